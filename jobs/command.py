@@ -1,0 +1,127 @@
+"""What every job's command line shares: Hydra overrides in, a typed config out, errors in one line."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from operators.errors import ConfigError, PlumblineError
+from pipelines.config import read_config, suggest
+
+ROOT = Path(__file__).parent.parent
+CONF = ROOT / "conf"
+SECRETS = ("key", "secret")
+Config = TypeVar("Config")
+
+
+class Command(NamedTuple):
+    """A job's command line."""
+
+    name: str
+    """The job, and the name of its file in conf/."""
+    purpose: str
+    schema: type[Any]
+
+
+def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None = None) -> int:
+    """Parses the command line, runs the job and gives its exit code; what goes wrong is one line on stderr."""
+    try:
+        arguments = _parser(command).parse_args(argv)
+        values = load_values(command.name, arguments.overrides, arguments.config_dir)
+        if arguments.config:
+            print(OmegaConf.to_yaml(OmegaConf.create(_without_secrets(values))), end="")
+            return 0
+        return job(read_config(values, command.schema))
+    except PlumblineError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; what was computed is kept, run the same command to go on", file=sys.stderr)
+        return 130
+
+
+def _parser(command: Command) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m jobs.{command.name}",
+        description=command.purpose,
+        epilog=_groups() if command.name == "sweep" else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of conf/; see --config")
+    parser.add_argument("--config", action="store_true", help="print the whole configuration and stop")
+    parser.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
+    return parser
+
+
+def _groups() -> str:
+    """What can be chosen, from the files of conf/."""
+    groups = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in sorted(CONF.iterdir())
+              if folder.is_dir()}
+    return "choices:\n" + "\n".join(f"  {name}={'|'.join(options)}" for name, options in groups.items())
+
+
+def _without_secrets(values: dict[str, Any]) -> dict[str, Any]:
+    storage = {name: "***" if name in SECRETS and value else value for name, value in values["storage"].items()}
+    return {**values, "storage": storage}
+
+
+def load_values(name: str, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+    """The composed configuration as plain values; raises ConfigError in one line for what Hydra refuses."""
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: no such folder")
+    search = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
+    OmegaConf.register_new_resolver("assets", lambda path: str(ROOT / "assets" / path), replace=True)
+    try:
+        composed = _compose(name, [*overrides, *search])
+        missing = OmegaConf.missing_keys(composed)
+        values = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(_explain(error, name, overrides)) from error
+    if missing:
+        raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _compose(name: str, overrides: Sequence[str]) -> DictConfig:
+    with initialize_config_dir(str(CONF), version_base="1.3", job_name=name):
+        return compose(name, overrides=list(overrides))
+
+
+def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
+    """Hydra's message in one line with the remedy."""
+    text = str(error).split("Config search path", 1)[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and "Could not override" in lines[0]:
+        key = lines[0].split("'")[1]
+        return f"unknown config key {key!r}; {suggest(key, _known_keys(name, overrides))}"
+    before, _, options = " ".join(lines).partition("Available options")
+    known = options.split(":", 1)[1].split() if ":" in options else []
+    return f"{before.strip()}; available: {', '.join(known)}" if known else before.strip()
+
+
+def _known_keys(name: str, overrides: Sequence[str]) -> list[str]:
+    """Every key of the configuration with the chosen sweep."""
+    chosen = [text for text in overrides if text.startswith("sweep=")]
+    try:
+        return _flatten(_compose(name, chosen))
+    except (HydraException, OmegaConfBaseException):
+        return []
+
+
+def _flatten(config: DictConfig, prefix: str = "") -> list[str]:
+    keys = []
+    for key in config:
+        keys.append(f"{prefix}{key}")
+        node = config._get_node(key)
+        if isinstance(node, DictConfig):
+            keys += _flatten(node, f"{prefix}{key}.")
+    return keys
+
+

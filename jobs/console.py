@@ -1,0 +1,167 @@
+"""What people see: plans, progress, leaderboards and runs on the terminal."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from operators.summary import OVERALL
+from pipelines.plan import NodePlan, Plan
+from pipelines.progress import NodeProgress
+from pipelines.results import error_counts
+from pipelines.sweep import FinishedSweep, PlannedSweep, RunRecord
+
+WIDTH_OF_A_LOG = 140
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def make_console() -> Console:
+    """The terminal, or where output goes to a file or a job's log, wide enough that no column is cut."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH_OF_A_LOG)
+
+
+def show_plan(console: Console, planned: PlannedSweep) -> None:
+    """The cells per stage, and what computing the missing ones would ask of the models."""
+    sources = planned.sources
+    images = sum(shard.rows for shard in sources.image_shards)
+    console.print(
+        f"[bold]{planned.config.benchmark.name}[/]: {len(sources.prompts)} prompts x {len(sources.generators)} "
+        f"generators = {images} images, metrics {', '.join(planned.config.metrics)}"
+    )
+    table = Table("stage", "cells", "cached", "missing", "rows", "model calls", title="plan")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for item in planned.plan.nodes:
+        table.add_row(item.node.name, *_counts(item))
+    console.print(table)
+    for broken in sources.broken:
+        console.print(f"[yellow]warning[/] {broken.generator}: {broken.message}", soft_wrap=True, markup=True)
+    if not planned.plan.missing:
+        console.print("0 cells to compute: everything is in the store")
+
+
+def _counts(item: NodePlan) -> list[str]:
+    calls = str(item.model_calls) if item.node.model is not None else "-"
+    return [str(item.cells), str(item.cells - item.missing), str(item.missing), str(item.images), calls]
+
+
+class ProgressDisplay:
+    """One line per stage: cells done and total, images per second, time left, failed rows."""
+
+    def __init__(self, console: Console, plan: Plan) -> None:
+        self.console = console
+        self.totals = {item.node.name: item.missing for item in plan.nodes if item.missing}
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("cells  {task.fields[rate]:>8} rows/s"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[failed]} failed rows"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.tasks = {
+            name: self.bars.add_task(name, total=total, rate="-", failed=0) for name, total in self.totals.items()
+        }
+        self.last_line = time.monotonic()
+
+    def __enter__(self) -> "ProgressDisplay":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def update(self, progress: Mapping[str, NodeProgress]) -> None:
+        """Shows a snapshot; in a log, one line every ten seconds and one whenever a stage is complete."""
+        done = []
+        for name, state in progress.items():
+            cells = min(state.cells, self.totals[name])
+            if cells == self.totals[name] and self.bars.tasks[self.tasks[name]].completed < cells:
+                done.append(name)
+            self.bars.update(self.tasks[name], completed=cells, rate=_rate(state), failed=state.failed_rows)
+        if not self.console.is_terminal:
+            self._log(progress, done)
+
+    def _log(self, progress: Mapping[str, NodeProgress], done: Sequence[str]) -> None:
+        due = time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES
+        for name, state in progress.items():
+            if name in done or (due and state.cells < self.totals[name]):
+                self.console.print(
+                    f"{name}: {state.cells}/{self.totals[name]} cells, {_rate(state)} rows/s, "
+                    f"{self._time_left(name, state)} left, {state.failed_rows} failed rows"
+                )
+        if due:
+            self.last_line = time.monotonic()
+
+    def _time_left(self, name: str, state: NodeProgress) -> str:
+        if not state.cells:
+            return "?"
+        seconds = state.seconds / state.cells * max(self.totals[name] - state.cells, 0)
+        return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _rate(state: NodeProgress) -> str:
+    return f"{state.rows / state.seconds:.1f}" if state.seconds > 0 and state.rows else "-"
+
+
+def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
+    """A table per metric, generators ranked by their overall mean, and where everything was written."""
+    rows = finished.results.summary.to_pylist()
+    for metric in dict.fromkeys(row["metric"] for row in rows):
+        console.print(_leaderboard(metric, [row for row in rows if row["metric"] == metric]))
+    console.print("mean ± standard error; n scored images; coverage = scored / expected. Per skill: mean (n)")
+    for kind, count in error_counts(finished.results.errors):
+        console.print(f"[yellow]{count} rows without a score[/]: {kind}")
+    console.print(f"written to {finished.folder}/", soft_wrap=True)
+    console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
+
+
+def _leaderboard(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    skills = [skill for skill in dict.fromkeys(row["skill"] for row in rows) if skill != OVERALL]
+    table = Table("#", "generator", "mean", "n", "coverage", *skills, title=metric)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    by_skill = {(row["generator"], row["skill"]): row for row in rows}
+    for rank, row in enumerate([row for row in rows if row["skill"] == OVERALL], start=1):
+        cells = [_cell(by_skill.get((row["generator"], skill))) for skill in skills]
+        mean = f"{_number(row['mean'])} ±{_number(row['sem'])}"
+        table.add_row(str(rank), row["generator"], mean, str(row["n"]), f"{row['coverage']:.1%}", *cells)
+    return table
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    return "-" if row is None else f"{_number(row['mean'])} ({row['n']})"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def show_runs(console: Console, runs: Sequence[RunRecord]) -> None:
+    """The runs with their coverage and their failures, newest last."""
+    if not runs:
+        console.print("no runs yet; start one with: python -m jobs.sweep sweep=shapes")
+        return
+    table = Table("run", "benchmark", "generators", "metrics", "computed", "cached", "failed", "coverage", "errors",
+                  "exit")
+    for run in runs:
+        manifest, counts = run.manifest, run.manifest["counts"]
+        table.add_row(
+            f"{run.run_id}{' (latest)' if run.latest else ''}",
+            manifest["benchmark"],
+            str(len(manifest["generators"])),
+            ", ".join(manifest["metrics"]),
+            str(counts["cells_computed"]),
+            str(counts["cells_cached"]),
+            str(counts["cells_failed"]),
+            f"{counts['coverage']:.1%}",
+            ", ".join(f"{count} {kind}" for kind, count in manifest["errors"].items()) or "-",
+            str(manifest["exit_code"]),
+        )
+    console.print(table)

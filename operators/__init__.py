@@ -1,0 +1,1 @@
+"""How one stage computes: tables in, tables out, plain Python that runs without Ray."""

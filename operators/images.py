@@ -1,0 +1,164 @@
+"""From encoded bytes to RGB images, each within the size limits or with its reason for not being one."""
+
+import hashlib
+import io
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+from PIL import Image, UnidentifiedImageError
+
+from operators.errors import ConfigError, RowError
+
+if TYPE_CHECKING:
+    import torch
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+
+FetchUri = Callable[[str], bytes]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageLimits:
+    """What an image may cost before it is refused."""
+
+    max_pixels: int = 64_000_000
+    """Largest width x height that is decoded."""
+    max_bytes: int = 64_000_000
+    """Largest encoded size that is read."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_pixels", "max_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"limits.{name}: expected at least 1, got {getattr(self, name)}")
+
+
+def decode_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
+    """The row's image as RGB: from `image` (bytes, or the {bytes, path} struct of HF datasets), else from `uri`."""
+    try:
+        encoded = _encoded(row, fetch)
+    except FileNotFoundError:
+        return RowError("missing_image", f"nothing at {row['uri']!r}; generate the image again", retryable=True)
+    except (OSError, ValueError) as error:
+        return RowError("unreadable_uri", f"cannot read {row['uri']!r}: {error}; check the address", retryable=True)
+    if not encoded:
+        return RowError("missing_image", "the row has neither image bytes nor a uri; generate the image again")
+    if len(encoded) > limits.max_bytes:
+        return _too_large(f"{len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
+    return _decode(encoded, limits)
+
+
+def _encoded(row: Mapping[str, Any], fetch: FetchUri) -> bytes | None:
+    image = row.get("image")
+    if isinstance(image, Mapping):
+        image = image.get("bytes")
+    if image:
+        return bytes(image)
+    return fetch(row["uri"]) if row.get("uri") else None
+
+
+def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+    """Checks the declared size before a pixel is decoded, so that a decompression bomb costs nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+        width, height = image.size
+        if width * height > limits.max_pixels:
+            return _too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
+        return image.convert("RGB")
+    except Image.DecompressionBombError as error:
+        return RowError("image_too_large", f"{error}; check the image, or raise limits.max_pixels")
+    except UnidentifiedImageError:
+        return RowError("corrupt_image", f"not an image of a known format ({', '.join(FORMATS)}); generate it again")
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError) as error:
+        return RowError("corrupt_image", f"the image does not decode: {error}; generate it again")
+
+
+def _too_large(found: str, limit: str) -> RowError:
+    return RowError("image_too_large", f"{found} is over limits.{limit}; check the image, or raise the limit")
+
+
+class ImageRow(NamedTuple):
+    """Which image a row is about, whatever became of it."""
+
+    image_id: str | None
+    prompt_id: str | None
+    generator: str
+
+    def row(self, **columns: Any) -> dict[str, Any]:
+        """A row of an image table with these further columns."""
+        return {**self._asdict(), **columns}
+
+
+Preprocess = Callable[[Image.Image], "torch.Tensor"]
+
+
+class PreparedImages(NamedTuple):
+    """One shard's images, decoded and preprocessed once for every question on them."""
+
+    rows: list[ImageRow]
+    """All rows of the shard, in its order."""
+    errors: list[RowError | None]
+    """Beside each row, why it has no pixels."""
+    pixels: "list[torch.Tensor]"
+    """(3, height, width) of every image without error, in row order, on the CPU."""
+
+
+def prepare_images(
+    images: pa.Table,
+    generator: str,
+    *,
+    preprocess: Preprocess,
+    limits: ImageLimits,
+    fetch: FetchUri,
+) -> PreparedImages:
+    """Decodes and preprocesses a shard; a row that cannot be is kept with its error."""
+    rows: list[ImageRow] = []
+    errors: list[RowError | None] = []
+    pixels: list[torch.Tensor] = []
+    for record in images.to_pylist():
+        rows.append(identify(record, generator))
+        pixel = _prepare(record, rows[-1], preprocess, limits, fetch)
+        if isinstance(pixel, RowError):
+            errors.append(pixel)
+        else:
+            errors.append(None)
+            pixels.append(pixel)
+    return PreparedImages(rows, errors, pixels)
+
+
+def _prepare(
+    record: Mapping[str, Any],
+    row: ImageRow,
+    preprocess: Preprocess,
+    limits: ImageLimits,
+    fetch: FetchUri,
+) -> "torch.Tensor | RowError":
+    if row.prompt_id is None:
+        return RowError("missing_prompt_id", "the row names no prompt; fill its prompt_id")
+    image = decode_image(record, limits, fetch)
+    if isinstance(image, RowError):
+        return image
+    try:
+        return preprocess(image)
+    except (ValueError, OSError, ZeroDivisionError) as error:
+        return RowError("corrupt_image", f"a {image.width}x{image.height} image cannot be resized: {error}")
+
+
+def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
+    """The ids of a source row; a row without `image_id` gets a hash of its generator, prompt and content."""
+    prompt_id = record.get("prompt_id")
+    prompt_id = None if prompt_id is None else str(prompt_id)
+    image_id = record.get("image_id")
+    return ImageRow(str(image_id) if image_id is not None else _content_id(record, prompt_id, generator), prompt_id,
+                    generator)
+
+
+def _content_id(record: Mapping[str, Any], prompt_id: str | None, generator: str) -> str:
+    image = record.get("image")
+    image = image.get("bytes") if isinstance(image, Mapping) else image
+    content = bytes(image) if image else str(record.get("uri")).encode()
+    return hashlib.sha256(f"{generator}\0{prompt_id}\0".encode() + content).hexdigest()[:16]

@@ -1,0 +1,35 @@
+"""CLIPScore: the cosine of a dual encoder's image and text embeddings, in the scales in use (METRICS: Similarity)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Variant = Literal["cosine", "original", "torchmetrics"]
+
+PREFIXES: dict[Variant, str] = {"cosine": "", "original": "A photo depicts ", "torchmetrics": ""}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClipScoreConfig:
+    """Which CLIPScore."""
+
+    kind: Literal["clipscore"] = "clipscore"
+    model: str = "clip"
+    """The role, among the sweep's models, of the dual encoder."""
+    variant: Variant = "cosine"
+    """`cosine`: raw; `original`: 2.5 max(cos, 0) with the text prefix "A photo depicts " (Hessel et al. 2021);
+    `torchmetrics`: 100 max(cos, 0)."""
+
+    def asking(self) -> dict[str, str]:
+        """The part that decides what the model is asked; the scale is applied afterwards."""
+        return {"prefix": PREFIXES[self.variant]}
+
+    def text(self, prompt: str) -> str:
+        """The text that is embedded for a prompt."""
+        return PREFIXES[self.variant] + prompt
+
+
+def scale_cosine(cosine: float, variant: Variant) -> float:
+    """The variant's score of a raw cosine in [-1, 1]."""
+    if variant == "cosine":
+        return cosine
+    return (2.5 if variant == "original" else 100.0) * max(cosine, 0.0)

@@ -1,0 +1,66 @@
+"""CLIP-shaped dual encoders through transformers: the `similarity` call."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch.nn.functional import normalize
+from transformers import AutoTokenizer, CLIPModel
+
+from operators.models.calls import TextFeatures
+from operators.models.vision import PixelTransform, load_pixel_transform
+
+
+class ClipSimilarity:
+    """The `similarity` call served by a CLIP checkpoint."""
+
+    def __init__(self, model: CLIPModel, tokenizer: Any, transform: PixelTransform, *, pair_batch: int) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.transform = transform
+        self.pair_batch = pair_batch
+        self.context = int(model.config.text_config.max_position_embeddings)
+
+    def preprocess(self, image: Image.Image) -> torch.Tensor:
+        """The image resized, centre-cropped and normalised, (3, height, width)."""
+        return self.transform(image)
+
+    @torch.inference_mode()
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Pixels, each (3, height, width), as unit-length embeddings, each (width,), float32, on the CPU."""
+        batch = torch.stack(list(pixels)).to(device=self.model.device, dtype=self.model.dtype, non_blocking=True)
+        features = self.model.get_image_features(pixel_values=batch).pooler_output
+        return list(normalize(features.float(), dim=-1).cpu())
+
+    @torch.inference_mode()
+    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
+        """Texts as unit-length embeddings (n, width), float32; those beyond the context are cut and reported."""
+        lengths = [len(ids) for ids in self.tokenizer(list(texts)).input_ids] if texts else []
+        batches = [texts[first : first + self.pair_batch] for first in range(0, len(texts), self.pair_batch)]
+        features = [self._encode_batch(batch) for batch in batches]
+        empty = torch.empty(0, int(self.model.config.projection_dim))
+        return TextFeatures(torch.cat(features) if features else empty, [length > self.context for length in lengths])
+
+    def _encode_batch(self, texts: Sequence[str]) -> torch.Tensor:
+        inputs = self.tokenizer(
+            list(texts), padding=True, truncation=True, max_length=self.context, return_tensors="pt"
+        ).to(self.model.device)
+        features = self.model.get_text_features(
+            input_ids=inputs.input_ids, attention_mask=inputs.attention_mask
+        ).pooler_output
+        return normalize(features.float(), dim=-1).cpu()
+
+
+def load_clip(
+    checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int
+) -> ClipSimilarity:
+    """The model of a CLIP checkpoint folder (safetensors only)."""
+    model = CLIPModel.from_pretrained(checkpoint, dtype=dtype, use_safetensors=True).to(device).eval()
+    return ClipSimilarity(
+        model,
+        AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False),
+        load_pixel_transform(checkpoint, pad_to_square=False),
+        pair_batch=pair_batch,
+    )

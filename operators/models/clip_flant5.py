@@ -1,0 +1,280 @@
+"""CLIP-FlanT5: a CLIP vision tower and a two-layer MLP in front of FlanT5, in its released checkpoint layout.
+
+VQAScore paper, section 3 and appendix D. The weights published as zhiqiulin/clip-flant5-{xl,xxl} are for research use.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoTokenizer, CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
+from transformers import T5ForConditionalGeneration as T5
+from transformers.modeling_outputs import BaseModelOutput
+
+from operators.errors import ModelError
+from operators.models.calls import Question
+from operators.models.vision import PixelTransform, load_pixel_transform
+
+SYSTEM_MESSAGE = (
+    "A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user's questions."
+)
+BEFORE_IMAGE = f"{SYSTEM_MESSAGE} USER: "
+AFTER_IMAGE = "\n{question} ASSISTANT: "
+TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
+PROJECTOR_PREFIX = "mm_projector."
+EMBEDDING_ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+
+
+class ClipFlanT5(nn.Module):
+    """The network: images become tokens of FlanT5's encoder input, answers are read from its decoder."""
+
+    def __init__(self, language: T5Config, vision: CLIPVisionConfig, *, select_layer: int = -2) -> None:
+        """`select_layer` counts the tower's hidden states from the end; -2 is the penultimate layer."""
+        super().__init__()
+        self.vision_tower = CLIPVisionModel(vision)
+        self.mm_projector = nn.Sequential(
+            nn.Linear(vision.hidden_size, language.d_model), nn.GELU(), nn.Linear(language.d_model, language.d_model)
+        )
+        self.language_model = T5(language)
+        if not language.scale_decoder_outputs:
+            untie_head(self.language_model)
+        self.select_layer = select_layer
+        self.feature_layer = vision.num_hidden_layers + 1 + select_layer
+
+    def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels (n, 3, height, width) as image tokens (n, patches, d_model); the class token is left out."""
+        hidden = self.vision_tower(pixel_values=pixels, output_hidden_states=True).hidden_states
+        projected: torch.Tensor = self.mm_projector(hidden[self.feature_layer][:, 1:])
+        return projected
+
+    def encode_questions(self, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> "Encoded":
+        """Image tokens (n, patches, d_model) between `before` (b) and right-padded `after` (n, a) token ids."""
+        embed = self.language_model.shared
+        head = embed(before).expand(len(features), -1, -1)
+        inputs = torch.cat([head, features.to(head.dtype), embed(after)], dim=1)
+        image_mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
+        image_mask[:, inputs.shape[1] - after.shape[1] :] = (after != self.pad_id).long()
+        states = self.language_model.encoder(inputs_embeds=inputs, attention_mask=image_mask).last_hidden_state
+        return Encoded(states, image_mask)
+
+    def decode(self, encoded: "Encoded", labels: torch.Tensor) -> torch.Tensor:
+        """Teacher-forced logits (n, tokens, vocabulary) of the right-padded `labels` (n, tokens)."""
+        start = torch.full_like(labels[:, :1], self.start_id)
+        output = self.language_model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
+            attention_mask=encoded.mask,
+            decoder_input_ids=torch.cat([start, labels[:, :-1]], dim=1),
+            use_cache=False,
+        )
+        logits: torch.Tensor = output.logits
+        return logits
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.language_model.config.pad_token_id)
+
+    @property
+    def start_id(self) -> int:
+        return int(self.language_model.config.decoder_start_token_id)
+
+    def drop_unused_layers(self) -> None:
+        """Removes the tower's layers above the selected one, whose output nobody reads."""
+        layers = self.vision_tower.encoder.layers
+        self.vision_tower.encoder.layers = layers[: self.feature_layer]
+
+
+class Encoded(NamedTuple):
+    """FlanT5's encoder output for a batch of questions."""
+
+    states: torch.Tensor
+    """(n, tokens, d_model)."""
+    mask: torch.Tensor
+    """(n, tokens), 1 where a token stands."""
+
+    def take(self, rows: torch.Tensor) -> "Encoded":
+        return Encoded(self.states[rows], self.mask[rows])
+
+
+class ClipFlanT5Likelihood:
+    """The `likelihood` call served by a CLIP-FlanT5 checkpoint."""
+
+    def __init__(self, model: ClipFlanT5, tokenizer: Any, transform: PixelTransform, *, pair_batch: int) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.transform = transform
+        self.pair_batch = pair_batch
+        self.parameter = next(model.parameters())
+        self.before = torch.tensor(tokenizer(BEFORE_IMAGE).input_ids, device=self.parameter.device)
+
+    def preprocess(self, image: Image.Image) -> torch.Tensor:
+        """The image padded to a square with the mean colour, resized and normalised, (3, height, width)."""
+        return self.transform(image)
+
+    @torch.inference_mode()
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Pixels, each (3, height, width), as image tokens, each (patches, d_model), kept on the device."""
+        batch = torch.stack(list(pixels)).to(self.parameter.device, self.parameter.dtype, non_blocking=True)
+        return list(self.model.encode_images(batch))
+
+    @torch.inference_mode()
+    def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
+        """Full-vocabulary log-probabilities of every choice's tokens (eq. 3), in the order of `questions`.
+
+        Questions are batched by length, so that little of a batch is padding.
+        """
+        texts = [AFTER_IMAGE.format(question=question.text) for question in questions]
+        ids = self.tokenizer(texts).input_ids if texts else []
+        order = sorted(range(len(questions)), key=lambda index: len(ids[index]))
+        results: list[list[list[float]]] = [[] for _ in questions]
+        for first in range(0, len(order), self.pair_batch):
+            batch = order[first : first + self.pair_batch]
+            answered = self._answer(features, [questions[i] for i in batch], [ids[i] for i in batch])
+            for index, answer in zip(batch, answered, strict=True):
+                results[index] = answer
+        return results
+
+    def _answer(
+        self, features: Sequence[torch.Tensor], questions: Sequence[Question], ids: Sequence[list[int]]
+    ) -> list[list[list[float]]]:
+        images = torch.stack([features[question.image] for question in questions])
+        encoded = self.model.encode_questions(images, self.before, self._pad(ids))
+        choices = [choice for question in questions for choice in question.choices]
+        owners = [row for row, question in enumerate(questions) for _ in question.choices]
+        labels = [self.tokenizer(choice).input_ids for choice in choices]
+        padded = self._pad(labels)
+        rows = torch.tensor(owners, device=self.parameter.device)
+        logits = self.model.decode(encoded.take(rows), padded).float()
+        chosen = torch.gather(logits.log_softmax(-1), 2, padded.unsqueeze(-1)).squeeze(-1).cpu()
+        answers: list[list[list[float]]] = [[] for _ in questions]
+        for owner, label, logprobs in zip(owners, labels, chosen, strict=True):
+            answers[owner].append(logprobs[: len(label)].tolist())
+        return answers
+
+    def _pad(self, ids: Sequence[list[int]]) -> torch.Tensor:
+        rows = [torch.tensor(row) for row in ids]
+        padded = pad_sequence(rows, batch_first=True, padding_value=self.model.pad_id)
+        return padded.to(self.parameter.device)
+
+
+def load_clip_flant5(
+    checkpoint: Path,
+    *,
+    tower: Path,
+    tokenizer: Path,
+    device: str,
+    dtype: torch.dtype,
+    pair_batch: int,
+) -> ClipFlanT5Likelihood:
+    """The model of a released-layout folder; `tower` is the CLIP checkpoint that its `mm_vision_tower` names.
+
+    Raises ModelError when weights are missing or do not fit.
+    """
+    model = load_network(checkpoint, tower=tower)
+    model.drop_unused_layers()
+    model = model.to(device=device, dtype=dtype).eval()
+    return ClipFlanT5Likelihood(
+        model,
+        AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False),
+        load_pixel_transform(tower, pad_to_square=True),
+        pair_batch=pair_batch,
+    )
+
+
+def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
+    """The network with its weights, in the checkpoint's own precision; the tower's come from whichever has them."""
+    fields = json.loads((checkpoint / "config.json").read_text())
+    weights = _checkpoint_weights(checkpoint)
+    if not any(name.startswith("vision_tower.") for name in weights):
+        weights |= _tower_weights(tower)
+    with torch.device("meta"):
+        model = ClipFlanT5(
+            T5Config.from_dict(fields), read_vision_config(tower), select_layer=fields["mm_vision_select_layer"]
+        )
+    missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
+    missing = [name for name in missing if name.rsplit(".", 2)[-2] != "embed_tokens"]
+    if missing or unexpected:
+        problem = f"lacks {missing[0]}" if missing else f"has unexpected {unexpected[0]}"
+        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: {problem}")
+    _retie(model)
+    return model
+
+
+def read_vision_config(tower: Path) -> CLIPVisionConfig:
+    """The vision half of a CLIP checkpoint's config, whether the folder holds a whole CLIP or its tower alone."""
+    fields = json.loads((tower / "config.json").read_text())
+    if fields.get("model_type") == "clip_vision_model":
+        return CLIPVisionConfig.from_dict(fields)
+    return CLIPConfig.from_dict(fields).vision_config
+
+
+def save_clip_flant5(model: ClipFlanT5, folder: Path, *, tower_name: str) -> None:
+    """Writes the released layout: T5's own names, `mm_projector.*` and the tower under `vision_tower.vision_tower`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = model.language_model.config.to_dict() | {
+        "model_type": "clip_t5",
+        "architectures": ["CLIPT5ForConditionalGeneration"],
+        "tie_word_embeddings": model.language_model.config.scale_decoder_outputs,
+        "mm_vision_tower": tower_name,
+        "mm_hidden_size": model.vision_tower.config.hidden_size,
+        "mm_projector_type": "mlp2x_gelu",
+        "mm_vision_select_layer": model.select_layer,
+        "mm_vision_select_feature": "patch",
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file(_released_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def untie_head(language_model: T5) -> None:
+    """Gives FlanT5 (`tie_word_embeddings: false`) its own output matrix; transformers 5 builds every T5 with a shared
+    one."""
+    language_model.lm_head.weight = nn.Parameter(language_model.lm_head.weight.detach().clone())
+
+
+def _released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
+    named = {
+        "": model.language_model.state_dict(),
+        PROJECTOR_PREFIX: model.mm_projector.state_dict(),
+        TOWER_PREFIX: model.vision_tower.state_dict(),
+    }
+    weights = {prefix + name: tensor for prefix, part in named.items() for name, tensor in part.items()}
+    return {name: tensor.contiguous() for name, tensor in weights.items() if name not in EMBEDDING_ALIASES}
+
+
+def _checkpoint_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The checkpoint's tensors under this module's names."""
+    renamed = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, tensor in load_file(file).items():
+            if name.startswith(TOWER_PREFIX):
+                renamed["vision_tower." + name.removeprefix(TOWER_PREFIX)] = tensor
+            elif name.startswith(PROJECTOR_PREFIX):
+                renamed[name] = tensor
+            elif name not in EMBEDDING_ALIASES:
+                renamed["language_model." + name] = tensor
+    return renamed
+
+
+def _tower_weights(tower: Path) -> dict[str, torch.Tensor]:
+    """The vision tower's tensors of a CLIP checkpoint under this module's names."""
+    found = {}
+    for file in sorted(tower.glob("*.safetensors")):
+        for name, tensor in load_file(file).items():
+            if name.startswith("vision_model.") and not name.endswith("position_ids"):
+                found["vision_tower." + name.removeprefix("vision_model.")] = tensor
+    return found
+
+
+def _retie(model: ClipFlanT5) -> None:
+    """Shares the embedding again: assigning weights into a meta model leaves the aliases without storage."""
+    model.language_model.encoder.set_input_embeddings(model.language_model.shared)
+    model.language_model.decoder.set_input_embeddings(model.language_model.shared)
+    for module in model.vision_tower.modules():
+        if hasattr(module, "position_ids"):
+            module.position_ids = torch.arange(module.position_embedding.num_embeddings).expand((1, -1))

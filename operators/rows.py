@@ -1,0 +1,105 @@
+"""The schemas of every table, declared once, and the few ways of building rows that fit them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from operators.errors import RowError, SourceError
+
+ERROR = pa.struct([("kind", pa.string()), ("message", pa.string()), ("retryable", pa.bool_())])
+
+PROMPTS = pa.schema(
+    [("prompt_id", pa.string()), ("text", pa.string()), ("skills", pa.list_(pa.string())), ("suite", pa.string())]
+)
+"""The benchmark's prompts; `skills` and `suite` may be absent from a source."""
+
+QUESTIONS = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("question_id", pa.string()),
+        ("text", pa.string()),
+        ("choices", pa.list_(pa.string())),
+        ("error", ERROR),
+    ]
+)
+"""What is asked of every image of a prompt; `choices` are the answers whose likelihood is measured."""
+
+ANSWER = pa.struct([("question_id", pa.string()), ("token_logprobs", pa.list_(pa.list_(pa.float32())))])
+"""One question's answer: natural-log probabilities, one list per choice, one number per answer token with its EOS."""
+
+_IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+
+ANSWERS = pa.schema([*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR)])
+
+SIMILARITIES = pa.schema([*_IMAGE_COLUMNS, ("similarity", pa.float32()), ("truncated", pa.bool_()), ("error", ERROR)])
+"""`similarity` is the raw cosine; `truncated` tells that the text was longer than the model's context."""
+
+SCORES = pa.schema(
+    [
+        *_IMAGE_COLUMNS,
+        ("metric", pa.string()),
+        ("score", pa.float64()),
+        ("n_questions", pa.int32()),
+        ("truncated", pa.bool_()),
+        ("error", ERROR),
+    ]
+)
+"""One row per image and metric; `score` is null exactly where `error` is not."""
+
+ERRORS = pa.schema(
+    [
+        *_IMAGE_COLUMNS,
+        ("metric", pa.string()),
+        ("kind", pa.string()),
+        ("message", pa.string()),
+        ("retryable", pa.bool_()),
+    ]
+)
+"""The view of a run's failures that a person opens first; `image_id` is null where no image could be read."""
+
+SUMMARY = pa.schema(
+    [
+        ("generator", pa.string()),
+        ("metric", pa.string()),
+        ("skill", pa.string()),
+        ("mean", pa.float64()),
+        ("sem", pa.float64()),
+        ("n", pa.int64()),
+        ("n_null", pa.int64()),
+        ("coverage", pa.float64()),
+    ]
+)
+"""`n` counts scored rows, `n_null` rows without a score; `sem` is the standard error of the mean."""
+
+
+def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """The rows as a table of exactly this schema; absent columns are null."""
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def error_value(error: RowError | None) -> dict[str, Any] | None:
+    """The error as the value of an `error` column."""
+    return error._asdict() if error is not None else None
+
+
+def row_error(value: Mapping[str, Any] | None) -> RowError | None:
+    """The error stored in a row's `error` column, or None where all went well."""
+    return RowError(**value) if value is not None else None
+
+
+def count_errors(cell: pa.Table, *, retryable_only: bool = False) -> int:
+    """How many rows of a cell carry an error."""
+    errors = cell.column("error").to_pylist()
+    return sum(1 for error in errors if error is not None and (error["retryable"] or not retryable_only))
+
+
+def require_columns(found: Iterable[str], required: Iterable[str], where: str) -> None:
+    """Raises SourceError naming the file and the columns it lacks."""
+    have = list(found)
+    missing = [name for name in required if name not in have]
+    if missing:
+        raise SourceError(
+            f"{where}: expected column(s) {', '.join(missing)}, found {', '.join(have) or 'none'}; "
+            "rename or add them (README, 'Your own images')"
+        )

@@ -1,0 +1,107 @@
+"""The similarities stage: the cosine between every image and the text of its prompt."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from operators import rows
+from operators.answers import UNKNOWN_PROMPT
+from operators.batches import isolate
+from operators.errors import RowError
+from operators.images import FetchUri, ImageLimits, ImageRow, PreparedImages, prepare_images
+from operators.metrics.clipscore import ClipScoreConfig
+from operators.models.calls import SimilarityModel
+from operators.questions import EMPTY_PROMPT
+
+if TYPE_CHECKING:
+    import torch
+
+VERSION = 1
+REMEMBERED_TEXTS = 20_000
+
+
+class _Text(NamedTuple):
+    """An embedded text: unit length (width,), and whether it was cut."""
+
+    feature: "torch.Tensor"
+    truncated: bool
+
+
+class SimilarityOperator:
+    """Compares each image with the texts of every metric that shares a model, having encoded each once."""
+
+    def __init__(self, model: SimilarityModel, *, image_batch: int, limits: ImageLimits, fetch: FetchUri) -> None:
+        self.model = model
+        self.image_batch = image_batch
+        self.limits = limits
+        self.fetch = fetch
+        self.texts: dict[str, _Text | RowError] = {}
+
+    def prepare(self, images: pa.Table, generator: str) -> PreparedImages:
+        """Decodes and preprocesses a shard on the CPU; needs no model, so it may overlap `compare`."""
+        return prepare_images(
+            images, generator, preprocess=self.model.preprocess, limits=self.limits, fetch=self.fetch
+        )
+
+    def compare(
+        self, images: PreparedImages, prompts: Mapping[str, str], metrics: Mapping[str, ClipScoreConfig]
+    ) -> dict[str, pa.Table]:
+        """Similarities tables (schema SIMILARITIES) by metric; `prompts` maps prompt_id to text."""
+        features = self._encode_images(images)
+        return {name: self._table(images.rows, features, prompts, metric) for name, metric in metrics.items()}
+
+    def _encode_images(self, images: PreparedImages) -> "list[torch.Tensor | RowError]":
+        encoded: list[torch.Tensor | RowError] = []
+        for first in range(0, len(images.pixels), self.image_batch):
+            pixels = images.pixels[first : first + self.image_batch]
+            encoded += isolate(self.model.encode, pixels)
+        sound = iter(encoded)
+        return [error if error is not None else next(sound) for error in images.errors]
+
+    def _table(
+        self,
+        images: Sequence[ImageRow],
+        features: "Sequence[torch.Tensor | RowError]",
+        prompts: Mapping[str, str],
+        metric: ClipScoreConfig,
+    ) -> pa.Table:
+        texts = {image.prompt_id: metric.text(prompts[image.prompt_id]) for image in images
+                 if image.prompt_id in prompts and prompts[image.prompt_id].strip()}
+        self._encode_texts(list(texts.values()))
+        records = []
+        for image, feature in zip(images, features, strict=True):
+            text = self._text(image.prompt_id, texts, prompts)
+            records.append(image.row(**_compare(feature, text)))
+        return rows.table(records, rows.SIMILARITIES)
+
+    def _text(
+        self, prompt_id: str | None, texts: Mapping[str | None, str], prompts: Mapping[str, str]
+    ) -> _Text | RowError:
+        if prompt_id not in prompts:
+            return RowError("unknown_prompt", UNKNOWN_PROMPT.format(prompt_id))
+        return self.texts[texts[prompt_id]] if prompt_id in texts else EMPTY_PROMPT
+
+    def _encode_texts(self, texts: Sequence[str]) -> None:
+        """Embeds the texts that are not remembered from an earlier shard."""
+        if len(self.texts) > REMEMBERED_TEXTS:
+            self.texts.clear()
+        new = [text for text in dict.fromkeys(texts) if text not in self.texts]
+        self.texts |= dict(zip(new, isolate(self._embed, new), strict=True))
+
+    def _embed(self, texts: Sequence[str]) -> list[_Text]:
+        encoded = self.model.encode_texts(texts)
+        return [_Text(*pair) for pair in zip(encoded.features, encoded.truncated, strict=True)]
+
+
+def _compare(image: "torch.Tensor | RowError", text: _Text | RowError) -> dict[str, Any]:
+    """The columns that one comparison fills."""
+    if isinstance(image, RowError):
+        return {"error": rows.error_value(image)}
+    if isinstance(text, RowError):
+        return {"error": rows.error_value(text)}
+    cosine = float(image @ text.feature)
+    if not math.isfinite(cosine):
+        return {"error": rows.error_value(RowError("not_finite", f"the cosine is {cosine}; try dtype=float32"))}
+    return {"similarity": cosine, "truncated": text.truncated}

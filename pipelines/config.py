@@ -1,0 +1,156 @@
+"""A sweep's configuration as typed, frozen values; whatever does not fit is refused in one line."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Discriminator, TypeAdapter, ValidationError
+
+from operators.errors import ConfigError
+from operators.images import ImageLimits
+from operators.metrics.clipscore import ClipScoreConfig
+from operators.metrics.vqascore import VqaScoreConfig
+from operators.models.checkpoints import ModelConfig
+from operators.scores import MetricConfig
+from pipelines.cells import Stage
+from pipelines.sources import BenchmarkConfig
+from pipelines.storage import StorageConfig
+
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolConfig:
+    """One stage's actor pool."""
+
+    num_cpus: float = 1.0
+    """CPUs each actor reserves."""
+    num_gpus: float = 0.0
+    """GPUs each actor reserves; fractions share one."""
+    min_size: int = 1
+    """Actors started at once."""
+    max_size: int = 1
+    """Actors the pool may grow to."""
+    threads: int | None = None
+    """Torch threads per actor; torch's own choice by default."""
+
+    def __post_init__(self) -> None:
+        if self.num_cpus <= 0 or self.num_gpus < 0:
+            raise ConfigError(f"pool: num_cpus must be > 0 and num_gpus >= 0, got {self.num_cpus} and {self.num_gpus}")
+        if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
+            raise ConfigError(f"pool.num_gpus: above 1 only whole GPUs can be given, got {self.num_gpus}")
+        if not 1 <= self.min_size <= self.max_size:
+            raise ConfigError(f"pool: expected 1 <= min_size <= max_size, got {self.min_size} and {self.max_size}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterConfig:
+    """Where the stages run and how much of it each may take."""
+
+    address: str | None = None
+    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray."""
+    num_cpus: int | None = None
+    """CPUs a locally started Ray counts with; all of the machine's by default."""
+    max_restarts: int = 2
+    """How often a dead actor is started again, and its cell tried again, before the cell is set aside."""
+    pools: Mapping[Stage, PoolConfig]
+    """One pool per stage."""
+
+    def __post_init__(self) -> None:
+        for stage in ("questions", "answers", "similarities", "scores"):
+            if stage not in self.pools:
+                raise ConfigError(f"cluster.pools: no pool for stage {stage!r}; add one")
+        if self.max_restarts < 0:
+            raise ConfigError(f"cluster.max_restarts: expected 0 or more, got {self.max_restarts}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepConfig:
+    """Benchmark prompts x generators x metrics."""
+
+    store: str
+    """Folder or s3:// prefix of the store."""
+    benchmark: BenchmarkConfig
+    models: Mapping[str, ModelConfig]
+    """By role."""
+    metrics: Mapping[str, Annotated[MetricConfig, Discriminator("kind")]]
+    """By name."""
+    cluster: ClusterConfig
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    limits: ImageLimits = field(default_factory=ImageLimits)
+    shard_rows: int = 256
+    """Row groups of a file are worked on together up to this many rows."""
+    failure_budget: float = 0.01
+    """Share of rows without a score up to which the exit code is 2 instead of 1."""
+    dry_run: bool = False
+    """Print the plan and stop."""
+
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
+        if not 0 <= self.failure_budget <= 1:
+            raise ConfigError(f"failure_budget: expected a share between 0 and 1, got {self.failure_budget}")
+        if self.shard_rows < 1:
+            raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
+        for name, metric in self.metrics.items():
+            self._check_role(name, metric)
+
+    def _check_role(self, name: str, metric: MetricConfig) -> None:
+        if metric.model not in self.models:
+            raise ConfigError(
+                f"metrics.{name}.model: no model has the role {metric.model!r}; "
+                f"the sweep's roles are {', '.join(self.models) or 'none'}"
+            )
+        family = {VqaScoreConfig: "clip_flant5", ClipScoreConfig: "clip"}[type(metric)]
+        if self.models[metric.model].family != family:
+            raise ConfigError(
+                f"metrics.{name}.model: {metric.kind} needs a {family} model, "
+                f"and the role {metric.model!r} is a {self.models[metric.model].family}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatusConfig:
+    """Which store to report on."""
+
+    store: str
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+
+def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
+    """The values as a `schema`; raises ConfigError naming the first key that does not fit, and what it expects."""
+    try:
+        return TypeAdapter(schema).validate_python(values, extra="forbid")
+    except ValidationError as error:
+        raise ConfigError(_describe(error)) from error
+
+
+def _describe(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    path = [str(part) for part in first["loc"]]
+    if path[0] == "metrics" and len(path) > 2:
+        del path[2]  # pydantic names the kind it chose, which is not a key
+    key = ".".join(path)
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"unknown config key {key!r}; {suggest(path[-1], FIELD_NAMES)}"
+    if first["type"].startswith("missing"):
+        return f"config key {key!r} is required and not set"
+    found = "" if path[0] == "storage" else f", got {first['input']!r}"
+    return f"config key {key!r}: {first['msg']}{found}"
+
+
+FIELD_NAMES = sorted(
+    {
+        field.name
+        for schema in (SweepConfig, BenchmarkConfig, ClusterConfig, PoolConfig, StorageConfig, ImageLimits,
+                       ModelConfig, VqaScoreConfig, ClipScoreConfig)
+        for field in fields(schema)
+    }
+)
+
+
+def suggest(name: str, known: Sequence[str]) -> str:
+    """A remedy for a name that is not known: the nearest ones that are."""
+    near = get_close_matches(name, known, n=2, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else "remove it or correct its name"

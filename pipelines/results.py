@@ -1,0 +1,135 @@
+"""What a run hands to people: scores, summary and errors, with every row that should be there."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators import rows
+from operators.errors import PlumblineError, RowError
+from operators.images import identify
+from operators.summary import summarise
+from pipelines.cells import Cell, Outcome, Shard
+from pipelines.plan import Plan
+from pipelines.sources import BenchmarkConfig, Sources, read_shard
+from pipelines.storage import StorageConfig
+from pipelines.store import Store
+
+
+class Results(NamedTuple):
+    """A run's output tables."""
+
+    scores: pa.Table
+    summary: pa.Table
+    errors: pa.Table
+
+    @property
+    def n_null(self) -> int:
+        return int(self.scores.column("score").null_count)
+
+    @property
+    def coverage(self) -> float:
+        """Share of rows with a score; 1 where nothing was asked for."""
+        return 1 - self.n_null / len(self.scores) if len(self.scores) else 1.0
+
+
+def gather_results(
+    plan: Plan,
+    sources: Sources,
+    outcomes: Mapping[str, Outcome],
+    *,
+    store: Store,
+    storage: StorageConfig,
+    benchmark: BenchmarkConfig,
+) -> Results:
+    """Reads every scores cell, fills in a null row with its error for all that is missing, and aggregates."""
+    tables = [
+        _cell_scores(metric, shard, cell, outcomes, store=store, storage=storage)
+        for metric, cells in plan.scores.items()
+        for shard, cell in cells
+    ]
+    tables += [_missing_rows(metric, sources, tables, benchmark) for metric in plan.scores]
+    scores = pa.concat_tables(tables)
+    return Results(scores, summarise(scores, sources.skills), _errors(scores))
+
+
+def _cell_scores(
+    metric: str,
+    shard: Shard,
+    cell: Cell,
+    outcomes: Mapping[str, Outcome],
+    *,
+    store: Store,
+    storage: StorageConfig,
+) -> pa.Table:
+    outcome = outcomes.get(cell.path)
+    if outcome is not None and outcome.state == "failed":
+        return _failed_rows(metric, shard, RowError("shard_failed", outcome.message, retryable=True), storage)
+    try:
+        return store.read(cell.path, key=cell.key, draft=outcome is not None and outcome.state == "draft")
+    except (OSError, PlumblineError) as error:
+        return _failed_rows(metric, shard, RowError("cell_unreadable", str(error), retryable=True), storage)
+
+
+def _failed_rows(metric: str, shard: Shard, error: RowError, storage: StorageConfig) -> pa.Table:
+    """A null row per image of a shard that failed whole; by number where not even the ids can be read."""
+    try:
+        records = read_shard(shard, storage, ("image_id", "prompt_id")).to_pylist()
+    except PlumblineError:
+        records = []
+    ids: Iterable[Mapping[str, Any]] = (
+        [_known_ids(record, shard.group) for record in records]
+        or [{"generator": shard.group}] * shard.rows
+    )
+    return rows.table([_null_row(metric, error, **row) for row in ids], rows.SCORES)
+
+
+def _known_ids(record: Mapping[str, Any], generator: str) -> dict[str, Any]:
+    """The ids that can be told without the image: an id made from its content cannot."""
+    ids = identify(record, generator)._asdict()
+    return ids if record.get("image_id") is not None else {**ids, "image_id": None}
+
+
+def _null_row(metric: str, error: RowError, **ids: Any) -> dict[str, Any]:
+    return {**ids, "metric": metric, "error": rows.error_value(error)}
+
+
+def _missing_rows(metric: str, sources: Sources, tables: Sequence[pa.Table], benchmark: BenchmarkConfig) -> pa.Table:
+    """A null row for every prompt that a generator has no image of, with the reason if a file is broken."""
+    seen = {
+        (row["generator"], row["prompt_id"])
+        for table in tables
+        if len(table) and table.column("metric")[0].as_py() == metric
+        for row in table.select(["generator", "prompt_id"]).to_pylist()
+    }
+    broken = {file.generator: file.message for file in sources.broken}
+    records = []
+    for generator in sources.generators:
+        if generator in broken or benchmark.require_every_prompt:
+            error = _missing_error(generator, broken)
+            absent = [prompt for prompt in sources.skills if (generator, prompt) not in seen]
+            records += [_null_row(metric, error, generator=generator, prompt_id=prompt) for prompt in absent]
+    return rows.table(records, rows.SCORES)
+
+
+def _missing_error(generator: str, broken: Mapping[str, str]) -> RowError:
+    if generator in broken:
+        return RowError("broken_file", broken[generator], retryable=True)
+    remedy = "generate it, or set benchmark.require_every_prompt=false"
+    return RowError("missing_image", f"generator {generator} has no image of this prompt; {remedy}", retryable=True)
+
+
+def _errors(scores: pa.Table) -> pa.Table:
+    """The rows without a score, with their errors spread into columns."""
+    failed = scores.filter(pc.is_valid(scores.column("error")))
+    columns = {name: failed.column(name) for name in ("image_id", "prompt_id", "generator", "metric")}
+    error = pa.chunked_array(failed.column("error").chunks, type=rows.ERROR)
+    columns |= {name: pc.struct_field(error, name) for name in rows.ERROR.names}
+    return pa.table(columns, schema=rows.ERRORS)
+
+
+def error_counts(errors: pa.Table) -> Iterator[tuple[str, int]]:
+    """The kinds of error of a run with their number of rows, most first."""
+    counts = pc.value_counts(errors.column("kind")).to_pylist()
+    yield from sorted(((count["values"], count["counts"]) for count in counts), key=lambda pair: (-pair[1], pair[0]))

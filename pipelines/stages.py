@@ -1,0 +1,157 @@
+"""Each stage as an actor runs it: read a shard and the cells upstream, call the operator, give tables back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from operators import questions, scores
+from operators.answers import AnswerOperator, QuestionIndex, index_questions
+from operators.images import ImageLimits, PreparedImages
+from operators.metrics.clipscore import ClipScoreConfig
+from operators.metrics.vqascore import VqaScoreConfig
+from operators.similarities import SimilarityOperator
+from pipelines.cells import Cell, Shard, Work
+from pipelines.plan import Node
+from pipelines.sources import IMAGE_COLUMNS, read_prompts, read_shard
+from pipelines.storage import StorageConfig, locate
+from pipelines.store import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageContext:
+    """What every stage of a run shares."""
+
+    store: Store
+    storage: StorageConfig
+    limits: ImageLimits
+    prompt_shards: tuple[Shard, ...]
+
+
+class StageRunner(Protocol):
+    """One node's work on one shard, in two halves that overlap between shards."""
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> Any:
+        """Reads and decodes; called for the next shard while `compute` works on this one."""
+
+    def compute(self, prepared: Any, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        """The tables of the cells, by metric; called for one shard at a time."""
+
+
+class QuestionsStage:
+    """Prompts to questions."""
+
+    def __init__(self, node: Node, context: StageContext) -> None:
+        self.metrics = node.metrics
+        self.context = context
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> pa.Table:
+        return read_prompts(work.shard, self.context.storage)
+
+    def compute(self, prepared: pa.Table, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        asking = {name: metric for name, metric in self.metrics.items() if isinstance(metric, VqaScoreConfig)}
+        return {cell.metric: questions.ask(prepared, asking[cell.metric]) for cell in cells}
+
+
+class AnswersStage:
+    """Images and questions to answers."""
+
+    def __init__(self, node: Node, context: StageContext) -> None:
+        from operators.models.loading import load_likelihood  # the driver never imports torch
+
+        assert node.model is not None
+        self.context = context
+        self.operator = AnswerOperator(
+            load_likelihood(node.model),
+            image_batch=node.model.image_batch,
+            limits=context.limits,
+            fetch=_fetcher(context.storage),
+        )
+        self._index = lru_cache(maxsize=8)(self._read_index)
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> tuple[PreparedImages, dict[str, QuestionIndex]]:
+        asked = {cell.metric: self._index(cell.inputs, _drafts(cell, work)) for cell in cells}
+        images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
+        return self.operator.prepare(images, work.shard.group), asked
+
+    def compute(
+        self, prepared: tuple[PreparedImages, dict[str, QuestionIndex]], cells: Sequence[Cell]
+    ) -> Mapping[str, pa.Table]:
+        return self.operator.answer(*prepared)
+
+    def _read_index(self, paths: tuple[str, ...], drafts: frozenset[str]) -> QuestionIndex:
+        return index_questions(
+            pa.concat_tables([self.context.store.read(path, draft=path in drafts) for path in paths])
+        )
+
+
+class SimilaritiesStage:
+    """Images and prompts to similarities."""
+
+    def __init__(self, node: Node, context: StageContext) -> None:
+        from operators.models.loading import load_similarity  # the driver never imports torch
+
+        assert node.model is not None
+        self.context = context
+        self.metrics = {name: metric for name, metric in node.metrics.items() if isinstance(metric, ClipScoreConfig)}
+        self.operator = SimilarityOperator(
+            load_similarity(node.model),
+            image_batch=node.model.image_batch,
+            limits=context.limits,
+            fetch=_fetcher(context.storage),
+        )
+        prompts = pa.concat_tables([read_prompts(shard, context.storage) for shard in context.prompt_shards])
+        texts = [text or "" for text in prompts.column("text").to_pylist()]
+        self.prompts = dict(zip(prompts.column("prompt_id").to_pylist(), texts, strict=True))
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> PreparedImages:
+        images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
+        return self.operator.prepare(images, work.shard.group)
+
+    def compute(self, prepared: PreparedImages, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        return self.operator.compare(prepared, self.prompts, {cell.metric: self.metrics[cell.metric] for cell in cells})
+
+
+class ScoresStage:
+    """Answers or similarities to scores."""
+
+    def __init__(self, node: Node, context: StageContext) -> None:
+        self.metrics = node.metrics
+        self.store = context.store
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        return {
+            cell.metric: self.store.read(cell.inputs[0], draft=bool(_drafts(cell, work))) for cell in cells
+        }
+
+    def compute(self, prepared: Mapping[str, pa.Table], cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        return {name: scores.score(table, name, self.metrics[name]) for name, table in prepared.items()}
+
+
+RUNNERS: Mapping[str, type[QuestionsStage | AnswersStage | SimilaritiesStage | ScoresStage]] = {
+    "questions": QuestionsStage,
+    "answers": AnswersStage,
+    "similarities": SimilaritiesStage,
+    "scores": ScoresStage,
+}
+
+
+def _drafts(cell: Cell, work: Work) -> frozenset[str]:
+    """Which of a cell's inputs stand as drafts."""
+    return frozenset(
+        path for path in cell.inputs if path in work.outcomes and work.outcomes[path].state == "draft"
+    )
+
+
+def _fetcher(storage: StorageConfig) -> Any:
+    """Reads an image by its uri."""
+
+    def fetch(uri: str) -> bytes:
+        location = locate(uri, storage)
+        return bytes(location.fs.cat_file(location.path))
+
+    return fetch
+
+

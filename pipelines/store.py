@@ -1,0 +1,136 @@
+"""The store: committed cells, drafts and runs, as plain Parquet and JSON that anyone can open."""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from operators.errors import PlumblineError
+from operators.models.checkpoints import digest_file
+from operators.rows import count_errors
+from pipelines.cells import Cell, Outcome
+from pipelines.storage import Location, StorageConfig, create, locate, readable_errors, replace
+
+METADATA = b"plumbline"
+LATEST = "runs/latest"
+
+
+class StoreError(PlumblineError):
+    """What stands in the store is not what its name says."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Store:
+    """A folder or bucket prefix; a cell's existence in it is its commit."""
+
+    url: str
+    storage: StorageConfig
+
+    @property
+    def location(self) -> Location:
+        return locate(self.url, self.storage)
+
+    def check(self) -> None:
+        """Raises ConfigError where the store cannot be reached or written."""
+        location = self.location
+        with readable_errors(location, "store"):
+            probe = location.at("runs/.probe")
+            replace(location, probe, b"")
+            location.fs.rm_file(probe)
+
+    def committed(self, cells: Iterable[Cell]) -> set[str]:
+        """The paths among `cells` that are committed: one listing per stage and recipe."""
+        folders = {"/".join(cell.path.split("/")[:2]) for cell in cells}
+        found: set[str] = set()
+        for folder in folders:
+            found |= self._listing(folder)
+        return {cell.path for cell in cells} & found
+
+    def _listing(self, folder: str) -> set[str]:
+        location = self.location
+        prefix = location.at("")
+        try:
+            return {path.removeprefix(prefix) for path in location.fs.find(location.at(folder))}
+        except FileNotFoundError:
+            return set()
+
+    def save(self, cell: Cell, table: pa.Table) -> Outcome:
+        """Commits a cell by one create-only PUT; the first writer wins and a later one is harmless.
+
+        A cell with a retryable error is saved as a draft instead: this run reads it, the next one computes it anew.
+        """
+        errors = count_errors(table)
+        location = self.location
+        data = _encode(table, {"key": cell.key, "node": cell.node, "inputs": cell.inputs, "errors": errors})
+        if count_errors(table, retryable_only=True):
+            replace(location, location.at(_draft(cell.path)), data)
+            return Outcome(state="draft", rows=len(table), errors=errors)
+        create(location, location.at(cell.path), data)
+        return Outcome(state="committed", rows=len(table), errors=errors)
+
+    def read(self, path: str, *, key: str | None = None, draft: bool = False) -> pa.Table:
+        """A cell's table; raises StoreError naming the file where it is damaged or another cell's."""
+        location = self.location
+        where = _draft(path) if draft else path
+        try:
+            table = pq.read_table(io.BytesIO(location.fs.cat_file(location.at(where))))
+        except pa.ArrowInvalid as error:
+            raise StoreError(f"{location.at(where)}: the cell is damaged ({error}); delete it and run again") from error
+        metadata = (table.schema.metadata or {}).get(METADATA)
+        if key is not None and (metadata is None or json.loads(metadata)["key"] != key):
+            raise StoreError(f"{location.at(where)}: the cell is of another key; delete it and run again")
+        return table.replace_schema_metadata(None)
+
+    def write_table(self, path: str, table: pa.Table) -> None:
+        """A run's output table."""
+        replace(self.location, self.location.at(path), _encode(table, {}))
+
+    def write_text(self, path: str, text: str) -> None:
+        replace(self.location, self.location.at(path), text.encode())
+
+    def read_text(self, path: str) -> str | None:
+        """A small text object, or None where there is none."""
+        try:
+            return str(self.location.fs.cat_file(self.location.at(path)).decode())
+        except FileNotFoundError:
+            return None
+
+    def run_ids(self) -> list[str]:
+        """The runs in the store, oldest first."""
+        location = self.location
+        try:
+            manifests = location.fs.glob(location.at("runs/*/manifest.json"))
+        except FileNotFoundError:
+            return []
+        return sorted(path.split("/")[-2] for path in manifests)
+
+    def digest_file(self, path: Path) -> str:
+        """SHA-256 of a local file's content, remembered by its path, size and modification time."""
+        state = path.stat()
+        identity = f"{path.absolute()}\0{state.st_size}\0{state.st_mtime_ns}"
+        note = f"digests/{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+        remembered = self.read_text(note)
+        if remembered is None:
+            remembered = digest_file(path)
+            self.write_text(note, remembered)
+        return remembered
+
+
+def _draft(path: str) -> str:
+    return path.removesuffix(".parquet") + ".draft.parquet"
+
+
+def _encode(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
+    """Parquet bytes with the provenance in the file's metadata."""
+    written = datetime.now(UTC).isoformat(timespec="seconds")
+    metadata = {METADATA: json.dumps({**provenance, "written": written})}
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
+    return buffer.getvalue()

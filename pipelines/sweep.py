@@ -1,0 +1,179 @@
+"""A sweep: benchmark prompts x generators x metrics, from sources to a run's tables."""
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from operators.errors import ConfigError
+from pipelines.cells import Outcome
+from pipelines.config import SweepConfig
+from pipelines.plan import Plan, make_plan
+from pipelines.progress import NodeProgress
+from pipelines.results import Results, error_counts, gather_results
+from pipelines.sources import Sources, open_sources
+from pipelines.storage import locate
+from pipelines.store import LATEST, Store
+
+PACKAGES = ("plumbline", "ray", "torch", "transformers", "pyarrow")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSweep:
+    """A sweep that is known whole and has computed nothing."""
+
+    config: SweepConfig
+    store: Store
+    sources: Sources
+    plan: Plan
+
+
+class FinishedSweep(NamedTuple):
+    """A run that stands in the store."""
+
+    run_id: str
+    folder: str
+    """Where its tables are."""
+    results: Results
+    computed: int
+    """Cells this run computed."""
+    exit_code: int
+    """0 complete, 2 within the failure budget, 1 over it."""
+
+
+def plan_sweep(config: SweepConfig) -> PlannedSweep:
+    """Checks the store, the sources and the checkpoints, and names every cell; loads no model.
+
+    Raises ConfigError or ModelError, whose message is one line with the remedy.
+    """
+    store = Store(url=locate(config.store, config.storage).url, storage=config.storage)
+    if not config.dry_run:
+        store.check()
+    sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
+    return PlannedSweep(config=config, store=store, sources=sources, plan=make_plan(config, sources, store))
+
+
+def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> FinishedSweep:
+    """Computes what is missing and writes the run; with nothing missing, Ray is not even imported."""
+    began = datetime.now(UTC)
+    outcomes = _compute(planned, report) if planned.plan.missing else {}
+    results = gather_results(
+        planned.plan,
+        planned.sources,
+        outcomes,
+        store=planned.store,
+        storage=planned.config.storage,
+        benchmark=planned.config.benchmark,
+    )
+    run_id = f"{began:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    exit_code = _exit_code(results, planned.config.failure_budget)
+    _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code)
+    folder = planned.store.location
+    return FinishedSweep(run_id, f"{folder.url}/runs/{run_id}", results, len(planned.plan.missing), exit_code)
+
+
+def _compute(
+    planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]
+) -> dict[str, Outcome]:
+    from pipelines.runner import run_plan  # imports Ray, which takes seconds
+    from pipelines.stages import StageContext
+
+    context = StageContext(
+        store=planned.store,
+        storage=planned.config.storage,
+        limits=planned.config.limits,
+        prompt_shards=tuple(planned.sources.prompt_shards),
+    )
+    return run_plan(planned.plan, context, planned.config.cluster, report)
+
+
+def _exit_code(results: Results, failure_budget: float) -> int:
+    if not results.n_null:
+        return 0
+    return 2 if 1 - results.coverage <= failure_budget else 1
+
+
+def _write_run(
+    planned: PlannedSweep,
+    run_id: str,
+    results: Results,
+    outcomes: Mapping[str, Outcome],
+    *,
+    began: datetime,
+    exit_code: int,
+) -> None:
+    """The tables first, the manifest after them, and last the name of the newest run."""
+    store, folder = planned.store, f"runs/{run_id}"
+    for name in ("scores", "summary", "errors"):
+        store.write_table(f"{folder}/{name}.parquet", getattr(results, name))
+    manifest = {
+        "run_id": run_id,
+        "began": began.isoformat(timespec="seconds"),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        "exit_code": exit_code,
+        "benchmark": planned.config.benchmark.name,
+        "generators": planned.sources.generators,
+        "metrics": list(planned.config.metrics),
+        "counts": _counts(planned.plan, results, outcomes),
+        "errors": dict(error_counts(results.errors)),
+        "versions": {package: version(package) for package in PACKAGES},
+        "config": public_config(planned.config),
+        "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
+        "cells": [_cell_record(planned.plan, path, outcomes) for path in sorted(cell.path for cell in planned.plan.cells)],
+    }
+    store.write_text(f"{folder}/manifest.json", json.dumps(manifest, indent=1) + "\n")
+    store.write_text(LATEST, run_id + "\n")
+
+
+def _counts(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    failed = sum(1 for outcome in outcomes.values() if outcome.state == "failed")
+    return {
+        "cells": len(plan.cells),
+        "cells_cached": len(plan.cells) - len(plan.missing),
+        "cells_computed": len(plan.missing) - failed,
+        "cells_failed": failed,
+        "rows": len(results.scores),
+        "rows_null": results.n_null,
+        "rows_truncated": sum(bool(value) for value in results.scores.column("truncated").to_pylist()),
+        "coverage": results.coverage,
+    }
+
+
+def _cell_record(plan: Plan, path: str, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    state = outcomes[path].state if path in outcomes else ("missing" if path in plan.missing else "cached")
+    record = {"path": path, "state": state}
+    message = outcomes[path].message if path in outcomes else ""
+    return record | ({"message": message} if message else {})
+
+
+def public_config(config: SweepConfig) -> dict[str, Any]:
+    """The configuration without its secrets."""
+    values = asdict(config)
+    for name in ("key", "secret"):
+        values["storage"].pop(name)
+    return values
+
+
+class RunRecord(NamedTuple):
+    """A run as `jobs.status` shows it."""
+
+    run_id: str
+    manifest: Mapping[str, Any]
+    latest: bool
+
+
+def list_runs(store: Store) -> list[RunRecord]:
+    """The runs of a store, oldest first; raises ConfigError where a manifest is damaged."""
+    latest = (store.read_text(LATEST) or "").strip()
+    return [RunRecord(run_id, _read_manifest(store, run_id), run_id == latest) for run_id in store.run_ids()]
+
+
+def _read_manifest(store: Store, run_id: str) -> Mapping[str, Any]:
+    path = f"runs/{run_id}/manifest.json"
+    try:
+        return dict(json.loads(store.read_text(path) or ""))
+    except ValueError as error:
+        raise ConfigError(f"{store.location.at(path)}: not a manifest ({error}); delete the run's folder") from error
