@@ -52,8 +52,8 @@ class ClusterConfig:
     """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray."""
     num_cpus: int | None = None
     """CPUs a locally started Ray counts with; all of the machine's by default."""
-    max_restarts: int = 2
-    """How often a dead actor is started again, and its cell tried again, before the cell is set aside."""
+    max_attempts: int = 3
+    """How often a worker may die on a shard before the shard is given up; dead workers are started again."""
     pools: Mapping[Stage, PoolConfig]
     """One pool per stage."""
 
@@ -61,8 +61,8 @@ class ClusterConfig:
         for stage in ("questions", "answers", "similarities", "scores"):
             if stage not in self.pools:
                 raise ConfigError(f"cluster.pools: no pool for stage {stage!r}; add one")
-        if self.max_restarts < 0:
-            raise ConfigError(f"cluster.max_restarts: expected 0 or more, got {self.max_restarts}")
+        if self.max_attempts < 1:
+            raise ConfigError(f"cluster.max_attempts: expected at least 1, got {self.max_attempts}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

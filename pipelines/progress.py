@@ -1,6 +1,7 @@
 """What a run is doing, cell by cell: an actor that stages report to, and snapshots of it for whoever shows them."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,18 +33,32 @@ class ProgressLog:
 
     def __init__(self) -> None:
         self.tallies: dict[str, _Tally] = {}
-        self.begun: dict[str, set[str]] = {}
+        self.begun: Counter[tuple[str, str]] = Counter()
+        self.loading: Counter[str] = Counter()
         self.start_failures: dict[str, str] = {}
 
+    def starting(self, node: str) -> int:
+        """An actor of a node begins to load; gives the number that began and are not ready, this one included."""
+        self.loading[node] += 1
+        return self.loading[node]
+
+    def ready(self, node: str) -> None:
+        """An actor of a node has loaded."""
+        self.loading[node] -= 1
+
+    def attempts(self, node: str, shard: str) -> int:
+        """How often a node has begun a shard without finishing it."""
+        return self.begun[node, shard]
+
     def started(self, node: str, shard: str) -> None:
-        """A node began a shard."""
+        """A node begins a shard."""
         self.tallies.setdefault(node, _Tally())
-        self.begun.setdefault(node, set()).add(shard)
+        self.begun[node, shard] += 1
 
     def finished(self, node: str, shard: str, rows: int, outcomes: list[Outcome]) -> None:
         """A node is done with a shard, whatever became of its cells."""
         tally = self.tallies.setdefault(node, _Tally())
-        self.begun.setdefault(node, set()).discard(shard)
+        del self.begun[node, shard]
         tally.cells += len(outcomes)
         tally.rows += rows
         tally.failed_rows += sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
@@ -59,12 +74,6 @@ class ProgressLog:
             node: NodeProgress(tally.cells, tally.rows, tally.failed_rows, tally.reported - tally.began)
             for node, tally in self.tallies.items()
         }
-
-    def unfinished(self) -> Mapping[str, str]:
-        """Shards that were begun and not finished, with the node that has them; forgets them."""
-        shards = {shard: node for node, begun in self.begun.items() for shard in begun}
-        self.begun.clear()
-        return shards
 
     def start_failure(self) -> str | None:
         """Why some node could not start, if one could not."""

@@ -6,7 +6,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
@@ -16,7 +17,7 @@ from ray.exceptions import RayError
 from operators.batches import device_lost
 from operators.errors import PlumblineError
 from pipelines.cells import Cell, Outcome, Work
-from pipelines.config import ClusterConfig
+from pipelines.config import ClusterConfig, PoolConfig
 from pipelines.placement import NodeResources, plan_waves
 from pipelines.plan import Node, Plan
 from pipelines.progress import NodeProgress, ProgressLog
@@ -36,30 +37,46 @@ class RunnerError(PlumblineError):
 class StageActor:
     """One actor of a node's pool: loads its model once, then turns shards into committed cells."""
 
-    def __init__(self, node: Node, context: StageContext, progress: Any, threads: int | None) -> None:
+    def __init__(self, node: Node, context: StageContext, progress: Any, pool: PoolConfig, max_attempts: int) -> None:
         self.node = node
         self.store = context.store
         self.progress = progress
+        self.max_attempts = max_attempts
         self.computing = threading.Lock()
+        self.turns = Turns(CALLS_PER_ACTOR)
+        unfinished = ray.get(progress.starting.remote(node.name))
         try:
-            if threads is not None and node.model is not None:
-                _set_torch_threads(threads)
+            if unfinished > pool.max_size + max_attempts:
+                raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
+            if pool.threads is not None and node.model is not None:
+                _set_torch_threads(pool.threads)
             self.stage: Any = RUNNERS[node.stage](node, context)
         except Exception as error:
             ray.get(progress.failed_to_start.remote(node.name, _one_line(error)))
             raise
+        ray.get(progress.ready.remote(node.name))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """One row of the dataset, a Work as JSON, back with the outcomes of this node's cells."""
+        """One row of the dataset, a Work as JSON, back with the outcomes of this node's cells.
+
+        Ray starts a dead actor again and gives it the same rows; a shard that was begun before is worked on alone,
+        so that it dies alone, and once it has died `max_attempts` times it fails without being tried.
+        """
         work = Work.from_json(str(batch["work"][0]))
-        cells = [cell for cell in work.cells if cell.node == self.node.name and cell.path not in work.outcomes]
+        cells = [cell for cell in work.cells if cell.node == self.node.name]
         if not cells:
             return batch
-        ray.get(self.progress.started.remote(self.node.name, shard_name(work)))
-        outcomes = dict(work.outcomes) | self._outcomes(work, cells)
-        mine = [outcomes[cell.path] for cell in cells]
-        self.progress.finished.remote(self.node.name, shard_name(work), work.shard.rows, mine)
-        return {"work": [Work(shard=work.shard, cells=work.cells, outcomes=outcomes).to_json()]}
+        name = shard_name(work)
+        begun = ray.get(self.progress.attempts.remote(self.node.name, name))
+        if begun >= self.max_attempts:
+            failure = Outcome(state="failed", message=f"the worker died {begun} times on this shard")
+            mine = {cell.path: failure for cell in cells}
+        else:
+            with self.turns.alone() if begun else self.turns.shared():
+                ray.get(self.progress.started.remote(self.node.name, name))
+                mine = self._outcomes(work, cells)
+        self.progress.finished.remote(self.node.name, name, work.shard.rows, list(mine.values()))
+        return {"work": [replace(work, outcomes={**work.outcomes, **mine}).to_json()]}
 
     def _outcomes(self, work: Work, cells: Sequence[Cell]) -> dict[str, Outcome]:
         """What became of each cell; a failure of the whole shard fails its cells and nothing else."""
@@ -74,9 +91,37 @@ class StageActor:
             return blocked | {cell.path: self.store.save(cell, tables[cell.metric]) for cell in able}
         except Exception as error:
             if device_lost(error):
-                raise  # only a new actor can go on
+                os._exit(1)  # no later call of this process can use the device; Ray starts another one
             failure = Outcome(state="failed", message=_one_line(error))
             return blocked | {cell.path: failure for cell in able}
+
+
+class Turns:
+    """Lets calls run side by side, or one of them alone."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.free = threading.Semaphore(places)
+        self.claiming = threading.Lock()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        with self.claiming:
+            self.free.acquire()
+        try:
+            yield
+        finally:
+            self.free.release()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self.claiming:
+            for _ in range(self.places):
+                self.free.acquire()
+        try:
+            yield
+        finally:
+            self.free.release(self.places)
 
 
 def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
@@ -121,26 +166,35 @@ def ray_session(cluster: ClusterConfig) -> Iterator[None]:
 
 
 def _connect(address: str, cluster: ClusterConfig) -> None:
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    local = {"num_cpus": cluster.num_cpus, "include_dashboard": False} if address == "local" else {}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        if address == "local":
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(address="local", num_cpus=cluster.num_cpus, include_dashboard=False, **quiet)
-        else:
-            ray.init(address=address, **quiet)
+        with _quiet_backend():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise RunnerError(
             f"Ray at {address!r}: cannot be reached ({_one_line(error)}); check cluster.address or RAY_ADDRESS"
         ) from error
 
 
-class Unfinished(NamedTuple):
-    """What a crashed dataset left behind."""
+@contextmanager
+def _quiet_backend() -> Iterator[None]:
+    """Keeps Ray's C++ core from writing to the terminal, where it warns of every restartable actor.
 
-    suspects: list[Work]
-    """Being worked on when it crashed."""
-    others: list[Work]
-    reason: str
+    It announces even being told so; its errors still arrive as exceptions, and RAY_BACKEND_LOG_LEVEL overrides.
+    """
+    if "RAY_BACKEND_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 class Runner:
@@ -162,54 +216,20 @@ class Runner:
             self._run_wave(wave, work)
 
     def _run_wave(self, wave: Sequence[str], work: Sequence[Work]) -> None:
-        """Runs all shards; those that a worker died on are tried again alone, so that they fail alone."""
-        pending = [item for item in work if any(cell.node in wave for cell in item.cells)]
-        while pending:
-            unfinished = self._execute(wave, pending)
-            for item in unfinished.suspects:
-                alone = self._execute(wave, [item])
-                if alone.suspects:
-                    self._give_up(wave, item, alone.reason)
-            pending = unfinished.others
-
-    def _execute(self, wave: Sequence[str], work: Sequence[Work]) -> "Unfinished":
-        """One dataset over the work; tells what is left where a worker died once too often."""
-        left = {shard_name(item): item for item in work}
+        """One dataset over the shards with something to do in this wave."""
+        mine = [item for item in work if any(cell.node in wave for cell in item.cells)]
         with self._reporting():
             try:
-                for row in self._dataset(wave, work).iter_rows():
-                    done = Work.from_json(row["work"])
-                    self.outcomes |= done.outcomes
-                    del left[shard_name(done)]
+                for row in self._dataset(wave, mine).iter_rows():
+                    self.outcomes |= Work.from_json(row["work"]).outcomes
             except (RayError, UserCodeException, SystemException) as error:
-                return self._after_crash(wave, left, error)
-        return Unfinished([], [], "")
-
-    def _after_crash(self, wave: Sequence[str], left: Mapping[str, Work], error: Exception) -> "Unfinished":
-        """Tells a stage that cannot start from one that died on some shard, and keeps what was committed."""
-        failure = ray.get(self.progress.start_failure.remote())
-        if failure is not None:
-            raise RunnerError(f"stage {failure}") from error
-        begun = ray.get(self.progress.unfinished.remote())
-        remaining = self._not_committed(wave, left)
-        suspects = [item for name, item in remaining.items() if name in begun] or list(remaining.values())
-        others = [item for item in remaining.values() if item not in suspects]
-        return Unfinished(suspects, others, _one_line(error))
-
-    def _not_committed(self, wave: Sequence[str], left: Mapping[str, Work]) -> dict[str, Work]:
-        """The shards of which this wave still has a cell to compute."""
-        cells = [cell for item in left.values() for cell in item.cells if cell.node in wave]
-        committed = self.context.store.committed(cells)
-        self.outcomes |= {path: Outcome(state="committed") for path in committed}
-        lacking = {name for name, item in left.items() for cell in item.cells
-                   if cell.node in wave and cell.path not in committed}
-        return {name: item for name, item in left.items() if name in lacking}
-
-    def _give_up(self, wave: Sequence[str], work: Work, reason: str) -> None:
-        message = f"the worker died {self.cluster.max_restarts + 1} times on this shard: {reason}"
-        for cell in work.cells:
-            if cell.node in wave and cell.path not in self.outcomes:
-                self.outcomes[cell.path] = Outcome(state="failed", message=message)
+                failure = ray.get(self.progress.start_failure.remote())
+                if failure is not None:
+                    raise RunnerError(f"stage {failure}") from error
+                raise RunnerError(
+                    f"the cluster gave up on stage(s) {', '.join(wave)} ({_one_line(error)}); what was computed is "
+                    "committed: run the same command to go on"
+                ) from error
 
     def _dataset(self, wave: Sequence[str], work: Sequence[Work]) -> Any:
         rows = [{"work": self._with_outcomes(item).to_json()} for item in work]
@@ -219,17 +239,16 @@ class Runner:
         return dataset
 
     def _with_outcomes(self, work: Work) -> Work:
-        """The work with what is known of its own cells and of those upstream of them."""
-        paths = {path for cell in work.cells for path in (cell.path, *cell.inputs)}
-        known = {path: outcome for path, outcome in self.outcomes.items() if path in paths}
-        return Work(shard=work.shard, cells=work.cells, outcomes=known)
+        """The work with what is known of the cells upstream of its own."""
+        inputs = {path for cell in work.cells for path in cell.inputs}
+        return replace(work, outcomes={path: self.outcomes[path] for path in inputs & self.outcomes.keys()})
 
     def _through(self, dataset: Any, node: Node, shards: int) -> Any:
         pool = self.cluster.pools[node.stage]
         largest = max(pool.min_size, min(pool.max_size, shards))
         return dataset.map_batches(
             StageActor,
-            fn_constructor_args=(node, self.context, self.progress, pool.threads),
+            fn_constructor_args=(node, self.context, self.progress, pool, self.cluster.max_attempts),
             batch_size=1,
             batch_format="numpy",
             compute=ActorPoolStrategy(
@@ -241,8 +260,6 @@ class Runner:
             ),
             num_cpus=pool.num_cpus,
             num_gpus=pool.num_gpus,
-            max_restarts=self.cluster.max_restarts,
-            max_task_retries=self.cluster.max_restarts,
         )
 
     @contextmanager

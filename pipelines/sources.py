@@ -200,13 +200,16 @@ def _read_footer(file: _File, storage: StorageConfig) -> pq.FileMetaData:
 
 
 def read_shard(shard: Shard, storage: StorageConfig, columns: Sequence[str]) -> pa.Table:
-    """A shard's rows with those of `columns` that the file has; raises SourceError naming the file."""
+    """A shard's rows with those of `columns` that the file has; raises SourceError naming the file.
+
+    Read in this thread: Arrow's own threads hold on to the Python stream, and abort a process that ends meanwhile.
+    """
     location = locate(shard.url, storage)
     try:
         with location.fs.open(location.path, "rb") as stream:
-            file = pq.ParquetFile(stream)
+            file = pq.ParquetFile(stream, pre_buffer=False)
             present = [name for name in columns if name in file.schema_arrow.names]
-            return file.read_row_groups(list(shard.row_groups), columns=present)
+            return file.read_row_groups(list(shard.row_groups), columns=present, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise SourceError(
             f"{shard.url}, row groups {shard.row_groups[0]}-{shard.row_groups[-1]}: "

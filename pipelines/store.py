@@ -80,7 +80,8 @@ class Store:
         location = self.location
         where = _draft(path) if draft else path
         try:
-            table = pq.read_table(io.BytesIO(location.fs.cat_file(location.at(where))))
+            data = pa.BufferReader(location.fs.cat_file(location.at(where)))
+            table = pq.ParquetFile(data, pre_buffer=False).read(use_threads=False)
         except pa.ArrowInvalid as error:
             raise StoreError(f"{location.at(where)}: the cell is damaged ({error}); delete it and run again") from error
         metadata = (table.schema.metadata or {}).get(METADATA)

@@ -2,15 +2,11 @@
 
 import hashlib
 import json
-import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-
-from huggingface_hub import HfApi, hf_hub_download, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from operators.errors import ConfigError, ModelError
 
@@ -23,7 +19,6 @@ CONVERT = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
     "refs/pr/N as the revision)"
 )
-COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +67,9 @@ class Part:
         """The files on this machine, downloaded where they are not."""
         if self.commit is None:
             return Path(self.source)
-        return Path(snapshot_download(self.source, revision=self.commit, allow_patterns=WANTED_FILES))
+        from operators.models import hub
+
+        return hub.download(self.source, self.commit, WANTED_FILES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,35 +164,10 @@ def _resolve_part(source: str, revision: str | None, digest: FileDigest) -> Part
         return Part(source=str(folder.resolve()), commit=None, identity=_digest_folder(folder, digest))
     if folder.is_absolute() or source.startswith(".") or source.count("/") != 1:
         raise ModelError(f"model {source!r}: no such folder, and it is not a hub id of the form owner/name")
-    commit = _hub_commit(source, revision)
+    from operators.models import hub  # takes a second to import, and only hub models need it
+
+    commit = hub.find_commit(source, revision)
     return Part(source=source, commit=commit, identity=f"{source}@{commit}")
-
-
-def _hub_commit(repo: str, revision: str | None) -> str:
-    """The commit a revision names now; a full commit is taken as it is, and offline the local cache answers."""
-    if revision is not None and COMMIT.fullmatch(revision):
-        return revision
-    try:
-        return str(HfApi().model_info(repo, revision=revision).sha)
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else "no answer"
-        raise ModelError(
-            f"model {repo!r} at revision {revision or 'main'!r}: the hub answered {status}; check the id and the "
-            "revision, and log in (`hf auth login`) if the model is gated"
-        ) from error
-    except (OfflineModeIsEnabled, OSError, HFValidationError):
-        return _cached_commit(repo, revision)
-
-
-def _cached_commit(repo: str, revision: str | None) -> str:
-    try:
-        config = hf_hub_download(repo, "config.json", revision=revision, local_files_only=True)
-    except (LocalEntryNotFoundError, HFValidationError, OSError) as error:
-        raise ModelError(
-            f"model {repo!r}: neither a local folder, nor in the hub's cache, nor can the hub be reached; "
-            "give a folder, or download it first (`hf download`)"
-        ) from error
-    return Path(config).parent.name
 
 
 def _digest_folder(folder: Path, digest: FileDigest) -> str:
@@ -211,10 +183,9 @@ def _file(part: Part, name: str) -> Path | None:
     if part.commit is None:
         path = Path(part.source) / name
         return path if path.is_file() else None
-    try:
-        return Path(hf_hub_download(part.source, name, revision=part.commit))
-    except (HfHubHTTPError, LocalEntryNotFoundError):
-        return None
+    from operators.models import hub
+
+    return hub.download_file(part.source, part.commit, name)
 
 
 def _read_config(part: Part, *, expected: str, also: str | None = None) -> dict[str, Any]:

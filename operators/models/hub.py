@@ -1,0 +1,58 @@
+"""The model hub: commits, single files and snapshots, from its cache where it cannot be reached."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+from operators.errors import ModelError
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def find_commit(repo: str, revision: str | None) -> str:
+    """The commit a revision names now; a full commit is taken as it is, and offline the local cache answers."""
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision
+    try:
+        return str(HfApi().model_info(repo, revision=revision).sha)
+    except HfHubHTTPError as error:
+        raise ModelError(
+            f"model {repo!r} at revision {revision or 'main'!r}: the hub answered {error.response.status_code}; check "
+            "the id and the revision, and log in (`hf auth login`) if the model is gated"
+        ) from error
+    except Exception as error:
+        if isinstance(error, OfflineModeIsEnabled | OSError | HFValidationError) or _is_network(error):
+            return _cached_commit(repo, revision)
+        raise
+
+
+def _is_network(error: Exception) -> bool:
+    """The hub's HTTP client raises its own errors where it cannot connect."""
+    return type(error).__module__.split(".")[0] in ("httpx", "requests")
+
+
+def _cached_commit(repo: str, revision: str | None) -> str:
+    try:
+        config = hf_hub_download(repo, "config.json", revision=revision, local_files_only=True)
+    except (LocalEntryNotFoundError, HFValidationError, OSError) as error:
+        raise ModelError(
+            f"model {repo!r}: neither a local folder, nor in the hub's cache, nor can the hub be reached; "
+            "give a folder, or download it first (`hf download`)"
+        ) from error
+    return Path(config).parent.name
+
+
+def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
+    """The folder of a snapshot, with the files that match `patterns`."""
+    return Path(snapshot_download(repo, revision=commit, allow_patterns=list(patterns)))
+
+
+def download_file(repo: str, commit: str, name: str) -> Path | None:
+    """One file of a snapshot, or None where it has none of that name."""
+    try:
+        return Path(hf_hub_download(repo, name, revision=commit))
+    except (HfHubHTTPError, LocalEntryNotFoundError):
+        return None
