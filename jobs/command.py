@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,14 +61,18 @@ def _parser(command: Command) -> argparse.ArgumentParser:
 
 def _groups() -> str:
     """What can be chosen, from the files of conf/."""
-    groups = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in sorted(CONF.iterdir())
-              if folder.is_dir()}
+    groups = {
+        folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
+        for folder in sorted(CONF.iterdir())
+        if folder.is_dir()
+    }
     return "choices:\n" + "\n".join(f"  {name}={'|'.join(options)}" for name, options in groups.items())
 
 
 def _without_secrets(values: dict[str, Any]) -> dict[str, Any]:
-    storage = {name: "***" if name in SECRETS and value else value for name, value in values["storage"].items()}
-    return {**values, "storage": storage}
+    storage = values.get("storage", {})
+    masked = {name: "***" if name in SECRETS and value else value for name, value in storage.items()}
+    return values | ({"storage": masked} if storage else {})
 
 
 def load_values(name: str, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -76,7 +80,7 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
     search = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
-    OmegaConf.register_new_resolver("assets", lambda path: str(ROOT / "assets" / path), replace=True)
+    OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
     try:
         composed = _compose(name, [*overrides, *search])
         missing = OmegaConf.missing_keys(composed)
@@ -110,18 +114,17 @@ def _known_keys(name: str, overrides: Sequence[str]) -> list[str]:
     """Every key of the configuration with the chosen sweep."""
     chosen = [text for text in overrides if text.startswith("sweep=")]
     try:
-        return _flatten(_compose(name, chosen))
+        values = OmegaConf.to_container(_compose(name, chosen))
     except (HydraException, OmegaConfBaseException):
         return []
+    assert isinstance(values, dict)
+    return _flatten(values)
 
 
-def _flatten(config: DictConfig, prefix: str = "") -> list[str]:
+def _flatten(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
+    """The dotted keys of nested mappings."""
     keys = []
-    for key in config:
+    for key, value in values.items():
         keys.append(f"{prefix}{key}")
-        node = config._get_node(key)
-        if isinstance(node, DictConfig):
-            keys += _flatten(node, f"{prefix}{key}.")
+        keys += _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else []
     return keys
-
-

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -29,8 +30,8 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     sources = planned.sources
     images = sum(shard.rows for shard in sources.image_shards)
     console.print(
-        f"[bold]{planned.config.benchmark.name}[/]: {len(sources.prompts)} prompts x {len(sources.generators)} "
-        f"generators = {images} images, metrics {', '.join(planned.config.metrics)}"
+        f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)} prompts x {len(sources.generators)} "
+        f"generators = {images} images, metrics {escape(', '.join(planned.config.metrics))}"
     )
     table = Table("stage", "cells", "cached", "missing", "rows", "model calls", title="plan")
     for column in table.columns[1:]:
@@ -39,7 +40,7 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         table.add_row(item.node.name, *_counts(item))
     console.print(table)
     for broken in sources.broken:
-        console.print(f"[yellow]warning[/] {broken.generator}: {broken.message}", soft_wrap=True, markup=True)
+        console.print(f"[yellow]warning[/] {escape(broken.generator)}: {escape(broken.message)}", soft_wrap=True)
     if not planned.plan.missing:
         console.print("0 cells to compute: everything is in the store")
 
@@ -111,32 +112,59 @@ def _rate(state: NodeProgress) -> str:
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
-    """A table per metric, generators ranked by their overall mean, and where everything was written."""
+    """Two tables per metric, overall and per skill, best overall mean first, and where everything was written."""
     rows = finished.results.summary.to_pylist()
     for metric in dict.fromkeys(row["metric"] for row in rows):
-        console.print(_leaderboard(metric, [row for row in rows if row["metric"] == metric]))
-    console.print("mean ± standard error; n scored images; coverage = scored / expected. Per skill: mean (n)")
+        mine = [row for row in rows if row["metric"] == metric]
+        console.print(_overall_board(metric, [row for row in mine if row["skill"] == OVERALL]))
+        if any(row["skill"] != OVERALL for row in mine):
+            console.print(_skill_board(metric, mine))
     for kind, count in error_counts(finished.results.errors):
-        console.print(f"[yellow]{count} rows without a score[/]: {kind}")
-    console.print(f"written to {finished.folder}/", soft_wrap=True)
+        console.print(f"[yellow]{count} rows without a score[/]: {escape(kind)}")
+    console.print(f"written to {escape(finished.folder)}/", soft_wrap=True)
     console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
 
 
-def _leaderboard(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    skills = [skill for skill in dict.fromkeys(row["skill"] for row in rows) if skill != OVERALL]
-    table = Table("#", "generator", "mean", "n", "coverage", *skills, title=metric)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    by_skill = {(row["generator"], row["skill"]): row for row in rows}
-    for rank, row in enumerate([row for row in rows if row["skill"] == OVERALL], start=1):
-        cells = [_cell(by_skill.get((row["generator"], skill))) for skill in skills]
-        mean = f"{_number(row['mean'])} ±{_number(row['sem'])}"
-        table.add_row(str(rank), row["generator"], mean, str(row["n"]), f"{row['coverage']:.1%}", *cells)
+def _overall_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("#", "generator", "mean", "std. error", "n", "coverage", title=f"{escape(metric)}: overall")
+    _align_right(table, 2)
+    for rank, row in enumerate(rows, start=1):
+        table.add_row(
+            str(rank),
+            escape(row["generator"]),
+            _number(row["mean"]),
+            _number(row["sem"]),
+            str(row["n"]),
+            f"{row['coverage']:.1%}",
+        )
     return table
 
 
-def _cell(row: Mapping[str, Any] | None) -> str:
-    return "-" if row is None else f"{_number(row['mean'])} ({row['n']})"
+def _skill_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Generators by skills: the mean, and scored/expected where they differ; n is in the column's head."""
+    skills = [skill for skill in dict.fromkeys(row["skill"] for row in rows) if skill != OVERALL]
+    table = Table("generator", title=f"{escape(metric)}: mean per skill (n images per generator)")
+    for skill in skills:
+        expected = max(row["n"] + row["n_null"] for row in rows if row["skill"] == skill)
+        table.add_column(f"{escape(skill)}\n({expected})")
+    _align_right(table, 1)
+    by_skill = {(row["generator"], row["skill"]): row for row in rows}
+    for generator in [row["generator"] for row in rows if row["skill"] == OVERALL]:
+        table.add_row(escape(generator), *(_skill_cell(by_skill.get((generator, skill))) for skill in skills))
+    return table
+
+
+def _align_right(table: Table, first: int) -> None:
+    for column in table.columns[first:]:
+        column.justify = "right"
+        column.overflow = "fold"
+
+
+def _skill_cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    short = f" ({row['n']}/{row['n'] + row['n_null']})" if row["n_null"] else ""
+    return _number(row["mean"]) + short
 
 
 def _number(value: float | None) -> str:
@@ -148,15 +176,16 @@ def show_runs(console: Console, runs: Sequence[RunRecord]) -> None:
     if not runs:
         console.print("no runs yet; start one with: python -m jobs.sweep sweep=shapes")
         return
-    table = Table("run", "benchmark", "generators", "metrics", "computed", "cached", "failed", "coverage", "errors",
-                  "exit")
+    table = Table(
+        "run", "benchmark", "generators", "metrics", "computed", "cached", "failed", "coverage", "errors", "exit"
+    )
     for run in runs:
         manifest, counts = run.manifest, run.manifest["counts"]
         table.add_row(
             f"{run.run_id}{' (latest)' if run.latest else ''}",
-            manifest["benchmark"],
+            escape(manifest["benchmark"]),
             str(len(manifest["generators"])),
-            ", ".join(manifest["metrics"]),
+            escape(", ".join(manifest["metrics"])),
             str(counts["cells_computed"]),
             str(counts["cells_cached"]),
             str(counts["cells_failed"]),

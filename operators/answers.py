@@ -66,9 +66,7 @@ class AnswerOperator:
 
     def prepare(self, images: pa.Table, generator: str) -> PreparedImages:
         """Decodes and preprocesses a shard on the CPU; needs no model, so it may overlap `answer`."""
-        return prepare_images(
-            images, generator, preprocess=self.model.preprocess, limits=self.limits, fetch=self.fetch
-        )
+        return prepare_images(images, generator, preprocess=self.model.preprocess, limits=self.limits, fetch=self.fetch)
 
     def answer(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> dict[str, pa.Table]:
         """Answers tables (schema ANSWERS) by metric, one row per row of the shard whatever befell it."""
@@ -126,7 +124,7 @@ class _Answers:
         self.answers: list[list[dict[str, Any]]] = [[] for _ in images.rows]
 
     def _question_error(self, prompt_id: str | None) -> RowError | None:
-        if prompt_id not in self.index:
+        if prompt_id is None or prompt_id not in self.index:
             return RowError("unknown_prompt", UNKNOWN_PROMPT.format(prompt_id))
         return self.index[prompt_id].error
 

@@ -153,8 +153,9 @@ def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
     prompt_id = record.get("prompt_id")
     prompt_id = None if prompt_id is None else str(prompt_id)
     image_id = record.get("image_id")
-    return ImageRow(str(image_id) if image_id is not None else _content_id(record, prompt_id, generator), prompt_id,
-                    generator)
+    return ImageRow(
+        str(image_id) if image_id is not None else _content_id(record, prompt_id, generator), prompt_id, generator
+    )
 
 
 def _content_id(record: Mapping[str, Any], prompt_id: str | None, generator: str) -> str:

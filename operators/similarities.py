@@ -41,9 +41,7 @@ class SimilarityOperator:
 
     def prepare(self, images: pa.Table, generator: str) -> PreparedImages:
         """Decodes and preprocesses a shard on the CPU; needs no model, so it may overlap `compare`."""
-        return prepare_images(
-            images, generator, preprocess=self.model.preprocess, limits=self.limits, fetch=self.fetch
-        )
+        return prepare_images(images, generator, preprocess=self.model.preprocess, limits=self.limits, fetch=self.fetch)
 
     def compare(
         self, images: PreparedImages, prompts: Mapping[str, str], metrics: Mapping[str, ClipScoreConfig]
@@ -67,21 +65,13 @@ class SimilarityOperator:
         prompts: Mapping[str, str],
         metric: ClipScoreConfig,
     ) -> pa.Table:
-        texts = {image.prompt_id: metric.text(prompts[image.prompt_id]) for image in images
-                 if image.prompt_id in prompts and prompts[image.prompt_id].strip()}
-        self._encode_texts(list(texts.values()))
-        records = []
-        for image, feature in zip(images, features, strict=True):
-            text = self._text(image.prompt_id, texts, prompts)
-            records.append(image.row(**_compare(feature, text)))
+        wanted = [_prompt_text(image.prompt_id, prompts, metric) for image in images]
+        self._encode_texts([text for text in wanted if isinstance(text, str)])
+        records = [
+            image.row(**_compare(feature, self.texts[text] if isinstance(text, str) else text))
+            for image, feature, text in zip(images, features, wanted, strict=True)
+        ]
         return rows.table(records, rows.SIMILARITIES)
-
-    def _text(
-        self, prompt_id: str | None, texts: Mapping[str | None, str], prompts: Mapping[str, str]
-    ) -> _Text | RowError:
-        if prompt_id not in prompts:
-            return RowError("unknown_prompt", UNKNOWN_PROMPT.format(prompt_id))
-        return self.texts[texts[prompt_id]] if prompt_id in texts else EMPTY_PROMPT
 
     def _encode_texts(self, texts: Sequence[str]) -> None:
         """Embeds the texts that are not remembered from an earlier shard."""
@@ -93,6 +83,13 @@ class SimilarityOperator:
     def _embed(self, texts: Sequence[str]) -> list[_Text]:
         encoded = self.model.encode_texts(texts)
         return [_Text(*pair) for pair in zip(encoded.features, encoded.truncated, strict=True)]
+
+
+def _prompt_text(prompt_id: str | None, prompts: Mapping[str, str], metric: ClipScoreConfig) -> str | RowError:
+    """The text that an image is compared with."""
+    if prompt_id is None or prompt_id not in prompts:
+        return RowError("unknown_prompt", UNKNOWN_PROMPT.format(prompt_id))
+    return metric.text(prompts[prompt_id]) if prompts[prompt_id].strip() else EMPTY_PROMPT
 
 
 def _compare(image: "torch.Tensor | RowError", text: _Text | RowError) -> dict[str, Any]:

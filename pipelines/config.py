@@ -143,8 +143,17 @@ def _describe(error: ValidationError) -> str:
 FIELD_NAMES = sorted(
     {
         field.name
-        for schema in (SweepConfig, BenchmarkConfig, ClusterConfig, PoolConfig, StorageConfig, ImageLimits,
-                       ModelConfig, VqaScoreConfig, ClipScoreConfig)
+        for schema in (
+            SweepConfig,
+            BenchmarkConfig,
+            ClusterConfig,
+            PoolConfig,
+            StorageConfig,
+            ImageLimits,
+            ModelConfig,
+            VqaScoreConfig,
+            ClipScoreConfig,
+        )
         for field in fields(schema)
     }
 )

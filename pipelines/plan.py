@@ -52,13 +52,13 @@ class Plan:
     scores: Mapping[str, tuple[tuple[Shard, Cell], ...]]
     """By metric: the scores cell of every images shard."""
 
+
 def make_plan(config: SweepConfig, sources: Sources, store: Store) -> Plan:
     """Resolves the models, names every cell and lists what is committed; raises ModelError for a bad checkpoint."""
     nodes = _nodes(config, store)
     prompt_cells = {shard: _question_cells(nodes, shard) for shard in sources.prompt_shards}
     asked = {
-        metric: tuple(cells[metric] for cells in prompt_cells.values() if metric in cells)
-        for metric in config.metrics
+        metric: tuple(cells[metric] for cells in prompt_cells.values() if metric in cells) for metric in config.metrics
     }
     prompts = tuple(sources.prompt_shards)
     image_cells = {shard: _image_cells(nodes, shard, asked, prompts) for shard in sources.image_shards}

@@ -78,10 +78,9 @@ def _failed_rows(metric: str, shard: Shard, error: RowError, storage: StorageCon
         records = read_shard(shard, storage, ("image_id", "prompt_id")).to_pylist()
     except PlumblineError:
         records = []
-    ids: Iterable[Mapping[str, Any]] = (
-        [_known_ids(record, shard.group) for record in records]
-        or [{"generator": shard.group}] * shard.rows
-    )
+    ids: Iterable[Mapping[str, Any]] = [_known_ids(record, shard.group) for record in records] or [
+        {"generator": shard.group}
+    ] * shard.rows
     return rows.table([_null_row(metric, error, **row) for row in ids], rows.SCORES)
 
 

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -141,7 +142,7 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, PlumblineError):
         return text
     place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
-    where = f" (in {place.name}, {os.path.basename(place.filename)}:{place.lineno})" if place else ""
+    where = f" (in {place.name}, {Path(place.filename).name}:{place.lineno})" if place else ""
     return f"{type(error).__name__}: {text}{where}"
 
 
@@ -166,7 +167,7 @@ def ray_session(cluster: ClusterConfig) -> Iterator[None]:
 
 
 def _connect(address: str, cluster: ClusterConfig) -> None:
-    local = {"num_cpus": cluster.num_cpus, "include_dashboard": False} if address == "local" else {}
+    local: dict[str, Any] = {"num_cpus": cluster.num_cpus, "include_dashboard": False} if address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         with _quiet_backend():

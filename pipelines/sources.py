@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -87,7 +88,7 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         raise ConfigError(f"benchmark.prompts {prompts.url}: expected Parquet files, found none; check the path")
     prompt_shards = [shard for file in prompt_files for shard in _prompt_shards(file, storage, shard_rows)]
     with ThreadPoolExecutor(FOOTER_READERS) as pool:
-        results = list(pool.map(lambda file: _image_shards(file, storage, shard_rows), sum(found, [])))
+        results = list(pool.map(lambda file: _image_shards(file, storage, shard_rows), chain.from_iterable(found)))
     broken = [result for result in results if isinstance(result, BrokenFile)]
     broken += [_no_files(name, images) for name, files in zip(generators, found, strict=True) if not files]
     shards = [shard for result in results if not isinstance(result, BrokenFile) for shard in result]
@@ -243,8 +244,9 @@ def _skills(value: Any, shard: Shard) -> list[str]:
 def _check_prompts(prompts: pa.Table, location: Location) -> None:
     """Every prompt has an id, and no id stands for two texts."""
     texts: dict[str, str] = {}
-    for row, (prompt_id, text) in enumerate(zip(*(prompts.column(c).to_pylist() for c in ("prompt_id", "text")),
-                                                strict=True)):
+    for row, (prompt_id, text) in enumerate(
+        zip(*(prompts.column(c).to_pylist() for c in ("prompt_id", "text")), strict=True)
+    ):
         if prompt_id is None:
             raise ConfigError(f"{location.url}, row {row}: the prompt has no prompt_id; fill it in")
         if prompt_id in texts:

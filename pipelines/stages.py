@@ -122,9 +122,7 @@ class ScoresStage:
         self.store = context.store
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        return {
-            cell.metric: self.store.read(cell.inputs[0], draft=bool(_drafts(cell, work))) for cell in cells
-        }
+        return {cell.metric: self.store.read(cell.inputs[0], draft=bool(_drafts(cell, work))) for cell in cells}
 
     def compute(self, prepared: Mapping[str, pa.Table], cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
         return {name: scores.score(table, name, self.metrics[name]) for name, table in prepared.items()}
@@ -140,9 +138,7 @@ RUNNERS: Mapping[str, type[QuestionsStage | AnswersStage | SimilaritiesStage | S
 
 def _drafts(cell: Cell, work: Work) -> frozenset[str]:
     """Which of a cell's inputs stand as drafts."""
-    return frozenset(
-        path for path in cell.inputs if path in work.outcomes and work.outcomes[path].state == "draft"
-    )
+    return frozenset(path for path in cell.inputs if path in work.outcomes and work.outcomes[path].state == "draft")
 
 
 def _fetcher(storage: StorageConfig) -> Any:
@@ -153,5 +149,3 @@ def _fetcher(storage: StorageConfig) -> Any:
         return bytes(location.fs.cat_file(location.path))
 
     return fetch
-
-

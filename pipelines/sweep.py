@@ -72,12 +72,11 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
     exit_code = _exit_code(results, planned.config.failure_budget)
     _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code)
     folder = planned.store.location
-    return FinishedSweep(run_id, f"{folder.url}/runs/{run_id}", results, len(planned.plan.missing), exit_code)
+    computed = _counts(planned.plan, results, outcomes)["cells_computed"]
+    return FinishedSweep(run_id, f"{folder.url}/runs/{run_id}", results, computed, exit_code)
 
 
-def _compute(
-    planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]
-) -> dict[str, Outcome]:
+def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> dict[str, Outcome]:
     from pipelines.runner import run_plan  # imports Ray, which takes seconds
     from pipelines.stages import StageContext
 
@@ -122,7 +121,9 @@ def _write_run(
         "versions": {package: version(package) for package in PACKAGES},
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
-        "cells": [_cell_record(planned.plan, path, outcomes) for path in sorted(cell.path for cell in planned.plan.cells)],
+        "cells": [
+            _cell_record(planned.plan, path, outcomes) for path in sorted(cell.path for cell in planned.plan.cells)
+        ],
     }
     store.write_text(f"{folder}/manifest.json", json.dumps(manifest, indent=1) + "\n")
     store.write_text(LATEST, run_id + "\n")

@@ -53,9 +53,7 @@ class ClipSimilarity:
         return normalize(features.float(), dim=-1).cpu()
 
 
-def load_clip(
-    checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int
-) -> ClipSimilarity:
+def load_clip(checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int) -> ClipSimilarity:
     """The model of a CLIP checkpoint folder (safetensors only)."""
     model = CLIPModel.from_pretrained(checkpoint, dtype=dtype, use_safetensors=True).to(device).eval()
     return ClipSimilarity(

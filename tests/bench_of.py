@@ -1,0 +1,56 @@
+"""Small benchmarks cut from the embedded pack, and sweeps over them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.command import load_values
+from pipelines.config import SweepConfig, read_config
+
+PACK = Path(__file__).parent.parent / "assets" / "shapes"
+
+
+def prompts(count: int) -> list[dict[str, Any]]:
+    """The pack's first prompts."""
+    return [dict(row) for row in pq.read_table(PACK / "prompts.parquet").slice(0, count).to_pylist()]
+
+
+def images(generator: str, count: int) -> list[dict[str, Any]]:
+    """A generator's images of the pack's first prompts."""
+    table = pq.read_table(PACK / "images" / generator / "00000.parquet", columns=["image_id", "prompt_id", "image"])
+    return [dict(row) for row in table.slice(0, count).to_pylist()]
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int = 4) -> None:
+    """Rows as a Parquet file with row groups of this size."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path, row_group_size=row_group)
+
+
+def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint"), count: int = 8) -> Path:
+    """The first `count` prompts and their images, in shards of four."""
+    write_rows(folder / "prompts.parquet", prompts(count))
+    for generator in generators:
+        write_rows(folder / "images" / generator / "00000.parquet", images(generator, count))
+    return folder
+
+
+def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
+    """A sweep over such a benchmark, with the pack's checkpoints, shards of four rows and small pools."""
+    values = load_values(
+        "sweep",
+        [
+            "sweep=shapes",
+            "benchmark.name=small",
+            f"benchmark.prompts={folder}/prompts.parquet",
+            f"benchmark.images={folder}/images",
+            f"store={store}",
+            "shard_rows=4",
+            "cluster.pools.answers.threads=1",
+            *overrides,
+        ],
+    )
+    return read_config(values, SweepConfig)

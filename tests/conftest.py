@@ -1,0 +1,56 @@
+"""Fixtures that several rooms share: a clean environment, the S3 server, one Ray for all."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.s3 import S3Server, run_server  # noqa: E402
+
+for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_PROFILE", "RAY_ADDRESS"):
+    os.environ.pop(name, None)
+os.environ |= {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "HF_HUB_OFFLINE": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONPATH": str(ROOT),  # Ray's workers import the tests' hook by it
+}
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with run_server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket of the test's own, reachable by the standard AWS variables."""
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    name = "b-" + "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip("-")
+    s3_server.filesystem().mkdir(name)
+    return f"s3://{name}"
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(s3_server: S3Server) -> Iterator[None]:
+    """One Ray for all tests that run stages, whose workers can reach the S3 server and can be told to die."""
+    import ray
+
+    from tests.faults.hook import install
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": s3_server.environment(), "worker_process_setup_hook": install},
+    )
+    yield
+    ray.shutdown()

@@ -1,0 +1,142 @@
+"""The plan names exactly what has to be computed, and every change touches only what stands below it."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from operators.errors import ConfigError, ModelError
+from pipelines.plan import Plan
+from pipelines.sweep import plan_sweep
+from tests.bench_of import PACK, images, sweep_config, write_benchmark, write_rows
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_benchmark(tmp_path / "bench")
+
+
+def planned(folder: Path, *overrides: str) -> Plan:
+    return plan_sweep(sweep_config(folder, folder.parent / "store", *overrides)).plan
+
+
+def paths(plan: Plan, stage: str) -> set[str]:
+    return {cell.path for cell in plan.cells if cell.stage == stage}
+
+
+def changed(before: Plan, after: Plan) -> Counter[str]:
+    """New cells of the second plan, by node."""
+    old = {cell.path for cell in before.cells}
+    return Counter(cell.node for cell in after.cells if cell.path not in old)
+
+
+def test_a_fresh_store_lacks_every_cell_and_the_plan_counts_the_model_calls(folder: Path) -> None:
+    plan = planned(folder)
+    assert {item.node.name: (item.cells, item.missing, item.images, item.model_calls) for item in plan.nodes} == {
+        "questions": (2, 2, 8, 0),
+        "answers:vqa": (4, 4, 16, 32),
+        "similarities:clip": (4, 4, 16, 32),
+        "scores": (8, 8, 16, 0),
+    }
+
+
+def test_planning_twice_names_the_same_cells(folder: Path) -> None:
+    assert planned(folder) == planned(folder)
+
+
+def test_a_new_generator_adds_only_its_image_cells(folder: Path) -> None:
+    before = planned(folder)
+    write_rows(folder / "images/drift/00000.parquet", images("drift", 8))
+    assert changed(before, planned(folder)) == {"answers:vqa": 2, "similarities:clip": 2, "scores": 4}
+
+
+def test_a_new_revision_of_the_vqa_model_touches_its_answers_and_their_scores(folder: Path) -> None:
+    before, after = planned(folder), planned(folder, "models.vqa.revision=v2")
+    assert changed(before, after) == {"answers:vqa": 4, "scores": 4}
+    assert {cell.metric for cell in after.cells if cell.path not in {c.path for c in before.cells}} == {"vqascore"}
+
+
+def test_a_changed_weight_file_touches_the_same_and_a_moved_one_nothing(folder: Path, tmp_path: Path) -> None:
+    before = planned(folder)
+    copy = tmp_path / "models"
+    shutil.copytree(PACK.parent / "clip-flant5-shapes", copy / "clip-flant5-shapes")
+    shutil.copytree(PACK.parent / "clip-shapes", copy / "clip-shapes")
+    override = f"models.vqa.checkpoint={copy}/clip-flant5-shapes"
+    assert changed(before, planned(folder, override)) == {}
+    weights = copy / "clip-flant5-shapes/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert changed(before, planned(folder, override)) == {"answers:vqa": 4, "scores": 4}
+
+
+@pytest.mark.parametrize(
+    "override, touched",
+    [
+        ("metrics.vqascore.reduction=product", {"scores": 4}),
+        ("metrics.vqascore.template='Is this {}?'", {"questions": 2, "answers:vqa": 4, "scores": 4}),
+        ("metrics.clipscore.variant=torchmetrics", {"scores": 4}),
+        ("metrics.clipscore.variant=original", {"similarities:clip": 4, "scores": 4}),
+        ("models.vqa.dtype=bfloat16", {"answers:vqa": 4, "scores": 4}),
+        ("models.vqa.pair_batch=3", {}),
+        ("models.vqa.image_batch=3", {}),
+        ("cluster.pools.answers.max_size=3", {}),
+        ("cluster.max_attempts=9", {}),
+        ("failure_budget=0.5", {}),
+    ],
+)
+def test_only_what_can_change_a_result_changes_a_key(folder: Path, override: str, touched: dict[str, int]) -> None:
+    assert changed(planned(folder), planned(folder, override)) == touched
+
+
+def test_metrics_that_ask_the_same_share_the_answers(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "conf/metric").mkdir(parents=True)
+    both = planned(folder, "+metrics.product={kind: vqascore, model: vqa, reduction: product}")
+    assert changed(planned(folder), both) == {"scores": 4}
+
+
+def test_answers_that_nothing_lacks_are_not_missed(folder: Path) -> None:
+    plan, store = planned(folder), folder.parent / "store"
+    for path in paths(plan, "scores"):
+        (store / path).parent.mkdir(parents=True, exist_ok=True)
+        (store / path).touch()
+    assert planned(folder).missing == frozenset()
+    lost = sorted(path for path in paths(plan, "scores") if "atlas" in path)[0]
+    (store / lost).unlink()
+    missing = planned(folder).missing
+    assert lost in missing
+    assert Counter(path.split("/")[0] for path in missing) in (
+        Counter(scores=1, answers=1, questions=2),
+        Counter(scores=1, similarities=1),
+    )
+
+
+def test_planning_imports_neither_ray_nor_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import jobs.sweep, jobs.status, sys; print([m for m in ('ray', 'torch', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "override, problem",
+    [
+        ("models.vqa.checkpoint=/nowhere", "no such folder"),
+        ("models.vqa.checkpoint=${assets:clip-shapes}", "model_type 'clip', expected 'clip_t5'"),
+        ("models.clip.checkpoint=${assets:shapes}", "no config.json"),
+        ("models.vqa.checkpoint=nobody/nothing", "neither a local folder, nor in the hub's cache"),
+    ],
+)
+def test_a_checkpoint_that_is_not_one_fails_the_plan(folder: Path, override: str, problem: str) -> None:
+    with pytest.raises(ModelError, match=problem):
+        planned(folder, override)
+
+
+def test_a_metric_without_its_model_fails_the_config(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.clipscore\.model: no model has the role 'nobody'"):
+        planned(folder, "metrics.clipscore.model=nobody")
+    with pytest.raises(ConfigError, match="clipscore needs a clip model, and the role 'vqa' is a clip_flant5"):
+        planned(folder, "metrics.clipscore.model=vqa")

@@ -1,0 +1,129 @@
+"""The store behaves the same on a folder and on S3: create-only commits, drafts, and readable damage."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from operators import rows
+from operators.errors import ConfigError
+from pipelines import storage
+from pipelines.cells import Cell
+from pipelines.storage import StorageConfig, create
+from pipelines.store import Store, StoreError
+from tests.s3 import S3Server
+
+CELL = Cell(node="n", stage="scores", metric="m", key="k" * 64, path="scores/12345678/atlas/0-kkkkkkkk.parquet", inputs=())
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
+    return Store(url=url, storage=StorageConfig())
+
+
+def forget_connections() -> None:
+    """Filesystems are kept for the life of a process, with the credentials they were made with."""
+    storage._s3.cache_clear()
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+def scores(*values: float | None, retryable: bool = False) -> pa.Table:
+    error = {"kind": "x", "message": "y", "retryable": retryable}
+    return rows.table(
+        [{"image_id": str(n), "score": v, "error": error if v is None else None} for n, v in enumerate(values)],
+        rows.SCORES,
+    )
+
+
+def test_a_cell_is_committed_once_and_the_first_writer_wins(store: Store) -> None:
+    assert store.committed([CELL]) == set()
+    assert store.save(CELL, scores(0.5)).state == "committed"
+    assert store.save(CELL, scores(0.9)).state == "committed"
+    assert store.read(CELL.path, key=CELL.key).column("score").to_pylist() == [0.5]
+    assert store.committed([CELL]) == {CELL.path}
+
+
+def test_one_of_many_racing_writers_wins_and_readers_see_it_whole(store: Store) -> None:
+    location = store.location
+    contents = [bytes([n]) * 100_000 for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda data: create(location, location.at("race"), data), contents))
+    assert sum(won) == 1
+    assert location.fs.cat_file(location.at("race")) == contents[won.index(True)]
+    assert [path.split("/")[-1] for path in location.fs.find(location.path)] == ["race"], "no leftovers"
+
+
+def test_a_permanent_error_is_committed_and_a_retryable_one_is_only_a_draft(store: Store) -> None:
+    assert store.save(CELL, scores(0.5, None)).state == "committed"
+    other = Cell(node="n", stage="scores", metric="m", key="j" * 64, path="scores/12345678/atlas/0-jj.parquet", inputs=())
+    outcome = store.save(other, scores(0.5, None, retryable=True))
+    assert (outcome.state, outcome.rows, outcome.errors) == ("draft", 2, 1)
+    assert store.committed([CELL, other]) == {CELL.path}
+    assert store.read(other.path, key=other.key, draft=True).column("score").to_pylist() == [0.5, None]
+    assert store.save(other, scores(0.5, 0.6)).state == "committed"
+    assert store.committed([other]) == {other.path}
+
+
+def test_a_damaged_cell_and_one_of_another_key_are_refused_by_name(store: Store) -> None:
+    store.save(CELL, scores(0.5))
+    with pytest.raises(StoreError, match=r"0-kkkkkkkk\.parquet: the cell is of another key; delete it"):
+        store.read(CELL.path, key="another")
+    location = store.location
+    location.fs.pipe_file(location.at(CELL.path), b"PAR1 cut short")
+    with pytest.raises(StoreError, match=r"0-kkkkkkkk\.parquet: the cell is damaged"):
+        store.read(CELL.path, key=CELL.key)
+
+
+def test_a_cell_opens_in_any_parquet_reader_with_its_provenance(tmp_path: Path) -> None:
+    store = Store(url=str(tmp_path), storage=StorageConfig())
+    store.save(CELL, scores(0.5))
+    table = pq.read_table(tmp_path / CELL.path)
+    assert CELL.key in table.schema.metadata[b"plumbline"].decode()
+    assert table.to_pandas()["score"].tolist() == [0.5]
+
+
+def test_a_file_digest_is_remembered_and_follows_the_file(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"one")
+    first = store.digest_file(file)
+    assert store.digest_file(file) == first
+    assert len(store.location.fs.find(store.location.at("digests"))) == 1
+    file.write_bytes(b"other")
+    assert store.digest_file(file) != first
+
+
+def test_runs_and_texts(store: Store) -> None:
+    assert store.run_ids() == [] and store.read_text("runs/latest") is None
+    store.write_text("runs/b/manifest.json", "{}")
+    store.write_text("runs/a/manifest.json", "{}")
+    store.write_text("runs/latest", "b")
+    assert store.run_ids() == ["a", "b"] and store.read_text("runs/latest") == "b"
+
+
+def test_a_store_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"store .*file/store: cannot be reached"):
+        Store(url=str(tmp_path / "file" / "store"), storage=StorageConfig()).check()
+
+
+def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_connections()
+    with pytest.raises(ConfigError, match="no credentials found; set AWS_ACCESS_KEY_ID"):
+        Store(url="s3://anywhere/x", storage=StorageConfig()).check()
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    wrong = StorageConfig(key="testkey", secret="wrong", endpoint_url=s3_server.endpoint)
+    with pytest.raises(ConfigError, match="access denied") as refusal:
+        Store(url="s3://anywhere/x", storage=wrong).check()
+    assert "wrong" not in str(refusal.value) and "wrong" not in repr(wrong)
+    with pytest.raises(ConfigError, match=r"no-such-bucket/x: not found"):
+        Store(url="s3://no-such-bucket/x", storage=StorageConfig()).check()
+    nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", key="a", secret="b")
+    with pytest.raises(ConfigError, match=r"cannot be reached.*check AWS_ENDPOINT_URL or storage\.endpoint_url"):
+        Store(url="s3://anywhere/x", storage=nobody).check()
+    with pytest.raises(ConfigError, match="expected a local path or an s3:// URL, got gs://"):
+        Store(url="gs://bucket", storage=StorageConfig()).check()

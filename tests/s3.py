@@ -1,0 +1,120 @@
+"""A real S3 server for the tests: SeaweedFS on a loopback port, which checks credentials and conditional PUTs."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import fsspec
+from botocore.exceptions import BotoCoreError, ClientError
+
+KEY, SECRET = "testkey", "testsecret"
+PORTS = (
+    "s3.port",
+    "s3.port.grpc",
+    "s3.port.iceberg",
+    "s3.port.lance",
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+    "admin.port",
+    "admin.port.grpc",
+)
+READY_SECONDS = 60
+
+
+class S3Server(NamedTuple):
+    """Where the server is and who may enter."""
+
+    endpoint: str
+    key: str = KEY
+    secret: str = SECRET
+
+    def environment(self) -> dict[str, str]:
+        """The standard AWS variables."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.key,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    def filesystem(self) -> fsspec.AbstractFileSystem:
+        return fsspec.filesystem(
+            "s3", key=self.key, secret=self.secret, endpoint_url=self.endpoint, use_listings_cache=False
+        )
+
+
+@contextmanager
+def run_server() -> Iterator[S3Server]:
+    """Starts a server with an empty data folder and ends it, and it alone, afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="plumbline-s3-"))
+    ports = free_ports(len(PORTS))
+    flags = [f"-{name}={port}" for name, port in zip(PORTS, ports, strict=True)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                Path(sys.executable).parent / "weed",
+                "mini",
+                f"-dir={folder}",
+                "-ip=127.0.0.1",
+                "-ip.bind=127.0.0.1",
+                "-admin.ui=false",
+                "-webdav=false",
+                "-s3.autoCreateBucket=false",
+                *flags,
+            ],
+            env={"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": str(folder)},
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+        )
+    server = S3Server(f"http://127.0.0.1:{ports[0]}")
+    try:
+        _wait_until_ready(server, process, folder / "log")
+        yield server
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on, below the range that the system hands out by itself."""
+    ports: list[int] = []
+    with ExitStack() as stack:
+        candidate = 20000 + os.getpid() % 9000
+        while len(ports) < count:
+            candidate += 1
+            holder = stack.enter_context(socket.socket())
+            try:
+                holder.bind(("127.0.0.1", candidate))
+            except OSError:
+                continue
+            ports.append(candidate)
+    return ports
+
+
+def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Polls until a bucket can be made and written, or the server's own log says why not."""
+    waiting = threading.Event()
+    for _ in range(READY_SECONDS * 4):
+        if process.poll() is not None:
+            break
+        try:
+            server.filesystem().mkdir("s3-ready")
+            server.filesystem().pipe_file("s3-ready/probe", b"ready")
+            return
+        except (OSError, BotoCoreError, ClientError):
+            waiting.wait(0.25)
+    raise RuntimeError(f"the S3 server did not become ready: {log.read_text()[-2000:]}")
