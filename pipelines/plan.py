@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from operators import answers, questions, scores, similarities
@@ -99,7 +100,9 @@ def _model_nodes(stage: Stage, metrics: Mapping[str, Any], config: SweepConfig, 
             name=f"{stage}:{role}",
             stage=stage,
             model=resolve_model(
-                config.models[role], on_gpu=config.cluster.pools[stage].num_gpus > 0, digest=store.digest_file
+                config.models[role],
+                on_gpu=config.cluster.pools[stage].num_gpus > 0,
+                digest=partial(store.digest_file, remember=not config.dry_run),
             ),
             metrics={name: metric for name, metric in metrics.items() if metric.model == role},
         )

@@ -56,10 +56,11 @@ class Store:
     def _listing(self, folder: str) -> set[str]:
         location = self.location
         prefix = location.at("")
-        try:
-            return {path.removeprefix(prefix) for path in location.fs.find(location.at(folder))}
-        except FileNotFoundError:
-            return set()
+        with readable_errors(location, "store"):
+            try:
+                return {path.removeprefix(prefix) for path in location.fs.find(location.at(folder))}
+            except FileNotFoundError:
+                return set()
 
     def save(self, cell: Cell, table: pa.Table) -> Outcome:
         """Commits a cell by one create-only PUT; the first writer wins and a later one is harmless.
@@ -98,29 +99,33 @@ class Store:
 
     def read_text(self, path: str) -> str | None:
         """A small text object, or None where there is none."""
-        try:
-            return str(self.location.fs.cat_file(self.location.at(path)).decode())
-        except FileNotFoundError:
-            return None
+        location = self.location
+        with readable_errors(location, "store"):
+            try:
+                return str(location.fs.cat_file(location.at(path)).decode())
+            except FileNotFoundError:
+                return None
 
     def run_ids(self) -> list[str]:
         """The runs in the store, oldest first."""
         location = self.location
-        try:
-            manifests = location.fs.glob(location.at("runs/*/manifest.json"))
-        except FileNotFoundError:
-            return []
+        with readable_errors(location, "store"):
+            try:
+                manifests = location.fs.glob(location.at("runs/*/manifest.json"))
+            except FileNotFoundError:
+                return []
         return sorted(path.split("/")[-2] for path in manifests)
 
-    def digest_file(self, path: Path) -> str:
-        """SHA-256 of a local file's content, remembered by its path, size and modification time."""
+    def digest_file(self, path: Path, *, remember: bool) -> str:
+        """SHA-256 of a local file's content; what was remembered of its path, size and modification time is used."""
         state = path.stat()
         identity = f"{path.absolute()}\0{state.st_size}\0{state.st_mtime_ns}"
         note = f"digests/{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
         remembered = self.read_text(note)
         if remembered is None:
             remembered = digest_file(path)
-            self.write_text(note, remembered)
+            if remember:
+                self.write_text(note, remembered)
         return remembered
 
 

@@ -65,6 +65,7 @@ def run_server() -> Iterator[S3Server]:
         process = subprocess.Popen(
             [
                 Path(sys.executable).parent / "weed",
+                f"-logdir={folder}",
                 "mini",
                 f"-dir={folder}",
                 "-ip=127.0.0.1",
@@ -74,7 +75,7 @@ def run_server() -> Iterator[S3Server]:
                 "-s3.autoCreateBucket=false",
                 *flags,
             ],
-            env={"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": str(folder)},
+            env={"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": str(folder), "TMPDIR": str(folder)},
             stdout=log,
             stderr=log,
             cwd=folder,

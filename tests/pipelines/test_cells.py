@@ -15,7 +15,9 @@ def key(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> str:
 
 
 @pytest.mark.parametrize(
-    "change", [{"url": "/y.parquet"}, {"size": 11}, {"etag": "f"}, {"row_groups": (0,)}], ids=lambda change: next(iter(change))
+    "change",
+    [{"url": "/y.parquet"}, {"size": 11}, {"etag": "f"}, {"row_groups": (0,)}],
+    ids=lambda change: next(iter(change)),
 )
 def test_another_source_is_another_key(change: dict[str, object]) -> None:
     assert key(replace(SHARD, **change)) != key()

@@ -49,7 +49,7 @@ def test_the_smallest_size_of_a_pool_must_fit(size: int, fits: bool) -> None:
 
 
 def test_pools_leave_a_share_of_a_cpu_for_ray_data() -> None:
-    with pytest.raises(PlacementError, match="0.25 CPUs stay free"):
+    with pytest.raises(PlacementError, match=r"0\.25 CPUs stay free"):
         waves([NodeResources(2, 0)], a=pool(cpus=1, size=2))
     assert waves([NodeResources(2, 0)], a=pool(cpus=1), b=pool(cpus=1)) == [["a"], ["b"]]
 

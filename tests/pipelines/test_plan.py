@@ -116,7 +116,9 @@ def test_planning_imports_neither_ray_nor_torch() -> None:
     import subprocess
     import sys
 
-    code = "import jobs.sweep, jobs.status, sys; print([m for m in ('ray', 'torch', 'transformers') if m in sys.modules])"
+    code = (
+        "import jobs.sweep, jobs.status, sys; print([m for m in ('ray', 'torch', 'transformers') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

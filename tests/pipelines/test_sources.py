@@ -39,7 +39,7 @@ def test_generators_are_the_folders_or_those_asked_for(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas", "flint"])
     assert opened(folder).generators == ["atlas", "flint"]
     assert opened(folder, generators=("flint",)).generators == ["flint"]
-    with pytest.raises(ConfigError, match="no folder 'golem' in .*; found atlas, flint"):
+    with pytest.raises(ConfigError, match=r"no folder 'golem' in .*; found atlas, flint"):
         opened(folder, generators=("golem",))
 
 

@@ -16,7 +16,9 @@ from pipelines.storage import StorageConfig, create
 from pipelines.store import Store, StoreError
 from tests.s3 import S3Server
 
-CELL = Cell(node="n", stage="scores", metric="m", key="k" * 64, path="scores/12345678/atlas/0-kkkkkkkk.parquet", inputs=())
+CELL = Cell(
+    node="n", stage="scores", metric="m", key="k" * 64, path="scores/12345678/atlas/0-kkkkkkkk.parquet", inputs=()
+)
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -59,7 +61,9 @@ def test_one_of_many_racing_writers_wins_and_readers_see_it_whole(store: Store) 
 
 def test_a_permanent_error_is_committed_and_a_retryable_one_is_only_a_draft(store: Store) -> None:
     assert store.save(CELL, scores(0.5, None)).state == "committed"
-    other = Cell(node="n", stage="scores", metric="m", key="j" * 64, path="scores/12345678/atlas/0-jj.parquet", inputs=())
+    other = Cell(
+        node="n", stage="scores", metric="m", key="j" * 64, path="scores/12345678/atlas/0-jj.parquet", inputs=()
+    )
     outcome = store.save(other, scores(0.5, None, retryable=True))
     assert (outcome.state, outcome.rows, outcome.errors) == ("draft", 2, 1)
     assert store.committed([CELL, other]) == {CELL.path}
@@ -89,11 +93,12 @@ def test_a_cell_opens_in_any_parquet_reader_with_its_provenance(tmp_path: Path) 
 def test_a_file_digest_is_remembered_and_follows_the_file(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"one")
-    first = store.digest_file(file)
-    assert store.digest_file(file) == first
+    first = store.digest_file(file, remember=False)
+    assert store.run_ids() == [] and not store.location.fs.exists(store.location.at("digests"))
+    assert store.digest_file(file, remember=True) == store.digest_file(file, remember=True) == first
     assert len(store.location.fs.find(store.location.at("digests"))) == 1
     file.write_bytes(b"other")
-    assert store.digest_file(file) != first
+    assert store.digest_file(file, remember=True) != first
 
 
 def test_runs_and_texts(store: Store) -> None:

@@ -1,0 +1,161 @@
+"""Speed as ratios within one run: the sweep's answer stage against plain loops over the same model on the same cells."""
+
+import io
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from operators.answers import AnswerOperator, index_questions
+from operators.images import ImageLimits
+from operators.metrics.vqascore import VqaScoreConfig
+from operators.models.calls import Question
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from operators.models.loading import load_likelihood
+from operators.questions import ask
+from pipelines.progress import NodeProgress
+from pipelines.sweep import plan_sweep, run_sweep
+from tests.bench_of import PACK, sweep_config
+
+SHARD = 256
+GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint")
+BATCH = 64
+THREADS = 2
+TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?", "{}?", "Do you see {}?")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pack with its images in one shard of 256 per generator."""
+    root = tmp_path_factory.mktemp("bench")
+    pq.write_table(pq.read_table(PACK / "prompts.parquet"), root / "prompts.parquet")
+    for generator in GENERATORS:
+        (root / "images" / generator).mkdir(parents=True)
+        pq.write_table(shard(generator), root / "images" / generator / "0.parquet")
+    return root
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ClipFlanT5Likelihood]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    config = ModelConfig(
+        family="clip_flant5", checkpoint=str(PACK.parent / "clip-flant5-shapes"), image_batch=BATCH, pair_batch=BATCH
+    )
+    yield load_likelihood(resolve_model(config, on_gpu=False))
+    torch.set_num_threads(before)
+
+
+def shard(generator: str) -> pa.Table:
+    return pa.concat_tables([pq.read_table(file) for file in sorted((PACK / "images" / generator).glob("*.parquet"))])
+
+
+def texts() -> dict[str, str]:
+    prompts = pq.read_table(PACK / "prompts.parquet")
+    return dict(zip(prompts["prompt_id"].to_pylist(), prompts["text"].to_pylist(), strict=True))
+
+
+def bare_loop(model: ClipFlanT5Likelihood, files: Sequence[Path]) -> int:
+    """What a careful script does: read a shard, decode, encode and answer in batches, next shard."""
+    metric, prompts, answered = VqaScoreConfig(), texts(), 0
+    for file in files:
+        records = pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()
+        pixels = [model.preprocess(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in records]
+        for first in range(0, len(records), BATCH):
+            features = model.encode(pixels[first : first + BATCH])
+            questions = [
+                Question(n, metric.question(prompts[row["prompt_id"]]), (metric.answer,))
+                for n, row in enumerate(records[first : first + BATCH])
+            ]
+            answered += len(model.likelihood(features, questions))
+    return answered
+
+
+def test_the_answer_stage_keeps_up_with_a_bare_loop(
+    folder: Path, model: ClipFlanT5Likelihood, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted((folder / "images").glob("*/*.parquet"))
+    bare_loop(model, files[:1])
+    began = time.monotonic()
+    assert bare_loop(model, files) == len(files) * SHARD
+    bare = time.monotonic() - began
+
+    last: dict[str, NodeProgress] = {}
+    config = sweep_config(
+        folder,
+        tmp_path / "store",
+        "metric=[vqascore]",
+        f"shard_rows={SHARD}",
+        f"cluster.pools.answers.threads={THREADS}",
+    )
+    done = run_sweep(plan_sweep(config), last.update)
+    stage = last["answers:vqa"]
+    assert done.exit_code == 0 and stage.rows == len(files) * SHARD
+    ratio = bare / stage.seconds
+    with capsys.disabled():
+        print(
+            f"\nanswer stage: {stage.rows / stage.seconds:.0f} images/s, bare loop {stage.rows / bare:.0f} images/s, "
+            f"ratio {ratio:.2f} (0.9 or better wanted)"
+        )
+    assert ratio >= 0.9
+
+
+class CountingModel(ClipFlanT5Likelihood):
+    """The same model, counting the images that its vision tower encodes."""
+
+    encoded = 0
+
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        self.encoded += len(pixels)
+        return super().encode(pixels)
+
+
+def test_an_image_is_encoded_once_whatever_the_number_of_questions(
+    model: ClipFlanT5Likelihood, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counting = CountingModel(model.model, model.tokenizer, model.transform, pair_batch=BATCH)
+    operator = AnswerOperator(counting, image_batch=BATCH, limits=ImageLimits(), fetch=_no_uri)
+    prompts = pq.read_table(PACK / "prompts.parquet")
+    metrics = {template: VqaScoreConfig(template=template) for template in TEMPLATES}
+    asked = {name: index_questions(ask(prompts, metric)) for name, metric in metrics.items()}
+    images = operator.prepare(shard("atlas"), "atlas")
+    began = time.monotonic()
+    answers = operator.answer(images, asked)
+    ours = time.monotonic() - began
+    began = time.monotonic()
+    peer = _one_pair_at_a_time(model, images.pixels, [row.prompt_id or "" for row in images.rows])
+    theirs = time.monotonic() - began
+    with capsys.disabled():
+        print(
+            f"\n{counting.encoded} image encodings for {len(images.rows)} images x {len(TEMPLATES)} questions; "
+            f"{theirs / ours:.1f} times the speed of one pair at a time with the image encoded for each"
+        )
+    assert counting.encoded == len(images.rows) == SHARD
+    assert theirs / ours > 1
+    first = answers[TEMPLATES[0]].column("answers").to_pylist()
+    for row, expected in enumerate(peer[:: len(TEMPLATES)]):
+        assert first[row][0]["token_logprobs"][0] == pytest.approx(expected, abs=1e-4)
+
+
+def _one_pair_at_a_time(
+    model: ClipFlanT5Likelihood, pixels: Sequence[torch.Tensor], prompt_ids: Sequence[str]
+) -> list[list[float]]:
+    """The released scripts' algorithm."""
+    prompts = texts()
+    return [
+        model.likelihood(model.encode([image]), [Question(0, template.replace("{}", prompts[prompt_id]), ("Yes",))])[0][
+            0
+        ]
+        for image, prompt_id in zip(pixels, prompt_ids, strict=True)
+        for template in TEMPLATES
+    ]
+
+
+def _no_uri(uri: str) -> bytes:
+    raise AssertionError(f"nothing is fetched here, least of all {uri}")

@@ -1,0 +1,124 @@
+"""The command line and the configuration keys are a promise: what changes here breaks someone's nightly run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.command import _flatten, load_values, run_job
+from jobs.sweep import COMMAND, main
+from pipelines.config import StatusConfig, SweepConfig, read_config
+
+ROOT = Path(__file__).parent.parent.parent
+
+POOL = {"num_cpus", "num_gpus", "min_size", "max_size", "threads"}
+MODEL = {"family", "checkpoint", "revision", "tokenizer", "vision_tower", "vision_tower_revision", "dtype",
+         "image_batch", "pair_batch"}  # fmt: skip
+STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
+SWEEP = {
+    "": {"store", "dry_run", "shard_rows", "failure_budget", "storage", "limits", "cluster", "benchmark", "models",
+         "metrics"},
+    "storage": STORAGE,
+    "limits": {"max_pixels", "max_bytes"},
+    "cluster": {"address", "num_cpus", "max_attempts", "pools"},
+    "cluster.pools": {"questions", "answers", "similarities", "scores"},
+    **{f"cluster.pools.{stage}": POOL for stage in ("questions", "answers", "similarities", "scores")},
+    "benchmark": {"name", "prompts", "images", "generators", "require_every_prompt"},
+    "models": {"vqa", "clip"},
+    "models.vqa": MODEL,
+    "models.clip": MODEL,
+    "metrics": {"vqascore", "clipscore"},
+    "metrics.vqascore": {"kind", "model", "template", "answer", "reduction"},
+    "metrics.clipscore": {"kind", "model", "variant"},
+}  # fmt: skip
+CHOICES = {
+    "sweep": {"shapes", "own_images"},
+    "benchmark": {"shapes", "own"},
+    "metric": {"vqascore", "clipscore"},
+    "cluster": {"local", "gpu8"},
+    "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32"},
+}
+
+
+def dotted(keys: dict[str, set[str]]) -> set[str]:
+    return {f"{prefix}.{name}".lstrip(".") for prefix, names in keys.items() for name in names}
+
+
+def test_the_sweep_has_exactly_these_keys() -> None:
+    assert set(_flatten(load_values("sweep", ["sweep=shapes"]))) == dotted(SWEEP)
+
+
+def test_status_and_train_have_exactly_these_keys() -> None:
+    assert set(_flatten(load_values("status", []))) == dotted({"": {"store", "storage"}, "storage": STORAGE})
+    assert set(load_values("train", [])) == {
+        "output", "seed", "steps", "clip_steps", "caption_steps", "question_steps", "questions_each", "threads",
+    }  # fmt: skip
+
+
+def test_there_are_exactly_these_choices() -> None:
+    found = {folder.name: {file.stem for file in folder.glob("*.yaml")} for folder in (ROOT / "conf").iterdir()
+             if folder.is_dir()}  # fmt: skip
+    assert found == CHOICES
+
+
+@pytest.mark.parametrize("cluster", sorted(CHOICES["cluster"]))
+def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
+    own = ["benchmark.prompts=s3://b/prompts.parquet", "benchmark.images=s3://b/images"]
+    for overrides in (["sweep=shapes"], ["sweep=own_images", *own]):
+        config = read_config(load_values("sweep", [*overrides, f"cluster={cluster}"]), SweepConfig)
+        assert set(config.metrics) == {"vqascore", "clipscore"}
+    assert read_config(load_values("status", []), StatusConfig).store == "store"
+
+
+def job(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["storre=x"], "unknown config key 'storre'; did you mean store or storage?"),
+        (["benchmark.generator=[a]"], "unknown config key 'benchmark.generator'; did you mean benchmark.generators"),
+        (["shard_rows=many"], "config key 'shard_rows': Input should be a valid integer"),
+        (["metrics.vqascore.reduction=mode"], "Input should be 'mean', 'product' or 'first', got 'mode'"),
+        (["cluster.pools.answers.num_gpus=1.5"], "above 1 only whole GPUs can be given, got 1.5"),
+        (["failure_budget=7"], "failure_budget: expected a share between 0 and 1, got 7"),
+        (["cluster=gpu9"], "Could not find 'cluster/gpu9'; available: gpu8, local"),
+        (["metric=[vqa]"], "Could not load 'metric/vqa'"),
+        (["+models.other={family: clip}"], "config key 'models.other.checkpoint' is required and not set"),
+        (["+models.clip.chekpoint=x"], "unknown config key 'models.clip.chekpoint'; did you mean checkpoint"),
+        (["benchmark.images=/nowhere"], "benchmark.images /nowhere: not found"),
+        (["store=s3://bucket/x"], "s3://: no credentials found; set AWS_ACCESS_KEY_ID"),
+        (["models.vqa.checkpoint=/nowhere"], "model '/nowhere': no such folder"),
+        (["sweep=own_images"], "config key 'benchmark.images' is required; set it"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_bad_configuration_fails_in_one_line_with_the_remedy(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run_job(COMMAND, main, ["sweep=shapes", "dry_run=true", *arguments])
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 1 and len(lines) == 1
+    assert lines[0].startswith("error: ") and complaint in lines[0]
+
+
+def test_secrets_are_not_printed() -> None:
+    done = job("jobs.sweep", "sweep=shapes", "storage.key=abc", "storage.secret=hush", "--config")
+    assert done.returncode == 0 and "hush" not in done.stdout + done.stderr and "***" in done.stdout
+
+
+def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - /sweep/shapes\n  - _self_\nfailure_budget: 0.5\n"
+    )
+    done = job("jobs.sweep", "sweep=mine", f"--config-dir={tmp_path}", "--config")
+    assert done.returncode == 0 and "failure_budget: 0.5" in done.stdout
+    assert "no such folder" in job("jobs.sweep", "sweep=mine", "--config-dir=/nowhere").stderr
+
+
+def test_help_names_the_choices() -> None:
+    text = job("jobs.sweep", "--help").stdout
+    assert "sweep=own_images|shapes" in text and "metric=clipscore|vqascore" in text

@@ -1,0 +1,149 @@
+"""The embedded sweep as a newcomer runs it: the whole pack, its own local Ray, and leaderboards that tell the truth."""
+
+import itertools
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PACK = ROOT / "assets" / "shapes"
+CLEAR = 3.0
+"""Standard errors of the paired difference from which one generator is truly better than another on this benchmark."""
+
+Correct = Mapping[str, np.ndarray]
+
+
+def job(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", f"jobs.{name}", *arguments], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one run of the whole embedded sweep."""
+    folder = tmp_path_factory.mktemp("sweep") / "store"
+    done = job("sweep", "sweep=shapes", f"store={folder}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder.parent / "printed").write_text(done.stdout)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(store: Path) -> Path:
+    return store / "runs" / (store / "runs/latest").read_text().strip()
+
+
+@pytest.fixture(scope="module")
+def truth() -> Correct:
+    """Whether each generator's image meets its prompt, in the order of the prompts."""
+    table = pq.read_table(PACK / "truth.parquet").to_pandas().sort_values("prompt_id")
+    return {generator: rows["correct"].to_numpy(float) for generator, rows in table.groupby("generator")}
+
+
+def scores(run: Path, metric: str) -> Correct:
+    table = pq.read_table(run / "scores.parquet").to_pandas().sort_values("prompt_id")
+    table = table[table["metric"] == metric]
+    return {generator: rows["score"].to_numpy() for generator, rows in table.groupby("generator")}
+
+
+def separation(values: Correct, one: str, other: str) -> float:
+    """How many standard errors of their paired difference one generator's mean is above the other's."""
+    difference = values[one] - values[other]
+    error = difference.std(ddof=1) / math.sqrt(len(difference))
+    return float(difference.mean() / error) if error else 0.0
+
+
+def clear_pairs(truth: Correct) -> list[tuple[str, str]]:
+    """(better, worse) for every pair that truly differs."""
+    pairs = itertools.permutations(truth, 2)
+    return [(one, other) for one, other in pairs if separation(truth, one, other) > CLEAR]
+
+
+def test_every_image_has_a_score_by_every_metric(run: Path) -> None:
+    table = pq.read_table(run / "scores.parquet").to_pandas()
+    assert len(table) == 2 * 1792 and table["score"].notna().all()
+    assert len(pq.read_table(run / "errors.parquet")) == 0
+
+
+def test_vqascore_ranks_every_truly_different_pair_as_the_truth_does(run: Path, truth: Correct) -> None:
+    pairs = clear_pairs(truth)
+    assert len(pairs) >= 12, "the pack is meant to make most differences clear"
+    means = {generator: values.mean() for generator, values in scores(run, "vqascore").items()}
+    assert [pair for pair in pairs if means[pair[0]] <= means[pair[1]]] == []
+
+
+def test_the_tie_is_a_tie_in_truth_and_by_vqascore(run: Path, truth: Correct) -> None:
+    assert abs(separation(truth, "borealis", "cobalt")) < 2
+    assert abs(separation(scores(run, "vqascore"), "borealis", "cobalt")) < 2
+
+
+def test_clipscore_agrees_with_the_truth_more_often_than_not_and_less_than_vqascore(run: Path, truth: Correct) -> None:
+    means = {generator: values.mean() for generator, values in scores(run, "clipscore").items()}
+    pairs = clear_pairs(truth)
+    agreed = sum(means[better] > means[worse] for better, worse in pairs)
+    assert agreed / len(pairs) > 0.5
+    assert _image_level(run, "vqascore", truth) > _image_level(run, "clipscore", truth)
+
+
+def _image_level(run: Path, metric: str, truth: Correct) -> float:
+    """Pearson correlation between the scores and the truth of all images."""
+    values = scores(run, metric)
+    return float(np.corrcoef(np.concatenate([values[g] for g in truth]), np.concatenate(list(truth.values())))[0, 1])
+
+
+def test_the_summary_is_what_the_scores_say(run: Path) -> None:
+    summary = pq.read_table(run / "summary.parquet").to_pandas().set_index(["generator", "metric", "skill"])
+    for metric in ("vqascore", "clipscore"):
+        for generator, values in scores(run, metric).items():
+            row = summary.loc[(generator, metric, "overall")]
+            assert row["mean"] == pytest.approx(values.mean())
+            assert (row["n"], row["n_null"], row["coverage"]) == (256, 0, 1.0)
+    assert set(summary.index.get_level_values("skill")) == {
+        "overall", "object", "attribute", "counting", "spatial", "comparison", "negation", "universality", "part",
+    }  # fmt: skip
+
+
+def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: Path, run: Path) -> None:
+    printed = (store.parent / "printed").read_text()
+    for metric in ("vqascore", "clipscore"):
+        board = printed.split(f"{metric}: overall")[1]
+        ranked = re.findall(r"│ \d+ │ (\w+)", board)[:7]
+        means = {generator: values.mean() for generator, values in scores(run, metric).items()}
+        assert ranked == sorted(means, key=lambda generator: -means[generator])
+    assert f"written to {run}/" in printed.replace("\n", "")
+    assert re.search(r"answers:vqa: 14/14 cells, [\d.]+ rows/s, 0:00 left, 0 failed rows", printed)
+
+
+def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> None:
+    code = (
+        "import sys; from jobs.command import run_job; from jobs.sweep import COMMAND, main\n"
+        f"code = run_job(COMMAND, main, ['sweep=shapes', 'store={store}'])\n"
+        "print('imported', [name for name in ('ray', 'torch') if name in sys.modules]); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0
+    assert "0 cells to compute" in done.stdout and "computed 0 cells" in done.stdout
+    assert "imported []" in done.stdout
+
+
+def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(store: Path) -> None:
+    before = sorted(store.rglob("*"))
+    done = job("sweep", "sweep=shapes", f"store={store}", "models.vqa.revision=v2", "dry_run=true")
+    assert done.returncode == 0
+    assert re.search(r"answers:vqa\s+│\s+14 │\s+0 │\s+14 │\s+1792 │\s+3584", done.stdout)
+    assert re.search(r"similarities:clip\s+│\s+14 │\s+14 │\s+0 │\s+0 │\s+0", done.stdout)
+    assert sorted(store.rglob("*")) == before
+
+
+def test_status_shows_the_runs_and_is_friendly_to_an_empty_store(store: Path, tmp_path: Path) -> None:
+    done = job("status", f"store={store}")
+    assert done.returncode == 0
+    assert re.search(r"\(latest\)\s+│ shapes\s+│\s+7\s+│ vqascore, clipscore", done.stdout)
+    assert "100.0%" in done.stdout
+    assert "no runs yet; start one with" in job("status", f"store={tmp_path}/nothing").stdout

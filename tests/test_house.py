@@ -1,0 +1,38 @@
+"""The rules of the house that a machine can hold: imports go one way, nothing unsafe is called."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FORBIDDEN = {"operators": {"ray", "pipelines", "jobs"}, "pipelines": {"jobs"}, "jobs": set()}
+FILES = [file for room in FORBIDDEN for file in sorted((ROOT / room).rglob("*.py"))]
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The top-level packages that a module imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_module_keeps_to_its_room_and_calls_nothing_unsafe(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    room = file.relative_to(ROOT).parts[0]
+    assert not FORBIDDEN[room] & set(imported(tree))
+    assert ast.get_docstring(tree), "a module opens with one sentence saying what lives there"
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert not called & {"eval", "exec", "pickle.load", "pickle.loads", "torch.load", "joblib.load"}
+    keywords = {ast.unparse(k) for node in ast.walk(tree) if isinstance(node, ast.Call) for k in node.keywords}
+    assert "trust_remote_code=True" not in keywords
+
+
+def test_the_embedded_pack_is_small_and_holds_no_pickles() -> None:
+    files = [file for file in (ROOT / "assets").rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 30_000_000
+    assert not {file.suffix for file in files} & {".bin", ".pt", ".pth", ".pkl", ".ckpt"}
