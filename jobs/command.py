@@ -1,6 +1,7 @@
 """What every job's command line shares: Hydra overrides in, a typed config out, errors in one line."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -80,7 +81,7 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
     search = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
-    OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
+    _register_resolvers()
     try:
         composed = _compose(name, [*overrides, *search])
         missing = OmegaConf.missing_keys(composed)
@@ -91,6 +92,12 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
+
+
+def _register_resolvers() -> None:
+    """`${assets:path}` is a path in the embedded pack, `${cpus:}` the number of this machine's CPUs."""
+    OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
+    OmegaConf.register_new_resolver("cpus", lambda: len(os.sched_getaffinity(0)), replace=True)
 
 
 def _compose(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -118,13 +125,13 @@ def _known_keys(name: str, overrides: Sequence[str]) -> list[str]:
     except (HydraException, OmegaConfBaseException):
         return []
     assert isinstance(values, dict)
-    return _flatten(values)
+    return dotted_keys(values)
 
 
-def _flatten(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
+def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
     """The dotted keys of nested mappings."""
     keys = []
     for key, value in values.items():
         keys.append(f"{prefix}{key}")
-        keys += _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else []
+        keys += dotted_keys(value, f"{prefix}{key}.") if isinstance(value, Mapping) else []
     return keys

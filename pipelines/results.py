@@ -1,6 +1,8 @@
 """What a run hands to people: scores, summary and errors, with every row that should be there."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,6 +17,8 @@ from pipelines.plan import Plan
 from pipelines.sources import BenchmarkConfig, Sources, read_shard
 from pipelines.storage import StorageConfig
 from pipelines.store import Store
+
+CELL_READERS = 16
 
 
 class Results(NamedTuple):
@@ -44,11 +48,10 @@ def gather_results(
     benchmark: BenchmarkConfig,
 ) -> Results:
     """Reads every scores cell, fills in a null row with its error for all that is missing, and aggregates."""
-    tables = [
-        _cell_scores(metric, shard, cell, outcomes, store=store, storage=storage)
-        for metric, cells in plan.scores.items()
-        for shard, cell in cells
-    ]
+    wanted = [(metric, shard, cell) for metric, cells in plan.scores.items() for shard, cell in cells]
+    read = partial(_cell_scores, outcomes=outcomes, store=store, storage=storage)
+    with ThreadPoolExecutor(CELL_READERS) as pool:
+        tables = list(pool.map(lambda one: read(*one), wanted))
     tables += [_missing_rows(metric, sources, tables, benchmark) for metric in plan.scores]
     scores = pa.concat_tables(tables)
     return Results(scores, summarise(scores, sources.skills), _errors(scores))
@@ -58,8 +61,8 @@ def _cell_scores(
     metric: str,
     shard: Shard,
     cell: Cell,
-    outcomes: Mapping[str, Outcome],
     *,
+    outcomes: Mapping[str, Outcome],
     store: Store,
     storage: StorageConfig,
 ) -> pa.Table:

@@ -133,21 +133,24 @@ def replace(location: Location, path: str, data: bytes) -> None:
 @contextmanager
 def readable_errors(location: Location, what: str) -> Iterator[None]:
     """Turns what a storage client raises into a ConfigError that names the address and the remedy."""
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
-
     try:
         yield
-    except NoCredentialsError as error:
-        raise ConfigError(f"{what} {location.url}: no credentials found; {CREDENTIALS}") from error
     except PermissionError as error:
         raise ConfigError(f"{what} {location.url}: access denied ({error}); check the credentials' rights") from error
     except FileNotFoundError as error:
         raise ConfigError(f"{what} {location.url}: not found; check the path and its bucket") from error
-    except (BotoCoreError, ClientError, OSError) as error:
+    except Exception as error:
+        if not isinstance(error, OSError) and not _is_botocore(error):
+            raise
         raise ConfigError(
             f"{what} {location.url}: cannot be reached ({_first_line(error)}); check AWS_ENDPOINT_URL or "
             "storage.endpoint_url, and the network"
         ) from error
+
+
+def _is_botocore(error: Exception) -> bool:
+    """Whether S3's client raised it, told without importing that client for a local store."""
+    return type(error).__module__.startswith("botocore.")
 
 
 def _first_line(error: Exception) -> str:

@@ -20,6 +20,7 @@ from pipelines.storage import Location, StorageConfig, create, locate, readable_
 
 METADATA = b"plumbline"
 LATEST = "runs/latest"
+MARK = "store.json"
 
 
 class StoreError(PlumblineError):
@@ -38,12 +39,10 @@ class Store:
         return locate(self.url, self.storage)
 
     def check(self) -> None:
-        """Raises ConfigError where the store cannot be reached or written."""
+        """Marks the folder as a store; raises ConfigError where it cannot be reached or written."""
         location = self.location
         with readable_errors(location, "store"):
-            probe = location.at("runs/.probe")
-            replace(location, probe, b"")
-            location.fs.rm_file(probe)
+            create(location, location.at(MARK), b'{"plumbline_store": 1}\n')
 
     def committed(self, cells: Iterable[Cell]) -> set[str]:
         """The paths among `cells` that are committed: one listing per stage and recipe."""

@@ -1,7 +1,6 @@
 """A sweep: benchmark prompts x generators x metrics, from sources to a run's tables."""
 
 import json
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -68,7 +67,7 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         storage=planned.config.storage,
         benchmark=planned.config.benchmark,
     )
-    run_id = f"{began:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    run_id = f"{began:%Y%m%d-%H%M%S-%f}"
     exit_code = _exit_code(results, planned.config.failure_budget)
     _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code)
     folder = planned.store.location

@@ -226,12 +226,13 @@ def _check_weights(part: Part) -> list[str]:
 
 
 def _check_hub_weights(part: Part) -> list[str]:
-    index = _file(part, "model.safetensors.index.json")
-    if index is not None:
-        return list(json.loads(index.read_text())["weight_map"])
-    if _file(part, "model.safetensors") is None:
+    from operators.models import hub
+
+    assert part.commit is not None
+    names = hub.find_tensor_names(part.source, part.commit)
+    if not names:
         raise ModelError(f"{part.source}@{part.commit}: expected safetensors weights, found none; {CONVERT}")
-    return [name for file in sorted(part.folder().glob("*.safetensors")) for name in read_tensor_names(file)]
+    return names
 
 
 def read_tensor_names(file: Path) -> list[str]:

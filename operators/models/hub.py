@@ -5,9 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    NotASafetensorsRepoError,
+    OfflineModeIsEnabled,
+)
 
 from operators.errors import ModelError
+from operators.models.checkpoints import read_tensor_names
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -56,3 +63,18 @@ def download_file(repo: str, commit: str, name: str) -> Path | None:
         return Path(hf_hub_download(repo, name, revision=commit))
     except (HfHubHTTPError, LocalEntryNotFoundError):
         return None
+
+
+def find_tensor_names(repo: str, commit: str) -> list[str]:
+    """The tensors of a repository's safetensors files, from their headers alone; empty where it has none."""
+    try:
+        folder = Path(snapshot_download(repo, revision=commit, local_files_only=True))
+        names = [name for file in sorted(folder.glob("*.safetensors")) for name in read_tensor_names(file)]
+    except LocalEntryNotFoundError:
+        names = []
+    if names:
+        return names
+    try:
+        return list(HfApi().get_safetensors_metadata(repo, revision=commit).weight_map)
+    except (NotASafetensorsRepoError, OfflineModeIsEnabled):
+        return []

@@ -1,4 +1,4 @@
-"""Speed as ratios within one run: the sweep's answer stage against plain loops over the same model on the same cells."""
+"""Speed as ratios within one run: the answer stage against plain loops over the same model on the same cells."""
 
 import io
 import time

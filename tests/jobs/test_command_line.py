@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import _flatten, load_values, run_job
+from jobs.command import dotted_keys, load_values, run_job
 from jobs.sweep import COMMAND, main
 from pipelines.config import StatusConfig, SweepConfig, read_config
 
@@ -46,13 +46,14 @@ def dotted(keys: dict[str, set[str]]) -> set[str]:
 
 
 def test_the_sweep_has_exactly_these_keys() -> None:
-    assert set(_flatten(load_values("sweep", ["sweep=shapes"]))) == dotted(SWEEP)
+    assert set(dotted_keys(load_values("sweep", ["sweep=shapes"]))) == dotted(SWEEP)
 
 
 def test_status_and_train_have_exactly_these_keys() -> None:
-    assert set(_flatten(load_values("status", []))) == dotted({"": {"store", "storage"}, "storage": STORAGE})
+    assert set(dotted_keys(load_values("status", []))) == dotted({"": {"store", "storage"}, "storage": STORAGE})
     assert set(load_values("train", [])) == {
-        "output", "seed", "steps", "clip_steps", "caption_steps", "question_steps", "questions_each", "threads",
+        "output", "seed", "steps", "tower_steps", "clip_steps", "caption_steps", "question_steps", "questions_each",
+        "threads",
     }  # fmt: skip
 
 
