@@ -287,9 +287,12 @@ def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, report: 
     with ray_session(cluster):
         _quieten()
         runner = Runner(plan, context, cluster, report)
-        for work in (plan.prompt_work, plan.image_work):
-            if work:
-                runner.run(work)
+        try:
+            for work in (plan.prompt_work, plan.image_work):
+                if work:
+                    runner.run(work)
+        finally:
+            ray.kill(runner.progress)
         return runner.outcomes
 
 
