@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -170,12 +171,20 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
     local: dict[str, Any] = {"num_cpus": cluster.num_cpus, "include_dashboard": False} if address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
+        _check_port(address)
         with _quiet_backend():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise RunnerError(
-            f"Ray at {address!r}: cannot be reached ({_one_line(error)}); check cluster.address or RAY_ADDRESS"
-        ) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        token = "AuthToken" in "".join(traceback.format_exception(error))
+        remedy = "set RAY_AUTH_MODE=token and the cluster's token" if token else "check cluster.address or RAY_ADDRESS"
+        raise RunnerError(f"Ray at {address!r}: cannot be reached ({_one_line(error)}); {remedy}") from error
+
+
+def _check_port(address: str) -> None:
+    """Raises OSError at once where nothing listens at host:port; Ray itself goes on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 @contextmanager

@@ -16,8 +16,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Iterator[str]:
+def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A Ray of another process: its address. Ended by its own process group, never by name."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     port = free_ports(1)[0]
     ray = str(Path(sys.executable).parent / "ray")
     with (tmp_path / "head.log").open("w") as log:

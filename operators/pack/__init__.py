@@ -1,0 +1,1 @@
+"""The embedded pack: the shapes world and the recipes of its tiny checkpoints."""

@@ -1,0 +1,164 @@
+"""The shapes world: scenes of coloured shapes on a 3x3 grid, random scenes, and the small edits that tell two apart."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
+COLOURS = ("red", "green", "blue", "yellow", "purple", "black")
+SIZES = ("small", "large")
+PARTS = ("dot", "stripe")
+GRID = 3
+CELLS = tuple((row, column) for row in range(GRID) for column in range(GRID))
+MOST_ENTITIES = 6
+PART_SHARE = 0.35
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entity:
+    """One shape in one cell of the grid."""
+
+    shape: str
+    colour: str
+    size: str
+    part: str | None
+    """A mark drawn on the shape in a contrasting colour, or None."""
+    row: int
+    column: int
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        return self.row, self.column
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """What is to be seen in one image; at most one entity stands in a cell."""
+
+    entities: tuple[Entity, ...]
+
+    def __post_init__(self) -> None:
+        cells = [entity.cell for entity in self.entities]
+        if len(set(cells)) != len(cells):
+            raise ValueError(f"scene: expected one entity in a cell, got cells {sorted(cells)}")
+
+    @property
+    def free_cells(self) -> list[tuple[int, int]]:
+        taken = {entity.cell for entity in self.entities}
+        return [cell for cell in CELLS if cell not in taken]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Palette:
+    """The shapes and colours a scene is drawn from; a narrow one makes repeated shapes and near misses common."""
+
+    shapes: tuple[str, ...] = SHAPES
+    colours: tuple[str, ...] = COLOURS
+
+
+def random_palette(rng: Random) -> Palette:
+    """Two to four shapes and as many colours."""
+    shapes = rng.sample(SHAPES, rng.randint(2, 4))
+    return Palette(shapes=tuple(shapes), colours=tuple(rng.sample(COLOURS, rng.randint(2, 4))))
+
+
+def random_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
+    """An entity of the palette in this cell."""
+    return Entity(
+        shape=rng.choice(palette.shapes),
+        colour=rng.choice(palette.colours),
+        size=rng.choice(SIZES),
+        part=rng.choice(PARTS) if rng.random() < PART_SHARE else None,
+        row=cell[0],
+        column=cell[1],
+    )
+
+
+def random_scene(rng: Random, palette: Palette | None = None, *, most: int = MOST_ENTITIES) -> Scene:
+    """One to `most` entities of the palette, by default a random one, in random cells."""
+    palette = palette or random_palette(rng)
+    cells = rng.sample(CELLS, rng.randint(1, most))
+    return Scene(entities=tuple(random_entity(rng, palette, cell) for cell in cells))
+
+
+def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    """The scene after one small random change; the same scene where the drawn change is impossible."""
+    return rng.choice(EDITS)(rng, scene, palette)
+
+
+def _replaced(scene: Scene, *pairs: tuple[Entity, Entity]) -> Scene:
+    new = dict(pairs)
+    return Scene(entities=tuple(new.get(entity, entity) for entity in scene.entities))
+
+
+def _recolour(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    entity = rng.choice(scene.entities)
+    return _replaced(scene, (entity, replace(entity, colour=rng.choice(palette.colours))))
+
+
+def _reshape(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    entity = rng.choice(scene.entities)
+    return _replaced(scene, (entity, replace(entity, shape=rng.choice(palette.shapes))))
+
+
+def _resize(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    entity = rng.choice(scene.entities)
+    return _replaced(scene, (entity, replace(entity, size=rng.choice(SIZES))))
+
+
+def _mark(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    entity = rng.choice(scene.entities)
+    return _replaced(scene, (entity, replace(entity, part=rng.choice((*PARTS, None)))))
+
+
+def _move(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    entity = rng.choice(scene.entities)
+    row, column = rng.choice(scene.free_cells)
+    return _replaced(scene, (entity, replace(entity, row=row, column=column)))
+
+
+def _swap_cells(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    if len(scene.entities) < 2:
+        return scene
+    one, other = rng.sample(scene.entities, 2)
+    moved = replace(one, row=other.row, column=other.column), replace(other, row=one.row, column=one.column)
+    return _replaced(scene, (one, moved[0]), (other, moved[1]))
+
+
+def _swap_colours(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    if len(scene.entities) < 2:
+        return scene
+    one, other = rng.sample(scene.entities, 2)
+    return _replaced(scene, (one, replace(one, colour=other.colour)), (other, replace(other, colour=one.colour)))
+
+
+def _add(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    """Half of the time a second one of what is there, which is what counting turns on."""
+    if len(scene.entities) >= MOST_ENTITIES:
+        return scene
+    cell = rng.choice(scene.free_cells)
+    added = random_entity(rng, palette, cell)
+    if rng.random() < 0.5:
+        added = replace(rng.choice(scene.entities), row=cell[0], column=cell[1])
+    return Scene(entities=(*scene.entities, added))
+
+
+def _remove(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    if len(scene.entities) < 2:
+        return scene
+    gone = rng.choice(scene.entities)
+    return Scene(entities=tuple(entity for entity in scene.entities if entity is not gone))
+
+
+Edit = Callable[[Random, Scene, Palette], Scene]
+EDITS: tuple[Edit, ...] = (
+    _recolour,
+    _reshape,
+    _resize,
+    _mark,
+    _move,
+    _swap_cells,
+    _swap_colours,
+    _add,
+    _remove,
+)

@@ -1,0 +1,42 @@
+"""The tiny checkpoints, built once, and the models loaded from them through the production code."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from operators.models.clip import ClipSimilarity
+    from operators.models.clip_flant5 import ClipFlanT5Likelihood
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `clip` and, beside it, `flant5`, which names `../clip` as its tower."""
+    import torch
+
+    from tests.operators import tiny
+
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("checkpoints")
+    tiny.save_clip(folder / "clip")
+    tiny.save_flant5(folder / "flant5", tiny.flant5_weights())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def likelihood(checkpoints: Path) -> "ClipFlanT5Likelihood":
+    from operators.models.checkpoints import ModelConfig, resolve_model
+    from operators.models.loading import load_likelihood
+
+    config = ModelConfig(family="clip_flant5", checkpoint=str(checkpoints / "flant5"))
+    return load_likelihood(resolve_model(config, on_gpu=False))
+
+
+@pytest.fixture(scope="session")
+def similarity(checkpoints: Path) -> "ClipSimilarity":
+    from operators.models.checkpoints import ModelConfig, resolve_model
+    from operators.models.loading import load_similarity
+
+    config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"))
+    return load_similarity(resolve_model(config, on_gpu=False))

@@ -1,0 +1,33 @@
+"""CLIPScore's variants differ in scale, in the clamp and in the text prefix, and in nothing else."""
+
+import pytest
+
+from operators.metrics.clipscore import ClipScoreConfig, Variant, scale_cosine
+
+
+@pytest.mark.parametrize(
+    ("variant", "positive", "negative"), [("cosine", 0.3, -0.3), ("original", 0.75, 0.0), ("torchmetrics", 30.0, 0.0)]
+)
+def test_the_scale_and_the_clamp_are_the_variants(variant: Variant, positive: float, negative: float) -> None:
+    assert scale_cosine(0.3, variant) == pytest.approx(positive)
+    assert scale_cosine(-0.3, variant) == negative
+
+
+@pytest.mark.parametrize(
+    ("variant", "text"),
+    [("cosine", "a {} cat"), ("original", "A photo depicts a {} cat"), ("torchmetrics", "a {} cat")],
+)
+def test_only_the_original_puts_its_prefix_before_the_text(variant: Variant, text: str) -> None:
+    assert ClipScoreConfig(variant=variant).text("a {} cat") == text
+
+
+def test_the_raw_cosine_is_the_default() -> None:
+    assert ClipScoreConfig().variant == "cosine"
+
+
+def test_variants_that_embed_the_same_text_ask_the_model_the_same() -> None:
+    cosine, original, torchmetrics = (
+        ClipScoreConfig(variant=variant).asking() for variant in ("cosine", "original", "torchmetrics")
+    )
+    assert cosine == torchmetrics
+    assert original != cosine

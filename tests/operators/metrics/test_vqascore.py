@@ -1,0 +1,64 @@
+"""VQAScore's question and its reductions are the paper's and the released code's."""
+
+import math
+from typing import get_args
+
+import pytest
+
+from operators.errors import ConfigError
+from operators.metrics.vqascore import Reduction, VqaScoreConfig, reduce_answer
+
+YES, EOS = math.log(0.8), math.log(0.45)
+
+
+def test_the_default_question_is_the_papers() -> None:
+    metric = VqaScoreConfig()
+    assert metric.question("a cat") == 'Does this figure show "a cat"? Please answer yes or no.'
+    assert (metric.answer, metric.reduction) == ("Yes", "mean")
+
+
+def test_the_mean_of_two_tokens_is_the_root_of_their_product() -> None:
+    assert reduce_answer([YES, EOS], "mean") == pytest.approx(math.sqrt(0.8 * 0.45))
+
+
+def test_the_product_is_that_of_all_tokens() -> None:
+    assert reduce_answer([YES, EOS], "product") == pytest.approx(0.36)
+    assert reduce_answer([YES, EOS, math.log(0.5)], "product") == pytest.approx(0.18)
+
+
+def test_the_first_token_stands_alone() -> None:
+    assert reduce_answer([YES, EOS], "first") == pytest.approx(0.8)
+
+
+def test_the_mean_of_three_tokens_is_their_cube_root() -> None:
+    assert reduce_answer([math.log(p) for p in (0.9, 0.5, 0.3)], "mean") == pytest.approx((0.9 * 0.5 * 0.3) ** (1 / 3))
+
+
+@pytest.mark.parametrize("logprob", [0.0, -1e-9, -50.0, -1000.0])
+def test_every_reduction_stays_between_zero_and_one(logprob: float) -> None:
+    for reduction in get_args(Reduction):
+        assert 0.0 <= reduce_answer([logprob, logprob], reduction) <= 1.0
+
+
+@pytest.mark.parametrize("template", ["no place", "{} and {}", ""])
+def test_a_template_without_exactly_one_place_is_refused_with_its_text(template: str) -> None:
+    with pytest.raises(ConfigError, match="vqascore template") as raised:
+        VqaScoreConfig(template=template)
+    assert repr(template) in str(raised.value)
+
+
+@pytest.mark.parametrize("answer", ["", "  "])
+def test_an_empty_answer_is_refused(answer: str) -> None:
+    with pytest.raises(ConfigError, match="vqascore answer"):
+        VqaScoreConfig(answer=answer)
+
+
+def test_other_braces_in_the_template_are_left_alone() -> None:
+    assert VqaScoreConfig(template="{a} {} {0}").question("{} {b}") == "{a} {} {b} {0}"
+
+
+def test_what_the_model_is_asked_does_not_depend_on_the_reduction() -> None:
+    asked = VqaScoreConfig(reduction="mean").asking()
+    assert VqaScoreConfig(reduction="product").asking() == asked
+    assert VqaScoreConfig(answer="yes").asking() != asked
+    assert VqaScoreConfig(template="Is it {}?").asking() != asked

@@ -1,0 +1,358 @@
+"""A model is checked and identified by its files alone, before torch is imported or a weight is read."""
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operators.errors import ConfigError, ModelError
+from operators.models.checkpoints import ModelConfig, ResolvedModel, digest_file, read_tensor_names, resolve_model
+from tests.operators import tiny
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def own(checkpoints: Path, tmp_path: Path) -> Path:
+    """A copy of the `clip` and `flant5` folders that a test may damage."""
+    shutil.copytree(checkpoints, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def resolve_flant5(folder: Path, *, on_gpu: bool = False, **options: Any) -> ResolvedModel:
+    config = ModelConfig(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
+    return resolve_model(config, on_gpu=on_gpu)
+
+
+def resolve_clip(folder: Path, **options: Any) -> ResolvedModel:
+    return resolve_model(ModelConfig(family="clip", checkpoint=str(folder / "clip"), **options), on_gpu=False)
+
+
+def flip_last_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+# What is imported
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import operators.models.checkpoints",
+        "import operators.answers, operators.similarities, operators.scores, operators.questions, operators.summary",
+        "from operators.models.checkpoints import *; resolve_model(ModelConfig(family='clip', checkpoint={clip!r}), "
+        "on_gpu=False)",
+        "from operators.models.checkpoints import *; resolve_model(ModelConfig(family='clip_flant5', "
+        "checkpoint={flant5!r}), on_gpu=True)",
+    ],
+    ids=["importing", "importing-the-stages", "resolving-clip", "resolving-clip-flant5"],
+)
+def test_the_driver_imports_no_model_library(statement: str, checkpoints: Path) -> None:
+    names = {"clip": str(checkpoints / "clip"), "flant5": str(checkpoints / "flant5")}
+    script = statement.format(**names) + "; import sys; print(*sorted({n.split('.')[0] for n in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert "operators" in imported
+    assert not imported & {"torch", "transformers", "huggingface_hub", "safetensors", "ray"}
+
+
+# What a model is made of
+
+
+def test_a_clip_is_its_own_folder(checkpoints: Path) -> None:
+    model = resolve_clip(checkpoints)
+    assert set(model.parts) == {"checkpoint", "tokenizer"}
+    assert {part.folder() for part in model.parts.values()} == {(checkpoints / "clip").resolve()}
+    assert {part.commit for part in model.parts.values()} == {None}
+
+
+def test_a_clip_flant5_finds_its_tower_by_a_path_relative_to_itself(
+    own: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = resolve_model(ModelConfig(family="clip_flant5", checkpoint="own/flant5"), on_gpu=False)
+    assert model.parts["vision_tower"].folder() == (own / "clip").resolve()
+    assert model.parts["checkpoint"].folder() == (own / "flant5").resolve()
+
+
+def test_the_tower_that_was_set_comes_before_the_one_the_checkpoint_names(own: Path) -> None:
+    tiny.edit_json(own / "flant5" / "config.json", mm_vision_tower="../nowhere")
+    model = resolve_flant5(own, vision_tower=str(own / "clip"))
+    assert model.parts["vision_tower"].folder() == (own / "clip").resolve()
+
+
+def test_a_tower_without_weights_will_do_where_the_checkpoint_holds_them(own: Path) -> None:
+    (own / "clip" / "model.safetensors").unlink()
+    assert resolve_flant5(own).parts["vision_tower"].folder() == (own / "clip").resolve()
+
+
+def test_a_tower_without_weights_is_refused_where_the_checkpoint_holds_none(own: Path) -> None:
+    tiny.save_flant5(own / "flant5", tiny.without_tower(tiny.flant5_weights()))
+    assert resolve_flant5(own).parts["vision_tower"].folder() == (own / "clip").resolve()
+    (own / "clip" / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"clip: expected \*.safetensors, found no weights"):
+        resolve_flant5(own)
+
+
+def test_a_tokenizer_of_its_own_folder_takes_the_place_of_a_missing_one(own: Path) -> None:
+    (own / "flant5" / "tokenizer.json").rename(own / "tokenizer.json")
+    model = resolve_flant5(own, tokenizer=str(own))
+    assert model.parts["tokenizer"].folder() == own.resolve()
+
+
+def test_a_sharded_checkpoint_is_as_good_as_one_file(own: Path) -> None:
+    tiny.shard_weights(own / "flant5", tiny.without_tower(tiny.flant5_weights()))
+    (own / "clip" / "model.safetensors").rename(own / "clip" / "model-00001-of-00001.safetensors")
+    assert resolve_flant5(own).parts["checkpoint"].folder() == (own / "flant5").resolve()
+
+
+# What is refused, in words that name the place and the remedy
+
+
+def remove(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def edit(**fields: Any) -> Callable[[Path], object]:
+    return lambda folder: tiny.edit_json(folder / "config.json", **fields)
+
+
+def cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def lengthen(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes() + b"more")
+
+
+def pickle_only(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def framed(header: bytes) -> bytes:
+    """A safetensors file of this header and no data."""
+    return struct.pack("<Q", len(header)) + header
+
+
+GIT_LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 99\n"
+UNFIT_WEIGHTS = {
+    "truncated": (cut, "it is truncated: download it again"),
+    "too long": (lengthen, "download it again"),
+    "empty": (write("model.safetensors", b""), "not a safetensors file .*download the checkpoint again"),
+    "half a length": (write("model.safetensors", b"\1\0\0"), "not a safetensors file"),
+    "git lfs pointer": (write("model.safetensors", GIT_LFS), "not a safetensors file"),
+    "zeros": (write("model.safetensors", b"\0" * 64), "not a safetensors file"),
+    "header of text": (write("model.safetensors", framed(b"{]")), "not a safetensors file"),
+    "header of a list": (write("model.safetensors", framed(b"[]")), "not a safetensors file"),
+    "header of a number": (write("model.safetensors", framed(b"7")), "not a safetensors file"),
+    "entries without offsets": (write("model.safetensors", framed(b'{"a": {}}')), "not a safetensors file"),
+    "offsets of text": (
+        write("model.safetensors", framed(b'{"a": {"data_offsets": ["x", "y"]}}')),
+        "not a safetensors file",
+    ),
+    "pickle only": (pickle_only, r"expected \*.safetensors, found only pickled .bin weights.*convert"),
+    "none": (remove("model.safetensors"), r"expected \*.safetensors, found no weights; convert"),
+}
+UNFIT_FOLDERS = {
+    "no config": (remove("config.json"), "no config.json, so it is not a checkpoint"),
+    "empty config": (write("config.json", b""), "config.json is not JSON .*download the checkpoint again"),
+    "half a config": (write("config.json", b'{"model_type": "cl'), "config.json is not JSON"),
+    "binary config": (write("config.json", b"\xff\xfe\0"), "config.json is not JSON"),
+    "list for a config": (write("config.json", b"[1]"), "model_type None"),
+    "other model": (edit(model_type="bert"), "config.json says model_type 'bert', expected 'cl.*choose the model fam"),
+    "no model type": (edit(model_type=None), "model_type None"),
+    "no tokenizer": (remove("tokenizer.json"), "no tokenizer .*set the model's `tokenizer`"),
+}
+
+
+@pytest.mark.parametrize("family", ["clip", "flant5"])
+@pytest.mark.parametrize("damage", [*UNFIT_WEIGHTS, *UNFIT_FOLDERS])
+def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own: Path, family: str, damage: str) -> None:
+    apply, message = (UNFIT_WEIGHTS | UNFIT_FOLDERS)[damage]
+    resolve = {"clip": resolve_clip, "flant5": resolve_flant5}[family]
+    resolve(own)
+    apply(own / family)
+    with pytest.raises(ModelError, match=message) as raised:
+        resolve(own)
+    assert str(own / family) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mm_projector_type": "linear"}, "`mm_projector_type` is 'linear'; only 'mlp2x_gelu' is supported"),
+        ({"mm_vision_select_feature": "cls_patch"}, "`mm_vision_select_feature` is 'cls_patch'; only 'patch'"),
+        ({"mm_vision_tower": None}, "lacks `mm_vision_tower`, so it is not a CLIP-FlanT5"),
+        ({"mm_vision_select_layer": None}, "lacks `mm_vision_select_layer`"),
+        ({"d_model": None}, "lacks `d_model`"),
+        ({"mm_vision_tower": "../nowhere"}, "nowhere': no such folder, and it is not a hub id"),
+        ({"mm_vision_tower": "../flant5"}, "model_type 'clip_t5', expected 'clip'"),
+    ],
+)
+def test_a_clip_flant5_that_is_built_differently_is_refused(own: Path, fields: dict[str, Any], message: str) -> None:
+    tiny.edit_json(own / "flant5" / "config.json", **fields)
+    with pytest.raises(ModelError, match=message):
+        resolve_flant5(own)
+
+
+def test_a_shard_that_the_index_names_and_the_folder_lacks_is_missed_before_loading(own: Path) -> None:
+    tiny.shard_weights(own / "flant5", tiny.flant5_weights())
+    (own / "flant5" / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"model-00002-of-00002\.safetensors"):
+        resolve_flant5(own)
+
+
+@pytest.mark.parametrize("family", ["clip", "flant5"])
+def test_a_missing_image_preprocessor_is_missed_before_loading(own: Path, family: str) -> None:
+    (own / "clip" / "preprocessor_config.json").unlink()
+    with pytest.raises(ModelError, match=r"preprocessor_config\.json"):
+        {"clip": resolve_clip, "flant5": resolve_flant5}[family](own)
+
+
+@pytest.mark.parametrize("source", ["/no/such/folder", "./nowhere", "nowhere", "a/b/c"])
+def test_a_folder_that_is_not_there_is_named(source: str) -> None:
+    with pytest.raises(ModelError, match=f"model '{source}': no such folder, and it is not a hub id"):
+        resolve_model(ModelConfig(family="clip", checkpoint=source), on_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image_batch": 0}, "model image_batch: expected at least 1, got 0"),
+        ({"pair_batch": -1}, "model pair_batch: expected at least 1, got -1"),
+        ({"checkpoint": ""}, "model checkpoint: expected a hub id or a folder"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig(**({"family": "clip", "checkpoint": "x"} | fields))
+
+
+# What identifies a model
+
+
+def test_the_same_files_elsewhere_are_the_same_model(own: Path, tmp_path: Path) -> None:
+    before = resolve_flant5(own).semantic()
+    shutil.copytree(own, tmp_path / "copy")
+    assert resolve_flant5(tmp_path / "copy").semantic() == before
+    own.rename(tmp_path / "moved")
+    assert resolve_flant5(tmp_path / "moved").semantic() == before
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "flant5/model.safetensors",
+        "flant5/config.json",
+        "flant5/tokenizer.json",
+        "flant5/tokenizer_config.json",
+        "clip/model.safetensors",
+        "clip/preprocessor_config.json",
+    ],
+)
+def test_a_changed_byte_makes_another_model(own: Path, file: str) -> None:
+    before = resolve_flant5(own).semantic()
+    path = own / file
+    if path.suffix == ".json":
+        path.write_text(path.read_text() + "\n")
+    else:
+        flip_last_byte(path)
+    assert resolve_flant5(own).semantic() != before
+
+
+@pytest.mark.parametrize("name", ["README.md", "training.log", "pytorch_model.bin"])
+def test_files_that_no_model_is_loaded_from_do_not_matter(own: Path, name: str) -> None:
+    before = resolve_clip(own).semantic()
+    (own / "clip" / name).write_bytes(b"anything")
+    assert resolve_clip(own).semantic() == before
+
+
+def test_a_renamed_file_makes_another_model(own: Path) -> None:
+    before = resolve_clip(own).semantic()
+    (own / "clip" / "model.safetensors").rename(own / "clip" / "other.safetensors")
+    assert resolve_clip(own).semantic() != before
+
+
+def test_another_tokenizer_or_tower_makes_another_model(own: Path) -> None:
+    before = resolve_flant5(own).semantic()
+    tiny.save_clip(own / "other", seed=5)
+    assert resolve_flant5(own, vision_tower=str(own / "other")).semantic() != before
+    assert resolve_flant5(own, tokenizer=str(own / "other")).semantic() != before
+
+
+def test_the_label_of_a_local_folder_makes_another_model(own: Path) -> None:
+    labelled = resolve_clip(own, revision="v2")
+    assert labelled.label == "v2"
+    assert labelled.semantic() != resolve_clip(own).semantic()
+
+
+def test_batch_sizes_and_the_device_are_not_part_of_what_a_model_is(checkpoints: Path) -> None:
+    model = resolve_flant5(checkpoints, dtype="float32")
+    for on_gpu in (False, True):
+        other = resolve_flant5(checkpoints, on_gpu=on_gpu, dtype="float32", image_batch=3, pair_batch=5)
+        assert (other.on_gpu, other.image_batch, other.pair_batch) == (on_gpu, 3, 5)
+        assert other.semantic() == model.semantic()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "on_gpu", "expected"),
+    [
+        ("auto", False, "float32"),
+        ("auto", True, "bfloat16"),
+        ("float32", True, "float32"),
+        ("bfloat16", False, "bfloat16"),
+    ],
+)
+def test_the_precision_follows_the_device_unless_it_is_set(
+    checkpoints: Path, dtype: str, on_gpu: bool, expected: str
+) -> None:
+    model = resolve_flant5(checkpoints, on_gpu=on_gpu, dtype=dtype)
+    assert model.dtype == expected
+    assert model.semantic()["dtype"] == expected
+
+
+def test_the_precision_is_part_of_what_a_model_is(checkpoints: Path) -> None:
+    precise, rounded = (resolve_flant5(checkpoints, dtype=dtype).semantic() for dtype in ("float32", "bfloat16"))
+    assert precise != rounded
+
+
+def test_what_a_model_is_can_be_written_as_json(checkpoints: Path) -> None:
+    semantic = resolve_flant5(checkpoints).semantic()
+    assert json.loads(json.dumps(semantic)) == semantic
+
+
+def test_every_file_is_digested_through_the_given_function(checkpoints: Path) -> None:
+    digested: list[str] = []
+
+    def digest(path: Path) -> str:
+        digested.append(path.name)
+        return digest_file(path)
+
+    config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"))
+    model = resolve_model(config, on_gpu=False, digest=digest)
+    assert sorted(digested) == sorted(path.name for path in (checkpoints / "clip").iterdir())
+    assert model.semantic() == resolve_model(config, on_gpu=False).semantic()
+
+
+def test_the_digest_of_a_file_is_its_sha256(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert digest_file(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_the_tensors_of_a_file_are_read_from_its_header(checkpoints: Path) -> None:
+    names = read_tensor_names(checkpoints / "flant5" / "model.safetensors")
+    assert sorted(names) == sorted(tiny.flant5_weights())

@@ -1,0 +1,263 @@
+"""A hub model is pinned to a commit, comes from the cache where the hub cannot be reached, and says what it lacks.
+
+Each resolution runs in a process of its own: huggingface_hub reads its settings when it is imported.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operators.models.calls import Question
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from tests.operators import tiny
+
+ROOT = Path(__file__).parents[3]
+COMMIT, OLDER, TOWER_COMMIT = "1" * 40, "0123456789abcdef" * 2 + "01234567", "2" * 40
+CLIP, FLANT5 = "acme/tiny-clip", "acme/tiny-flant5"
+
+RESOLVE = """
+import json, sys
+from operators.errors import ModelError
+from operators.models.checkpoints import ModelConfig, resolve_model
+try:
+    model = resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False)
+    told = {"semantic": model.semantic(), "commits": {role: part.commit for role, part in model.parts.items()}}
+    told["torch"] = "torch" in sys.modules
+except ModelError as error:
+    told = {"error": str(error)}
+print(json.dumps(told))
+"""
+ANSWER = """
+import json, sys
+from operators.models.calls import Question
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.loading import load_likelihood
+from tests.operators.tiny import picture
+import torch
+torch.set_num_threads(1)
+model = load_likelihood(resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False))
+features = model.encode([model.preprocess(picture(0))])
+print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])))
+"""
+
+
+def run_script(script: str, environment: dict[str, str], **config: Any) -> Any:
+    """What a script told of a model config, run with these hub settings and no others."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(config)],
+        cwd=ROOT,
+        env=inherited | {"NO_PROXY": "127.0.0.1"} | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def put_in_cache(home: Path, repo: str, folder: Path, commit: str, *, revision: str | None = "main") -> None:
+    """Lays a folder into the hub's cache as `hf download` does."""
+    entry = home / "hub" / f"models--{repo.replace('/', '--')}"
+    shutil.copytree(folder, entry / "snapshots" / commit)
+    if revision is not None:
+        (entry / "refs" / revision).parent.mkdir(parents=True, exist_ok=True)
+        (entry / "refs" / revision).write_text(commit)
+
+
+@pytest.fixture
+def offline(checkpoints: Path, tmp_path: Path) -> dict[str, str]:
+    """Settings without a hub, and with a cache that holds both models; the FlanT5 names its tower by hub id."""
+    home = tmp_path / "hf"
+    shutil.copytree(checkpoints / "flant5", tmp_path / "flant5")
+    tiny.edit_json(tmp_path / "flant5" / "config.json", mm_vision_tower=CLIP)
+    put_in_cache(home, CLIP, checkpoints / "clip", TOWER_COMMIT)
+    put_in_cache(home, FLANT5, tmp_path / "flant5", COMMIT)
+    put_in_cache(home, FLANT5, tmp_path / "flant5", OLDER, revision="refs/pr/3")
+    return {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+
+
+# Without a hub
+
+
+def test_a_cached_id_is_its_commit_and_so_is_the_tower_it_names(offline: dict[str, str]) -> None:
+    told = run_script(RESOLVE, offline, family="clip_flant5", checkpoint=FLANT5)
+    assert told["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT, "vision_tower": TOWER_COMMIT}
+    assert told["semantic"]["parts"] == {
+        "checkpoint": f"{FLANT5}@{COMMIT}",
+        "tokenizer": f"{FLANT5}@{COMMIT}",
+        "vision_tower": f"{CLIP}@{TOWER_COMMIT}",
+    }
+    assert not told["torch"]
+
+
+@pytest.mark.parametrize("revision", ["refs/pr/3", OLDER])
+def test_a_revision_is_the_commit_it_names_and_a_full_commit_is_itself(offline: dict[str, str], revision: str) -> None:
+    told = run_script(RESOLVE, offline, family="clip_flant5", checkpoint=FLANT5, revision=revision)
+    assert told["commits"]["checkpoint"] == OLDER
+    assert told["semantic"]["label"] is None, "the commit says it; a label is for local folders"
+
+
+def test_a_cached_id_answers_as_its_folder_does(offline: dict[str, str], likelihood: ClipFlanT5Likelihood) -> None:
+    told = run_script(ANSWER, offline, family="clip_flant5", checkpoint=FLANT5)
+    features = likelihood.encode([likelihood.preprocess(tiny.picture(0))])
+    assert told == likelihood.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])
+
+
+@pytest.mark.parametrize("revision", [None, "v9"])
+def test_an_id_that_is_not_cached_says_what_to_do(offline: dict[str, str], revision: str | None) -> None:
+    told = run_script(RESOLVE, offline, family="clip", checkpoint="acme/unknown", revision=revision)
+    assert told["error"] == (
+        "model 'acme/unknown': neither a local folder, nor in the hub's cache, nor can the hub be reached; "
+        "give a folder, or download it first (`hf download`)"
+    )
+
+
+def test_a_full_commit_that_is_not_cached_is_not_called_a_bad_checkpoint(offline: dict[str, str]) -> None:
+    told = run_script(RESOLVE, offline, family="clip", checkpoint=CLIP, revision="9" * 40)
+    assert "nor can the hub be reached" in told["error"]
+    assert "not a checkpoint" not in told["error"]
+
+
+def test_a_cache_without_the_weights_says_so(offline: dict[str, str]) -> None:
+    snapshot = Path(offline["HF_HOME"], "hub", "models--acme--tiny-clip", "snapshots", TOWER_COMMIT)
+    (snapshot / "model.safetensors").unlink()
+    told = run_script(RESOLVE, offline, family="clip", checkpoint=CLIP)
+    assert f"{CLIP}@{TOWER_COMMIT}" in told["error"]
+    assert "safetensors" in told["error"]
+
+
+def test_a_local_folder_comes_before_the_hub(offline: dict[str, str], checkpoints: Path) -> None:
+    told = run_script(RESOLVE, offline, family="clip", checkpoint=str(checkpoints / "clip"))
+    local = resolve_model(ModelConfig(family="clip", checkpoint=str(checkpoints / "clip")), on_gpu=False)
+    assert told["semantic"] == local.semantic()
+    assert set(told["commits"].values()) == {None}
+
+
+# With one
+
+
+@dataclass
+class Hub:
+    """A hub on a loopback port that serves folders as repositories of one commit."""
+
+    repositories: dict[str, Path]
+    refusals: dict[str, int] = field(default_factory=dict)
+    """Repositories that are answered with this status alone."""
+    served: dict[str, int] = field(default_factory=dict)
+    """Bytes of content sent, by file name."""
+    port: int = 0
+
+    def files(self, repo: str) -> list[str]:
+        return sorted(path.name for path in self.repositories[repo].iterdir())
+
+    def environment(self, home: Path) -> dict[str, str]:
+        return {"HF_ENDPOINT": f"http://127.0.0.1:{self.port}", "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    """The few routes of the hub that finding and downloading a model uses."""
+
+    hub: Hub
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        parts = self.path.split("?")[0].strip("/").split("/")
+        repo = "/".join(parts[2:4] if parts[0] == "api" else parts[:2])
+        if repo in self.hub.refusals:
+            self.reply(self.hub.refusals[repo], {}, b"")
+        elif repo not in self.hub.repositories:
+            self.reply(404, {"X-Error-Code": "RepoNotFound"}, b"")
+        elif parts[0] == "api":
+            files = [{"rfilename": name} for name in self.hub.files(repo)]
+            self.reply(200, {}, json.dumps({"id": repo, "sha": COMMIT, "siblings": files}).encode())
+        else:
+            self.reply_with_file(self.hub.repositories[repo] / parts[-1])
+
+    def reply_with_file(self, file: Path) -> None:
+        if not file.is_file():
+            self.reply(404, {"X-Error-Code": "EntryNotFound"}, b"")
+            return
+        content = file.read_bytes()
+        headers = {"ETag": f'"{file.name}-{len(content)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        status, wanted = 200, self.headers.get("Range")
+        if wanted is not None:
+            first, last = wanted.removeprefix("bytes=").split("-")
+            headers["Content-Range"] = f"bytes {first}-{last or len(content) - 1}/{len(content)}"
+            content, status = content[int(first) : int(last or len(content)) + 1], 206
+        if self.command == "GET":
+            self.hub.served[file.name] = self.hub.served.get(file.name, 0) + len(content)
+        self.reply(status, headers, content)
+
+    def reply(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+
+@pytest.fixture
+def hub(checkpoints: Path) -> Iterator[Hub]:
+    served = Hub({CLIP: checkpoints / "clip"})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (HubHandler,), {"hub": served}))
+    served.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield served
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_branch_is_pinned_to_the_commit_the_hub_names(hub: Hub, tmp_path: Path) -> None:
+    told = run_script(RESOLVE, hub.environment(tmp_path), family="clip", checkpoint=CLIP)
+    assert told["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
+
+
+def test_planning_fetches_no_weights(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
+    run_script(RESOLVE, hub.environment(tmp_path), family="clip", checkpoint=CLIP)
+    assert hub.served["config.json"] > 0
+    size = (checkpoints / "clip" / "model.safetensors").stat().st_size
+    assert hub.served.get("model.safetensors", 0) < size / 2, "a header at most"
+
+
+def test_a_hub_model_without_safetensors_is_refused_with_the_remedy(hub: Hub, tmp_path: Path) -> None:
+    shutil.copytree(hub.repositories[CLIP], tmp_path / "pickled")
+    hub.repositories[CLIP] = tmp_path / "pickled"
+    (tmp_path / "pickled" / "model.safetensors").rename(tmp_path / "pickled" / "pytorch_model.bin")
+    told = run_script(RESOLVE, hub.environment(tmp_path / "hf"), family="clip", checkpoint=CLIP)
+    assert f"{CLIP}@{COMMIT}: expected safetensors weights, found none; convert it" in told["error"]
+    assert "pytorch_model.bin" not in hub.served
+
+
+@pytest.mark.parametrize(("repo", "status"), [("acme/unknown", 404), ("acme/gated", 403)])
+def test_a_repository_the_hub_refuses_is_named_with_its_answer(
+    hub: Hub, tmp_path: Path, repo: str, status: int
+) -> None:
+    hub.refusals["acme/gated"] = 403
+    told = run_script(RESOLVE, hub.environment(tmp_path), family="clip", checkpoint=repo)
+    assert f"model {repo!r} at revision 'main': the hub answered {status}" in told["error"]
+    assert "hf auth login" in told["error"]
+
+
+def test_a_hub_nobody_answers_for_is_the_cache(hub: Hub, offline: dict[str, str]) -> None:
+    unreachable = {"HF_HOME": offline["HF_HOME"], "HF_ENDPOINT": "http://127.0.0.1:9"}
+    told = run_script(RESOLVE, unreachable, family="clip", checkpoint=CLIP)
+    assert told["commits"]["checkpoint"] == TOWER_COMMIT

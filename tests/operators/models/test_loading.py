@@ -1,0 +1,213 @@
+"""A checkpoint loads completely or is refused with one readable line; nothing is filled in at random."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import CLIPModel, CLIPVisionConfig, CLIPVisionModel
+
+from operators.errors import ModelError
+from operators.models.calls import Question
+from operators.models.checkpoints import Family, ModelConfig, resolve_model
+from operators.models.clip import ClipSimilarity
+from operators.models.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
+from operators.models.loading import load_likelihood, load_similarity
+from tests.operators import tiny
+
+QUESTIONS = [Question(0, "a red circle ?", ("Yes", "No")), Question(1, "two blue star left of a square ?", ("Yes",))]
+
+
+@pytest.fixture
+def own(checkpoints: Path, tmp_path: Path) -> Path:
+    """A copy of the `clip` and `flant5` folders that a test may change."""
+    shutil.copytree(checkpoints, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def load_flant5(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
+    config = ModelConfig(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
+    return load_likelihood(resolve_model(config, on_gpu=False))
+
+
+def load_clip(folder: Path) -> ClipSimilarity:
+    return load_similarity(resolve_model(ModelConfig(family="clip", checkpoint=str(folder / "clip")), on_gpu=False))
+
+
+def answers(model: ClipFlanT5Likelihood) -> list[float]:
+    features = model.encode([model.preprocess(tiny.picture(seed)) for seed in range(2)])
+    answered = model.likelihood(features, QUESTIONS)
+    return [number for question in answered for choice in question for number in choice]
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Changes the tensors of a checkpoint's one weight file."""
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+# The layouts a CLIP-FlanT5 comes in
+
+
+def test_a_sharded_checkpoint_gives_the_same_answers(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
+    tiny.shard_weights(own / "flant5", tiny.flant5_weights())
+    assert answers(load_flant5(own)) == answers(likelihood)
+
+
+def test_the_tower_beside_the_checkpoint_serves_where_the_checkpoint_has_none(
+    own: Path, likelihood: ClipFlanT5Likelihood
+) -> None:
+    weights = tiny.flant5_weights()
+    tiny.save_flant5(own / "flant5", tiny.without_tower(weights))
+    beside = answers(load_flant5(own))
+    assert beside != pytest.approx(answers(likelihood), abs=1e-4), "the CLIP beside it has other weights"
+    tower = {name: tensor for name, tensor in weights.items() if name.startswith(tiny.TOWER_PREFIX)}
+    rewrite(own / "clip", lambda clip: clip.update({"vision_model." + name.removeprefix(tiny.TOWER_PREFIX): tensor
+                                                    for name, tensor in tower.items()}))  # fmt: skip
+    assert answers(load_flant5(own)) == answers(likelihood)
+
+
+def test_a_tower_saved_alone_by_transformers_serves_as_well(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
+    weights = tiny.flant5_weights()
+    tower = CLIPVisionModel(CLIPVisionConfig(**tiny.VISION_FIELDS))
+    tower.load_state_dict({name.removeprefix(tiny.TOWER_PREFIX): tensor for name, tensor in weights.items()
+                           if name.startswith(tiny.TOWER_PREFIX)})  # fmt: skip
+    tower.save_pretrained(own / "tower")
+    tiny.save_preprocessor(own / "tower")
+    tiny.save_flant5(own / "flant5", tiny.without_tower(weights), tower_name="../tower")
+    assert answers(load_flant5(own)) == answers(likelihood)
+
+
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"])
+def test_an_alias_of_the_embedding_is_no_surprise(own: Path, likelihood: ClipFlanT5Likelihood, name: str) -> None:
+    rewrite(own / "flant5", lambda weights: weights.update({name: weights["shared.weight"].clone()}))
+    assert answers(load_flant5(own)) == answers(likelihood)
+
+
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"])
+def test_the_embedding_may_be_saved_under_its_alias_alone(
+    own: Path, likelihood: ClipFlanT5Likelihood, name: str
+) -> None:
+    """Safetensors stores a shared tensor once; the Hub's converter keeps whichever name sorts first."""
+    rewrite(own / "flant5", lambda weights: weights.update({name: weights.pop("shared.weight")}))
+    assert answers(load_flant5(own)) == answers(likelihood)
+
+
+def test_position_ids_that_older_transformers_saved_are_no_surprise(
+    own: Path, likelihood: ClipFlanT5Likelihood
+) -> None:
+    name = tiny.TOWER_PREFIX + "embeddings.position_ids"
+    rewrite(own / "flant5", lambda weights: weights.update({name: torch.arange(tiny.PATCHES + 1)[None]}))
+    assert answers(load_flant5(own)) == answers(likelihood)
+
+
+def test_a_checkpoint_in_half_precision_is_computed_in_the_precision_that_was_set(own: Path) -> None:
+    rewrite(own / "flant5", lambda weights: weights.update({n: t.bfloat16() for n, t in weights.items()}))
+    model = load_flant5(own, dtype="float32")
+    assert {parameter.dtype for parameter in model.model.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in load_flant5(own, dtype="bfloat16").model.parameters()} == {torch.bfloat16}
+
+
+def test_a_saved_network_is_the_same_after_reloading(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
+    network = load_network(own / "flant5", tower=own / "clip")
+    save_clip_flant5(network, own / "again", tower_name="../clip")
+    tiny.save_tokenizer(own / "again", template="$A </s>")
+    saved, expected = load_file(own / "again" / "model.safetensors"), tiny.flant5_weights()
+    assert set(saved) == set(expected)
+    assert all(torch.equal(saved[name], expected[name]) for name in saved)
+    config = ModelConfig(family="clip_flant5", checkpoint=str(own / "again"))
+    assert answers(load_likelihood(resolve_model(config, on_gpu=False))) == answers(likelihood)
+
+
+# What does not load
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shared.weight",
+        "lm_head.weight",
+        "mm_projector.2.bias",
+        "encoder.block.1.layer.0.SelfAttention.q.weight",
+        "decoder.final_layer_norm.weight",
+        tiny.TOWER_PREFIX + "encoder.layers.0.mlp.fc1.weight",
+    ],
+)
+def test_a_clip_flant5_that_lacks_a_tensor_is_refused(own: Path, name: str) -> None:
+    rewrite(own / "flant5", lambda weights: weights.pop(name))
+    with pytest.raises(ModelError, match=r"flant5: the weights do not fit its config\.json: lacks"):
+        load_flant5(own)
+
+
+def test_a_clip_flant5_with_a_tensor_too_many_is_refused(own: Path) -> None:
+    rewrite(own / "flant5", lambda weights: weights.update({"encoder.block.9.weight": torch.ones(2)}))
+    with pytest.raises(ModelError, match=r"unexpected .*encoder\.block\.9\.weight"):
+        load_flant5(own)
+
+
+@pytest.mark.parametrize("fields", [{"d_model": 16}, {"num_layers": 3}, {"vocab_size": 99}])
+def test_a_clip_flant5_whose_weights_have_other_sizes_than_its_config_is_refused(
+    own: Path, fields: dict[str, Any]
+) -> None:
+    tiny.edit_json(own / "flant5" / "config.json", **fields)
+    with pytest.raises(ModelError, match=r"flant5: the weights do not fit its config\.json"):
+        load_flant5(own)
+
+
+def test_a_tower_of_another_size_is_refused(own: Path) -> None:
+    tiny.edit_json(own / "clip" / "config.json", vision_config=tiny.VISION_FIELDS | {"image_size": 40})
+    with pytest.raises(ModelError, match="do not fit"):
+        load_flant5(own)
+
+
+@pytest.mark.parametrize("name", ["visual_projection.weight", "text_model.encoder.layers.0.mlp.fc1.weight"])
+def test_a_clip_that_lacks_a_tensor_is_refused_and_not_filled_in_at_random(own: Path, name: str) -> None:
+    rewrite(own / "clip", lambda weights: weights.pop(name))
+    with pytest.raises(ModelError, match=name):
+        load_clip(own)
+
+
+def test_a_clip_whose_weights_have_other_sizes_than_its_config_is_refused(own: Path) -> None:
+    tiny.edit_json(own / "clip" / "config.json", projection_dim=8)
+    with pytest.raises(ModelError, match="clip"):
+        load_clip(own)
+
+
+@pytest.mark.parametrize("family", ["clip", "flant5"])
+@pytest.mark.parametrize("file", ["tokenizer.json", "preprocessor_config.json"])
+@pytest.mark.parametrize("content", ["{not json", "[]"])
+def test_a_garbled_tokenizer_or_preprocessor_is_a_readable_error(
+    own: Path, family: str, file: str, content: str
+) -> None:
+    folder = own / ("clip" if file == "preprocessor_config.json" else family)
+    (folder / file).write_text(content)
+    load = load_clip if family == "clip" else load_flant5
+    with pytest.raises(ModelError, match=str(folder)):
+        load(own)
+
+
+@pytest.mark.parametrize(("family", "load"), [("clip", load_likelihood), ("clip_flant5", load_similarity)])
+def test_a_family_is_asked_only_for_the_call_it_serves(
+    checkpoints: Path, family: Family, load: Callable[[Any], object]
+) -> None:
+    folder = checkpoints / {"clip": "clip", "clip_flant5": "flant5"}[family]
+    model = resolve_model(ModelConfig(family=family, checkpoint=str(folder)), on_gpu=False)
+    with pytest.raises(ModelError, match=f"'{family}' does not serve"):
+        load(model)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_pool_on_a_machine_without_gpu_is_told_so(checkpoints: Path) -> None:
+    config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"))
+    with pytest.raises(ModelError, match="num_gpus > 0 but torch sees no CUDA device"):
+        load_similarity(resolve_model(config, on_gpu=True))
+
+
+def test_loading_a_clip_takes_its_own_weights(checkpoints: Path, similarity: ClipSimilarity) -> None:
+    ours = similarity.model.state_dict()
+    for name, tensor in CLIPModel.from_pretrained(checkpoints / "clip").state_dict().items():
+        assert torch.equal(ours[name], tensor)

@@ -1,0 +1,70 @@
+"""An image reaches the tower padded, resized and normalised as the released code does it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from operators.models.vision import PixelTransform, load_pixel_transform, padded_square
+from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, picture
+
+MEAN_COLOUR = (122, 116, 104)
+"""CLIP's mean in bytes, cut and not rounded, as the released code has it."""
+
+
+@pytest.fixture(scope="module")
+def padding(checkpoints: Path) -> PixelTransform:
+    return load_pixel_transform(checkpoints / "clip", pad_to_square=True)
+
+
+@pytest.fixture(scope="module")
+def cropping(checkpoints: Path) -> PixelTransform:
+    return load_pixel_transform(checkpoints / "clip", pad_to_square=False)
+
+
+def by_hand(image: Image.Image) -> np.ndarray:
+    """Resize the shorter side with bicubic, crop the centre, scale to 0-1 and normalise."""
+    scale = SIDE / min(image.size)
+    width, height = (int(side * scale) for side in image.size)
+    resized = image.resize((width, height), Image.Resampling.BICUBIC)
+    left, top = (width - SIDE) // 2, (height - SIDE) // 2
+    cropped = np.asarray(resized)[top : top + SIDE, left : left + SIDE] / 255
+    return ((cropped - IMAGE_MEAN) / IMAGE_STD).transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize("size", [(48, 48), (64, 48), (40, 90), (32, 32), (5, 7), (1, 1), (3, 3)])
+def test_clips_own_preprocessing_is_resize_crop_and_normalise(cropping: PixelTransform, size: tuple[int, int]) -> None:
+    image = picture(2, width=size[0], height=size[1])
+    pixels = cropping(image)
+    assert (pixels.shape, pixels.dtype) == ((3, SIDE, SIDE), torch.float32)
+    np.testing.assert_allclose(pixels.numpy(), by_hand(image), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(64, 48), (40, 90), (33, 32), (7, 1), (48, 48)])
+def test_padding_stands_before_the_rest(padding: PixelTransform, size: tuple[int, int]) -> None:
+    image = picture(3, width=size[0], height=size[1])
+    side = max(size)
+    square = np.full((side, side, 3), MEAN_COLOUR, dtype=np.uint8)
+    left, top = (side - size[0]) // 2, (side - size[1]) // 2
+    square[top : top + size[1], left : left + size[0]] = np.asarray(image)
+    np.testing.assert_allclose(padding(image).numpy(), by_hand(Image.fromarray(square)), atol=1e-5)
+
+
+def test_padding_keeps_what_cropping_loses(padding: PixelTransform, cropping: PixelTransform) -> None:
+    image = Image.new("RGB", (96, 32), "black")
+    image.paste((255, 255, 255), (0, 0, 16, 32))
+    assert cropping(image).max() < 0, "the white edge is cut off"
+    assert padding(image).max() > 1
+
+
+def test_the_picture_stands_in_the_middle_of_its_square() -> None:
+    square = padded_square(Image.new("RGB", (3, 6), "red"), (1, 2, 3))
+    assert square.size == (6, 6)
+    assert [square.getpixel((column, 0)) for column in range(6)] == [(1, 2, 3)] + [(255, 0, 0)] * 3 + [(1, 2, 3)] * 2
+
+
+def test_a_square_is_left_as_it_is() -> None:
+    image = picture(0, width=8, height=8)
+    assert padded_square(image, (1, 2, 3)).tobytes() == image.tobytes()

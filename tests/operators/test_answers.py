@@ -1,0 +1,292 @@
+"""Every image gets the log-probabilities of its answers, or keeps its place with its error; no number is made up."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import torch
+from PIL import Image
+
+from operators import rows
+from operators.answers import AnswerOperator, QuestionIndex, index_questions
+from operators.errors import RowError
+from operators.images import ImageLimits
+from operators.metrics.vqascore import VqaScoreConfig
+from operators.models.calls import LikelihoodModel, Question
+from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from operators.questions import ask
+from tests.operators.tiny import encoded, image_table, no_fetch, picture
+
+PROMPTS = {"p0": "a red circle", "p1": "two blue star left of a green square", "p2": "star", "p3": "the circle"}
+PICTURES = [encoded(picture(number)) for number in range(8)]
+PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1", "p0", "p3"]
+
+Answer = Callable[[Question], list[list[float]]]
+
+
+class CountingModel:
+    """A real model that keeps count of the images it encodes and the batches it is given."""
+
+    def __init__(self, model: LikelihoodModel) -> None:
+        self.model = model
+        self.encoded: list[bytes] = []
+        self.batches: list[int] = []
+
+    def preprocess(self, image: Image.Image) -> torch.Tensor:
+        return self.model.preprocess(image)
+
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        self.batches.append(len(pixels))
+        self.encoded += [pixel.numpy().tobytes() for pixel in pixels]
+        return self.model.encode(pixels)
+
+    def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
+        return self.model.likelihood(features, questions)
+
+
+class ScriptedModel:
+    """Sees an image as its width and answers as it is told."""
+
+    def __init__(self, answer: Answer, *, blind_to: int | None = None) -> None:
+        self.answer = answer
+        self.blind_to = blind_to
+
+    def preprocess(self, image: Image.Image) -> torch.Tensor:
+        return torch.tensor([float(image.width)])
+
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        if any(pixel.item() == self.blind_to for pixel in pixels):
+            raise ValueError(f"cannot see {self.blind_to}")
+        return pixels
+
+    def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
+        return [self.answer(question) for question in questions]
+
+
+def vqascore_questions(**options: str) -> QuestionIndex:
+    prompts = rows.table([{"prompt_id": name, "text": text} for name, text in PROMPTS.items()], rows.PROMPTS)
+    return index_questions(ask(prompts, VqaScoreConfig(**options)))  # type: ignore[arg-type]
+
+
+def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
+    """As a metric of many questions asks them, each with two choices."""
+    asked = [
+        {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
+        for number, text in enumerate(texts)
+    ]
+    return index_questions(rows.table(asked, rows.QUESTIONS))
+
+
+def answer(
+    model: LikelihoodModel, images: pa.Table, questions: Mapping[str, QuestionIndex], *, image_batch: int = 100
+) -> dict[str, pa.Table]:
+    operator = AnswerOperator(model, image_batch=image_batch, limits=ImageLimits(), fetch=no_fetch)
+    return operator.answer(operator.prepare(images, "gen"), questions)
+
+
+def answer_one(model: LikelihoodModel, images: pa.Table, questions: QuestionIndex) -> list[dict[str, Any]]:
+    answered: list[dict[str, Any]] = answer(model, images, {"metric": questions})["metric"].to_pylist()
+    return answered
+
+
+def error_kinds(answered: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    return [row["error"] and row["error"]["kind"] for row in answered]
+
+
+def numbers(table: pa.Table) -> list[float]:
+    """All log-probabilities of an answers table, flat."""
+    return [
+        number
+        for row in table.to_pylist()
+        for question in row["answers"]
+        for choice in question["token_logprobs"]
+        for number in choice
+    ]
+
+
+@pytest.mark.parametrize("image_batch", [1, 3, 100])
+def test_each_image_is_encoded_once_however_many_metrics_and_questions(
+    likelihood: ClipFlanT5Likelihood, image_batch: int
+) -> None:
+    model = CountingModel(likelihood)
+    questions = {
+        "vqascore": vqascore_questions(),
+        "other": vqascore_questions(template="{} ?", answer="No"),
+        "many": several_questions("a circle ?", "two star ?", "red ?"),
+    }
+    answer(model, image_table(PICTURES, PROMPT_IDS), questions, image_batch=image_batch)
+    expected = [model.preprocess(picture(number)).numpy().tobytes() for number in range(len(PICTURES))]
+    assert model.encoded == expected
+    assert max(model.batches) == min(image_batch, len(PICTURES))
+
+
+def test_the_window_does_not_change_the_answers(likelihood: ClipFlanT5Likelihood) -> None:
+    images = image_table([*PICTURES[:4], b"broken", *PICTURES[4:7]], PROMPT_IDS)
+    tables = [
+        answer(likelihood, images, {"metric": vqascore_questions()}, image_batch=image_batch)["metric"]
+        for image_batch in (1, 3, 100)
+    ]
+    sound = [table.filter(pc.is_valid(table["answers"])) for table in tables]
+    assert len(set(numbers(sound[0]))) == 14, "seven images, two tokens each, all answers differ"
+    for table, kept in zip(tables, sound, strict=True):
+        assert error_kinds(table.to_pylist()) == [None] * 4 + ["corrupt_image"] + [None] * 3
+        assert table["image_id"].to_pylist() == [f"i{number}" for number in range(8)]
+        assert numbers(kept) == pytest.approx(numbers(sound[0]), abs=1e-5)
+
+
+def test_metrics_that_share_a_model_get_what_each_would_get_alone(likelihood: ClipFlanT5Likelihood) -> None:
+    images = image_table(PICTURES, PROMPT_IDS)
+    questions = {"yes": vqascore_questions(), "no": vqascore_questions(template="{} ?", answer="No maybe")}
+    together = answer(likelihood, images, questions)
+    assert list(together) == ["yes", "no"]
+    for name, index in questions.items():
+        alone = answer(likelihood, images, {name: index})[name]
+        assert numbers(together[name]) == pytest.approx(numbers(alone), abs=1e-5)
+        assert together[name].drop(["answers"]) == alone.drop(["answers"])
+    assert numbers(together["yes"])[:2] != pytest.approx(numbers(together["no"])[:2], abs=1e-3)
+
+
+def test_an_answer_is_about_its_own_image_and_its_own_question(likelihood: ClipFlanT5Likelihood) -> None:
+    questions = ("a circle ?", "two blue star ?")
+    table = answer(likelihood, image_table(PICTURES[:3], ["p0"] * 3), {"many": several_questions(*questions)})["many"]
+    features = likelihood.encode([likelihood.preprocess(picture(number)) for number in range(3)])
+    for number, row in enumerate(table.to_pylist()):
+        assert [question["question_id"] for question in row["answers"]] == ["q0", "q1"]
+        for text, given in zip(questions, row["answers"], strict=True):
+            (expected,) = likelihood.likelihood([features[number]], [Question(0, text, ("Yes", "No"))])
+            assert [len(choice) for choice in given["token_logprobs"]] == [2, 2]
+            for choice, logprobs in zip(given["token_logprobs"], expected, strict=True):
+                assert choice == pytest.approx(logprobs, abs=1e-5)
+
+
+def certain(question: Question) -> list[list[float]]:
+    return [[-0.5, -0.25] for _ in question.choices]
+
+
+def test_the_table_has_exactly_the_answers_schema() -> None:
+    questions = {"metric": vqascore_questions()}
+    full = answer(ScriptedModel(certain), image_table(PICTURES, PROMPT_IDS), questions)["metric"]
+    empty = answer(ScriptedModel(certain), image_table([], []), questions)["metric"]
+    assert full.schema == empty.schema == rows.ANSWERS
+    assert (full.num_rows, empty.num_rows) == (8, 0)
+    assert full.to_pylist()[0] == {
+        "image_id": "i0",
+        "prompt_id": "p0",
+        "generator": "gen",
+        "answers": [{"question_id": "0", "token_logprobs": [[-0.5, -0.25]]}],
+        "error": None,
+    }
+
+
+def test_failed_images_keep_their_places_with_their_own_errors() -> None:
+    contents = [b"broken", PICTURES[0], None, PICTURES[1]]
+    answered = answer_one(ScriptedModel(certain), image_table(contents, ["p0", "p1", "p2", None]), vqascore_questions())
+    assert [row["image_id"] for row in answered] == ["i0", "i1", "i2", "i3"]
+    assert error_kinds(answered) == ["corrupt_image", None, "missing_image", "missing_prompt_id"]
+    assert [row["answers"] is None for row in answered] == [True, False, True, True]
+
+
+def test_a_shard_of_failed_images_asks_the_model_nothing() -> None:
+    def never(question: Question) -> list[list[float]]:
+        raise AssertionError("asked")
+
+    answered = answer_one(ScriptedModel(never), image_table([b"a", None], ["p0", "p1"]), vqascore_questions())
+    assert error_kinds(answered) == ["corrupt_image", "missing_image"]
+
+
+def test_an_image_of_an_unknown_prompt_says_which() -> None:
+    answered = answer_one(ScriptedModel(certain), image_table(PICTURES[:2], ["p0", "p99"]), vqascore_questions())
+    assert error_kinds(answered) == [None, "unknown_prompt"]
+    assert "'p99'" in answered[1]["error"]["message"]
+
+
+def test_a_failed_question_passes_its_error_on_to_its_images_alone() -> None:
+    prompts = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], rows.PROMPTS)
+    questions = index_questions(ask(prompts, VqaScoreConfig()))
+    answered = answer_one(ScriptedModel(certain), image_table(PICTURES[:3], ["p1", "p0", "p1"]), questions)
+    assert error_kinds(answered) == ["empty_prompt", None, "empty_prompt"]
+
+
+def test_where_image_and_question_both_failed_the_image_is_named() -> None:
+    answered = answer_one(ScriptedModel(certain), image_table([b"broken"], ["p99"]), vqascore_questions())
+    assert error_kinds(answered) == ["corrupt_image"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_log_probability_that_is_no_number_is_an_error_and_never_stored(number: float) -> None:
+    def script(question: Question) -> list[list[float]]:
+        return [[-0.5, number]] if "star" in question.text else certain(question)
+
+    answered = answer_one(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), vqascore_questions())
+    expected = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in PROMPT_IDS]
+    assert expected.count("not_finite") == 3
+    assert error_kinds(answered) == expected
+    assert [row["answers"] is None for row in answered] == [kind is not None for kind in expected]
+
+
+def test_a_question_the_model_fails_on_costs_only_its_image_and_may_be_retried() -> None:
+    def script(question: Question) -> list[list[float]]:
+        if "the circle" in question.text:
+            raise RuntimeError("CUDA out of memory")
+        return certain(question)
+
+    answered = answer_one(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), vqascore_questions())
+    assert error_kinds(answered) == [None, None, None, "model_failed", None, None, None, "model_failed"]
+    assert answered[3]["error"]["retryable"]
+
+
+def test_an_image_with_one_failed_question_of_two_has_no_answers_at_all() -> None:
+    def script(question: Question) -> list[list[float]]:
+        return [[float("nan")]] * 2 if question.text == "second" else [[-0.5], [-1.0]]
+
+    answered = answer_one(
+        ScriptedModel(script), image_table(PICTURES[:1], ["p0"]), several_questions("first", "second", "third")
+    )
+    assert error_kinds(answered) == ["not_finite"]
+    assert answered[0]["answers"] is None
+
+
+def test_a_metric_that_fails_leaves_the_others_alone() -> None:
+    def script(question: Question) -> list[list[float]]:
+        return [[float("nan")]] if question.choices == ("No",) else certain(question)
+
+    questions = {"sound": vqascore_questions(), "failing": vqascore_questions(answer="No")}
+    answered = answer(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), questions)
+    assert answered["sound"]["error"].null_count == 8
+    assert answered["failing"]["error"].null_count == 0
+
+
+@pytest.mark.parametrize("image_batch", [1, 2, 100])
+def test_an_image_that_does_not_encode_fails_in_every_metric_and_alone(image_batch: int) -> None:
+    contents = [encoded(picture(0, width=width)) for width in (10, 11, 12, 13)]
+    questions = {"one": vqascore_questions(), "two": vqascore_questions(answer="No")}
+    model = ScriptedModel(certain, blind_to=12)
+    answered = answer(model, image_table(contents, PROMPT_IDS[:4]), questions, image_batch=image_batch)
+    for table in answered.values():
+        assert error_kinds(table.to_pylist()) == [None, None, "model_failed", None]
+
+
+def test_a_lost_device_is_raised_and_no_row_blamed() -> None:
+    def script(question: Question) -> list[list[float]]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        answer_one(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), vqascore_questions())
+
+
+def test_questions_are_found_by_prompt_and_a_prompt_with_one_failed_question_has_failed() -> None:
+    failed = RowError("empty_prompt", "no text")
+    table = rows.table(
+        [
+            {"prompt_id": "a", "question_id": "0", "text": "t", "choices": ["Yes"]},
+            {"prompt_id": "b", "question_id": "0", "text": "t", "choices": ["Yes"]},
+            {"prompt_id": "a", "question_id": "1", "text": "u", "choices": ["No"]},
+            {"prompt_id": "b", "question_id": "1", "error": rows.error_value(failed)},
+        ],
+        rows.QUESTIONS,
+    )
+    index = index_questions(table)
+    assert [question["text"] for question in index["a"].questions] == ["t", "u"]
+    assert (index["a"].error, index["b"].error) == (None, failed)

@@ -1,0 +1,105 @@
+"""A model call over many rows gives every row its result or its own error, whatever the other rows do."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from operators.batches import device_lost, isolate
+from operators.errors import RowError
+
+
+def failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
+    """A model that squares its rows, and fails on any batch with one of the bad rows."""
+
+    def call(rows: Sequence[int]) -> list[int]:
+        for row in rows:
+            if row in bad:
+                raise ValueError(f"cannot do {row}")
+        return [row * row for row in rows]
+
+    return call
+
+
+@pytest.mark.parametrize("bad", [(0,), (36,), (99,), (0, 99), (10, 11, 12), tuple(range(0, 100, 2))])
+def test_bad_rows_among_many_cost_only_themselves_and_the_order_is_kept(bad: tuple[int, ...]) -> None:
+    results = isolate(failing_on(*bad), range(100))
+    assert [row for row, result in enumerate(results) if isinstance(result, RowError)] == list(bad)
+    assert all(result == row * row for row, result in enumerate(results) if row not in bad)
+
+
+def test_a_batch_without_failure_is_one_call() -> None:
+    sizes: list[int] = []
+
+    def call(rows: Sequence[int]) -> Sequence[int]:
+        sizes.append(len(rows))
+        return rows
+
+    assert isolate(call, range(9)) == list(range(9))
+    assert sizes == [9]
+
+
+def test_no_rows_make_no_call() -> None:
+    def call(rows: Sequence[int]) -> list[int]:
+        raise AssertionError("called")
+
+    assert isolate(call, []) == []
+
+
+def test_where_all_rows_fail_each_keeps_its_own_retryable_error() -> None:
+    results = isolate(failing_on(0, 1, 2), range(3))
+    assert results == [RowError("model_failed", f"ValueError: cannot do {row}", retryable=True) for row in range(3)]
+
+
+@pytest.mark.parametrize("largest", [1, 3, 7])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: out of memory"),
+        MemoryError(),
+    ],
+    ids=["torch", "driver", "host"],
+)
+def test_a_batch_too_large_for_memory_is_cut_until_it_fits(largest: int, error: Exception) -> None:
+    def call(rows: Sequence[int]) -> list[int]:
+        if len(rows) > largest:
+            raise error
+        return [row + 1 for row in rows]
+
+    assert isolate(call, range(20)) == list(range(1, 21))
+
+
+def test_a_lost_device_is_raised_at_once() -> None:
+    calls: list[int] = []
+
+    def call(rows: Sequence[int]) -> list[int]:
+        calls.append(len(rows))
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        isolate(call, range(8))
+    assert calls == [8]
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [
+        ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDA error: device-side assert triggered", True),
+        ("CUDA error: unspecified launch failure", True),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB", False),
+        ("CUDA error: out of memory", False),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_only_a_broken_device_counts_as_lost(message: str, lost: bool) -> None:
+    assert device_lost(RuntimeError(message)) is lost
+
+
+def test_an_interrupt_is_not_taken_for_a_bad_row() -> None:
+    def call(rows: Sequence[int]) -> list[int]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        isolate(call, range(4))

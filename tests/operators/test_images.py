@@ -1,0 +1,294 @@
+"""Every row of an images table becomes an RGB image or keeps its place with the reason it is not one."""
+
+import resource
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+from operators.errors import ConfigError, RowError
+from operators.images import ImageLimits, decode_image, identify, prepare_images
+from operators.models.clip import ClipSimilarity
+from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from tests.operators.tiny import encoded, image_table, no_fetch, picture
+
+LIMITS = ImageLimits(max_pixels=1_000_000, max_bytes=1_000_000)
+ORANGE = (220, 120, 40)
+PLAIN = Image.new("RGB", (20, 10), ORANGE)
+BLUE = Image.new("RGB", (20, 10), (20, 40, 200))
+
+
+def decode(content: Any, limits: ImageLimits = LIMITS) -> Image.Image:
+    image = decode_image({"image": content}, limits, no_fetch)
+    assert isinstance(image, Image.Image), image
+    return image
+
+
+def refusal(row: dict[str, Any], limits: ImageLimits = LIMITS, fetch: Any = no_fetch) -> RowError:
+    error = decode_image(row, limits, fetch)
+    assert isinstance(error, RowError)
+    return error
+
+
+def png_of_declared_size(width: int, height: int) -> bytes:
+    """A PNG of a hundred bytes that declares any size and holds no pixel."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "colour"),
+    [
+        pytest.param(encoded(PLAIN), ORANGE, id="rgb-png"),
+        pytest.param(encoded(PLAIN.convert("RGBA")), ORANGE, id="rgba-png"),
+        pytest.param(encoded(PLAIN.quantize(4)), ORANGE, id="palette-png"),
+        pytest.param(encoded(PLAIN.convert("L")), (141, 141, 141), id="greyscale-png"),
+        pytest.param(encoded(PLAIN.convert("LA")), (141, 141, 141), id="greyscale-alpha-png"),
+        pytest.param(encoded(Image.new("1", (20, 10), 1)), (255, 255, 255), id="bilevel-png"),
+        pytest.param(encoded(PLAIN, "PNG", save_all=True, append_images=[BLUE]), ORANGE, id="animated-png"),
+        pytest.param(encoded(PLAIN, "JPEG", quality=95), ORANGE, id="jpeg"),
+        pytest.param(encoded(PLAIN.convert("CMYK"), "JPEG", quality=95), ORANGE, id="cmyk-jpeg"),
+        pytest.param(encoded(PLAIN, "WEBP", lossless=True), ORANGE, id="webp"),
+        pytest.param(encoded(PLAIN, "WEBP", lossless=True, save_all=True, append_images=[BLUE]), ORANGE,
+                     id="animated-webp"),
+        pytest.param(encoded(PLAIN.quantize(4), "GIF"), ORANGE, id="gif"),
+        pytest.param(encoded(PLAIN.quantize(4), "GIF", save_all=True, append_images=[BLUE.quantize(4)]), ORANGE,
+                     id="animated-gif"),
+        pytest.param(encoded(PLAIN, "BMP"), ORANGE, id="bmp"),
+        pytest.param(encoded(PLAIN, "TIFF", compression="tiff_lzw"), ORANGE, id="tiff"),
+        pytest.param(encoded(PLAIN.convert("CMYK"), "TIFF"), ORANGE, id="cmyk-tiff"),
+    ],
+)  # fmt: skip
+def test_every_known_format_and_mode_becomes_rgb_of_its_first_frame(
+    content: bytes, colour: tuple[int, int, int]
+) -> None:
+    image = decode(content)
+    assert (image.mode, image.size) == ("RGB", (20, 10))
+    assert np.abs(np.asarray(image).astype(int) - colour).max() <= 4
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "TIFF"])
+def test_sixteen_bit_greys_keep_their_brightness(image_format: str) -> None:
+    greys = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    image = decode(encoded(Image.fromarray(greys), image_format))
+    assert image.mode == "RGB"
+    assert np.abs(np.asarray(image)[:, :, 0].astype(int) - greys // 257).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"not an image", id="text"),
+        pytest.param(b"\x89PNG\r\n\x1a\n", id="png-signature-alone"),
+        pytest.param(b"\0" * 500, id="zeros"),
+        pytest.param(encoded(PLAIN)[20:], id="without-its-beginning"),
+    ],
+)
+def test_bytes_that_are_no_image_are_a_corrupt_image(content: bytes) -> None:
+    error = refusal({"image": content})
+    assert error.kind == "corrupt_image"
+    assert not error.retryable
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_a_truncated_image_is_a_corrupt_image_and_not_a_half_grey_one(image_format: str) -> None:
+    content = encoded(picture(0, width=200, height=200), image_format)
+    assert refusal({"image": content[: len(content) // 2]}).kind == "corrupt_image"
+
+
+def test_a_format_outside_the_list_is_refused_by_naming_the_list() -> None:
+    error = refusal({"image": encoded(PLAIN, "PPM")})
+    assert error.kind == "corrupt_image"
+    assert "PNG, JPEG, WEBP" in error.message
+
+
+@pytest.mark.parametrize("side", [2_000, 9_500, 60_000])
+def test_a_decompression_bomb_is_refused_by_its_declared_size(side: int) -> None:
+    error = refusal({"image": png_of_declared_size(side, side)})
+    assert error.kind == "image_too_large"
+    assert not error.retryable
+
+
+def test_the_pixel_limit_that_was_given_holds_even_above_pillows_own() -> None:
+    limits = ImageLimits(max_pixels=400_000_000)
+    error = refusal({"image": png_of_declared_size(13_400, 13_400)}, limits)
+    assert error.kind == "corrupt_image", "it holds no pixels, but its size is within the limit that was set"
+
+
+def test_an_image_at_the_limits_is_taken_and_one_over_either_is_not() -> None:
+    content = encoded(picture(1, width=30, height=20))
+    exact = ImageLimits(max_pixels=600, max_bytes=len(content))
+    assert decode(content, exact).size == (30, 20)
+    fewer_pixels = refusal({"image": content}, ImageLimits(max_pixels=599))
+    fewer_bytes = refusal({"image": content}, ImageLimits(max_bytes=len(content) - 1))
+    assert {fewer_pixels.kind, fewer_bytes.kind} == {"image_too_large"}
+    assert "30x20 pixels is over limits.max_pixels=599" in fewer_pixels.message
+    assert f"{len(content)} bytes is over limits.max_bytes={len(content) - 1}" in fewer_bytes.message
+
+
+@pytest.mark.parametrize("field", ["max_pixels", "max_bytes"])
+def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"limits.{field}: expected at least 1, got 0"):
+        ImageLimits(**{field: 0})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"image": None, "uri": None},
+        {"image": b""},
+        {"image": {"bytes": None, "path": "a.png"}},
+        {"image": {"bytes": b"", "path": None}, "uri": ""},
+    ],
+)
+def test_a_row_without_bytes_or_uri_is_a_missing_image(row: dict[str, Any]) -> None:
+    error = refusal(row)
+    assert error.kind == "missing_image"
+    assert not error.retryable
+
+
+def test_the_image_struct_of_hugging_face_datasets_is_read() -> None:
+    assert decode({"bytes": encoded(PLAIN), "path": "a.png"}).size == (20, 10)
+
+
+def test_a_uri_is_fetched_where_the_row_has_no_bytes() -> None:
+    store = {"s3://bucket/a.png": encoded(PLAIN)}
+    image = decode_image({"image": None, "uri": "s3://bucket/a.png"}, LIMITS, store.__getitem__)
+    assert isinstance(image, Image.Image)
+    assert image.getpixel((0, 0)) == ORANGE
+
+
+def test_a_uri_is_not_fetched_where_the_row_has_bytes() -> None:
+    image = decode_image({"image": encoded(PLAIN), "uri": "s3://bucket/a.png"}, LIMITS, no_fetch)
+    assert isinstance(image, Image.Image)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (FileNotFoundError("gone"), "missing_image"),
+        (PermissionError("denied"), "unreadable_uri"),
+        (TimeoutError("slow"), "unreadable_uri"),
+        (ValueError("Protocol not known: foo"), "unreadable_uri"),
+    ],
+)
+def test_a_uri_that_cannot_be_read_is_named_and_may_be_retried(raised: Exception, kind: str) -> None:
+    def fetch(uri: str) -> bytes:
+        raise raised
+
+    error = refusal({"uri": "s3://bucket/a.png"}, fetch=fetch)
+    assert (error.kind, error.retryable) == (kind, True)
+    assert "s3://bucket/a.png" in error.message
+
+
+def test_fetched_bytes_obey_the_limits_too() -> None:
+    assert refusal({"uri": "x"}, fetch=lambda uri: png_of_declared_size(9_000, 9_000)).kind == "image_too_large"
+    assert refusal({"uri": "x"}, fetch=lambda uri: b"nonsense").kind == "corrupt_image"
+
+
+def test_a_given_image_id_is_kept_and_integers_become_text() -> None:
+    given = identify({"image_id": "cat-7", "prompt_id": "p", "image": b"x"}, "gen")
+    integers = identify({"image_id": 0, "prompt_id": 12, "image": b"x"}, "gen")
+    assert given._asdict() == {"image_id": "cat-7", "prompt_id": "p", "generator": "gen"}
+    assert (integers.image_id, integers.prompt_id) == ("0", "12")
+
+
+def test_an_absent_image_id_is_a_hash_of_generator_prompt_and_content() -> None:
+    record = {"prompt_id": "p", "image": b"content"}
+    image_id = identify(record, "gen").image_id
+    assert image_id == "52f58153f2cb575d", "changing how ids are made breaks every join with stored tables"
+    as_struct = {"prompt_id": "p", "image": {"bytes": b"content", "path": "elsewhere.png"}, "image_id": None}
+    assert identify(as_struct, "gen").image_id == image_id
+    others = [
+        identify(record, "other").image_id,
+        identify({**record, "prompt_id": "q"}, "gen").image_id,
+        identify({**record, "image": b"other"}, "gen").image_id,
+        identify({"prompt_id": "p", "uri": "s3://b/1.png"}, "gen").image_id,
+        identify({"prompt_id": "p", "uri": "s3://b/2.png"}, "gen").image_id,
+    ]
+    assert len({image_id, *others}) == 6
+
+
+def mean_colour(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(image).mean(axis=(0, 1)))
+
+
+def test_bad_rows_cost_only_themselves_and_keep_their_places() -> None:
+    good = [encoded(Image.new("RGB", (4, 4), (grey, grey, grey))) for grey in (10, 20, 30)]
+    contents = [good[0], b"broken", good[1], None, png_of_declared_size(60_000, 60_000), good[2], good[2]]
+    prompt_ids = ["a", "a", "b", "b", "c", "c", None]
+    prepared = prepare_images(
+        image_table(contents, prompt_ids), "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch
+    )
+    assert [row.image_id for row in prepared.rows] == [f"i{number}" for number in range(7)]
+    assert [row.prompt_id for row in prepared.rows] == prompt_ids
+    assert [error and error.kind for error in prepared.errors] == [
+        None, "corrupt_image", None, "missing_image", "image_too_large", None, "missing_prompt_id",
+    ]  # fmt: skip
+    assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 30]
+
+
+def test_a_row_without_prompt_id_is_not_even_fetched() -> None:
+    table = pa.table({"prompt_id": pa.array([None], pa.string()), "uri": ["s3://bucket/a.png"]})
+    prepared = prepare_images(table, "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch)
+    assert [error and error.kind for error in prepared.errors] == ["missing_prompt_id"]
+    assert prepared.rows[0].image_id is not None
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), OSError("no"), MemoryError(), OverflowError("too large")])
+def test_an_image_that_cannot_be_preprocessed_costs_only_itself(raised: Exception) -> None:
+    def preprocess(image: Image.Image) -> torch.Tensor:
+        if image.width == 5:
+            raise raised
+        return mean_colour(image)
+
+    contents = [encoded(picture(0, width=width)) for width in (4, 5, 6)]
+    prepared = prepare_images(
+        image_table(contents, ["a"] * 3), "gen", preprocess=preprocess, limits=LIMITS, fetch=no_fetch
+    )
+    assert [error is None for error in prepared.errors] == [True, False, True]
+    assert len(prepared.pixels) == 2
+
+
+@contextmanager
+def memory_left(size: int) -> Iterator[None]:
+    """Lets this process have only `size` more bytes of address space."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("backend", ["likelihood", "similarity"])
+def test_a_sliver_that_preprocessing_would_blow_up_costs_only_itself(
+    backend: str, likelihood: ClipFlanT5Likelihood, similarity: ClipSimilarity
+) -> None:
+    """A 2,000,000 x 1 image is 2 megapixels; its padded square is 4 terapixels, and so is its resized shorter edge."""
+    preprocess = likelihood.preprocess if backend == "likelihood" else similarity.preprocess
+    contents = [encoded(picture(0)), encoded(Image.new("L", (2_000_000, 1))), encoded(picture(1))]
+    with memory_left(1_000_000_000):
+        prepared = prepare_images(
+            image_table(contents, ["a"] * 3), "gen", preprocess=preprocess, limits=ImageLimits(), fetch=no_fetch
+        )
+    assert [error and error.kind for error in prepared.errors] == [None, "image_too_large", None]
+
+
+def test_an_empty_shard_prepares_to_nothing() -> None:
+    prepared = prepare_images(image_table([], []), "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch)
+    assert prepared == ([], [], [])

@@ -1,0 +1,64 @@
+"""Every prompt gets one question with its text in it word for word, or an error row."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from operators.metrics.vqascore import VqaScoreConfig
+from operators.questions import ask
+
+METRIC = VqaScoreConfig()
+
+
+def prompt_table(texts: Sequence[str | None]) -> pa.Table:
+    records = [{"prompt_id": f"p{number}", "text": text} for number, text in enumerate(texts)]
+    return rows.table(records, rows.PROMPTS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a red circle",
+        'a sign that says "STOP"',
+        "curly {braces} and {0} and {} and {{}}",
+        "100% %s \\n $1 <image> </s>",
+        "ein grüner Kreis 🟢",
+        " spaces around ",
+        "two\nlines",
+    ],
+)
+def test_the_prompt_stands_in_the_question_word_for_word(text: str) -> None:
+    (question,) = ask(prompt_table([text]), METRIC).to_pylist()
+    assert question["text"] == 'Does this figure show "' + text + '"? Please answer yes or no.'
+    assert question["choices"] == ["Yes"]
+    assert question["error"] is None
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\n\t", None])
+def test_a_prompt_without_text_is_an_error_row(text: str | None) -> None:
+    (question,) = ask(prompt_table([text]), METRIC).to_pylist()
+    assert question["error"]["kind"] == "empty_prompt"
+    assert not question["error"]["retryable"]
+    assert question["text"] is None
+    assert question["choices"] is None
+    assert question["prompt_id"] == "p0"
+
+
+def test_there_is_one_row_per_prompt_in_order_and_a_bad_one_costs_only_itself() -> None:
+    questions = ask(prompt_table(["one", "", "three", "one"]), METRIC)
+    assert questions.schema == rows.QUESTIONS
+    assert questions["prompt_id"].to_pylist() == ["p0", "p1", "p2", "p3"]
+    assert [error is None for error in questions["error"].to_pylist()] == [True, False, True, True]
+
+
+def test_no_prompts_give_an_empty_table_of_the_same_schema() -> None:
+    questions = ask(prompt_table([]), METRIC)
+    assert (questions.num_rows, questions.schema) == (0, rows.QUESTIONS)
+
+
+def test_the_template_and_the_answer_are_the_metrics() -> None:
+    metric = VqaScoreConfig(template="Question: Is it {}?", answer="yes")
+    (question,) = ask(prompt_table(["a {} star"]), metric).to_pylist()
+    assert (question["text"], question["choices"]) == ("Question: Is it a {} star?", ["yes"])

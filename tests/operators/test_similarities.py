@@ -1,0 +1,209 @@
+"""Every image gets the cosine with its prompt's text, or keeps its place with its error."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+from operators import rows, similarities
+from operators.images import ImageLimits
+from operators.metrics.clipscore import ClipScoreConfig
+from operators.models.calls import SimilarityModel, TextFeatures
+from operators.models.clip import ClipSimilarity
+from operators.similarities import SimilarityOperator
+from tests.operators.tiny import CONTEXT, encoded, image_table, no_fetch, picture
+
+FITTING = " ".join(["star"] * (CONTEXT - 2))
+"""A text that fills the context with its first and last token."""
+PROMPTS = {"p0": "a red circle", "p1": "two blue star", "p2": FITTING, "p3": FITTING + " left"}
+PICTURES = [encoded(picture(number)) for number in range(6)]
+PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1"]
+COSINE = {"clipscore": ClipScoreConfig()}
+
+
+class CountingModel:
+    """A real model that keeps the texts and counts the images it is given, and fails on some of them when told to."""
+
+    def __init__(self, model: SimilarityModel) -> None:
+        self.model = model
+        self.images = 0
+        self.texts: list[str] = []
+        self.failing: set[str] = set()
+
+    def preprocess(self, image: Image.Image) -> torch.Tensor:
+        return self.model.preprocess(image)
+
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        self.images += len(pixels)
+        return self.model.encode(pixels)
+
+    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
+        if self.failing & set(texts):
+            raise RuntimeError("CUDA out of memory")
+        self.texts += texts
+        return self.model.encode_texts(texts)
+
+
+class ScriptedModel:
+    """Sees every image as (1, 0) and every text as it is told."""
+
+    def __init__(self, text: Sequence[float]) -> None:
+        self.text = torch.tensor(text)
+
+    def preprocess(self, image: Image.Image) -> torch.Tensor:
+        return torch.tensor([float(image.width)])
+
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        if any(pixel.item() == 13 for pixel in pixels):
+            raise ValueError("thirteen")
+        return [torch.tensor([1.0, 0.0]) for _ in pixels]
+
+    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
+        return TextFeatures(self.text.repeat(len(texts), 1), [False] * len(texts))
+
+
+def operator_of(model: SimilarityModel, *, image_batch: int = 100) -> SimilarityOperator:
+    return SimilarityOperator(model, image_batch=image_batch, limits=ImageLimits(), fetch=no_fetch)
+
+
+def compare(
+    operator: SimilarityOperator,
+    images: pa.Table,
+    prompts: Mapping[str, str] = PROMPTS,
+    metrics: Mapping[str, ClipScoreConfig] = COSINE,
+) -> dict[str, pa.Table]:
+    return operator.compare(operator.prepare(images, "gen"), prompts, metrics)
+
+
+def error_kinds(table: pa.Table) -> list[str | None]:
+    return [error and error["kind"] for error in table["error"].to_pylist()]
+
+
+def cosine_by_hand(model: ClipSimilarity, seed: int, text: str) -> float:
+    """The cosine of the transformers model's own embeddings, unbatched, in float64."""
+    pixels = model.preprocess(picture(seed))[None]
+    tokens = model.tokenizer([text], truncation=True, max_length=CONTEXT, return_tensors="pt")
+    with torch.inference_mode():
+        image = model.model.get_image_features(pixel_values=pixels).pooler_output[0].double().numpy()
+        words = model.model.get_text_features(input_ids=tokens.input_ids).pooler_output[0].double().numpy()
+    return float(image @ words / np.linalg.norm(image) / np.linalg.norm(words))
+
+
+@pytest.mark.parametrize("image_batch", [1, 4, 100])
+def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilarity, image_batch: int) -> None:
+    operator = operator_of(similarity, image_batch=image_batch)
+    table = compare(operator, image_table(PICTURES, PROMPT_IDS))["clipscore"]
+    expected = [cosine_by_hand(similarity, seed, PROMPTS[name]) for seed, name in enumerate(PROMPT_IDS)]
+    assert np.ptp(expected) > 0.1, "the pairs must differ for this to say something"
+    assert table["similarity"].to_pylist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_prefix_of_the_variant_is_embedded_with_the_text(similarity: ClipSimilarity) -> None:
+    metrics = {"original": ClipScoreConfig(variant="original"), "torchmetrics": ClipScoreConfig(variant="torchmetrics")}
+    tables = compare(operator_of(similarity), image_table(PICTURES[:1], ["p0"]), metrics=metrics)
+    with_prefix = cosine_by_hand(similarity, 0, "A photo depicts a red circle")
+    without = cosine_by_hand(similarity, 0, "a red circle")
+    assert abs(with_prefix - without) > 0.01
+    assert tables["original"]["similarity"].to_pylist() == pytest.approx([with_prefix], abs=1e-5)
+    assert tables["torchmetrics"]["similarity"].to_pylist() == pytest.approx([without], abs=1e-5)
+
+
+def test_a_text_beyond_the_context_is_cut_and_reported(similarity: ClipSimilarity) -> None:
+    table = compare(operator_of(similarity), image_table([PICTURES[0]] * 4, ["p0", "p1", "p2", "p3"]))["clipscore"]
+    assert table["truncated"].to_pylist() == [False, False, False, True]
+    _, _, fitting, cut = table["similarity"].to_pylist()
+    assert cut == pytest.approx(fitting, abs=1e-6), "what was cut off is the one word the texts differ in"
+
+
+def test_a_text_that_fits_only_without_the_prefix_is_truncated_with_it(similarity: ClipSimilarity) -> None:
+    metrics = {"cosine": ClipScoreConfig(), "original": ClipScoreConfig(variant="original")}
+    tables = compare(operator_of(similarity), image_table(PICTURES[:1], ["p2"]), metrics=metrics)
+    assert [tables[name]["truncated"].to_pylist() for name in metrics] == [[False], [True]]
+
+
+def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSimilarity) -> None:
+    model = CountingModel(similarity)
+    operator = operator_of(model)
+    metrics = {variant: ClipScoreConfig(variant=variant) for variant in ("cosine", "torchmetrics", "original")}
+    first = compare(operator, image_table(PICTURES, PROMPT_IDS), metrics=metrics)
+    second = compare(operator, image_table(PICTURES[:3], ["p1", "p1", "p0"]), metrics=metrics)
+    texts = list(PROMPTS.values())
+    assert sorted(model.texts) == sorted(texts + ["A photo depicts " + text for text in texts])
+    assert model.images == 6 + 3
+    assert second["cosine"]["similarity"][2] != first["cosine"]["similarity"][0], "another image, the same text"
+    remembered = second["cosine"]["similarity"][1].as_py()
+    assert remembered == pytest.approx(cosine_by_hand(similarity, 1, PROMPTS["p1"]), abs=1e-5)
+
+
+def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = [image_table(PICTURES[:2], ["p0", "p1"]), image_table(PICTURES[2:4], ["p2", "p3"])] * 2
+    remembering = operator_of(similarity)
+    expected = [compare(remembering, shard)["clipscore"] for shard in shards]
+    monkeypatch.setattr(similarities, "REMEMBERED_TEXTS", 1)
+    model = CountingModel(similarity)
+    forgetting = operator_of(model)
+    assert [compare(forgetting, shard)["clipscore"] for shard in shards] == expected
+    assert len(model.texts) == 8
+    assert len(forgetting.texts) == 2
+
+
+def test_a_text_that_failed_is_tried_again_with_the_next_shard(similarity: ClipSimilarity) -> None:
+    model = CountingModel(similarity)
+    operator = operator_of(model)
+    images = image_table(PICTURES[:2], ["p0", "p1"])
+    model.failing = {PROMPTS["p0"]}
+    failed = compare(operator, images)["clipscore"]
+    assert error_kinds(failed) == ["model_failed", None]
+    assert failed["error"][0]["retryable"].as_py()
+    model.failing = set()
+    assert error_kinds(compare(operator, images)["clipscore"]) == [None, None]
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_prompt_is_an_error_for_every_variant_even_one_with_a_prefix(text: str) -> None:
+    metrics = {variant: ClipScoreConfig(variant=variant) for variant in ("cosine", "original")}
+    tables = compare(
+        operator_of(ScriptedModel([1.0, 0.0])), image_table(PICTURES[:2], ["p", "q"]), {"p": text, "q": "a"}, metrics
+    )
+    for table in tables.values():
+        assert error_kinds(table) == ["empty_prompt", None]
+        assert table["similarity"].to_pylist() == [None, 1.0]
+
+
+def test_an_unknown_prompt_says_which() -> None:
+    table = compare(operator_of(ScriptedModel([1.0, 0.0])), image_table(PICTURES[:2], ["p99", "p0"]))["clipscore"]
+    assert error_kinds(table) == ["unknown_prompt", None]
+    assert "'p99'" in table["error"][0]["message"].as_py()
+
+
+@pytest.mark.parametrize("image_batch", [1, 2, 100])
+def test_bad_images_cost_only_themselves_and_keep_their_places(image_batch: int) -> None:
+    wide = [encoded(picture(0, width=width)) for width in (10, 13, 11)]
+    images = image_table([b"broken", wide[0], None, wide[1], wide[2], wide[2]], ["p0"] * 5 + [None])
+    table = compare(operator_of(ScriptedModel([0.6, 0.8]), image_batch=image_batch), images)["clipscore"]
+    assert table["image_id"].to_pylist() == [f"i{number}" for number in range(6)]
+    assert error_kinds(table) == ["corrupt_image", None, "missing_image", "model_failed", None, "missing_prompt_id"]
+    assert [number and round(number, 6) for number in table["similarity"].to_pylist()] == [
+        None, 0.6, None, None, 0.6, None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_cosine_that_is_no_number_is_an_error_and_never_stored(number: float) -> None:
+    table = compare(operator_of(ScriptedModel([number, 0.0])), image_table(PICTURES[:1], ["p0"]))["clipscore"]
+    assert error_kinds(table) == ["not_finite"]
+    assert table["similarity"].to_pylist() == [None]
+
+
+def test_the_table_has_exactly_the_similarities_schema() -> None:
+    operator = operator_of(ScriptedModel([1.0, 0.0]))
+    full = compare(operator, image_table(PICTURES[:1], ["p0"]))["clipscore"]
+    empty = compare(operator, image_table([], []))["clipscore"]
+    assert full.schema == empty.schema == rows.SIMILARITIES
+    assert empty.num_rows == 0
+    expected: dict[str, Any] = {"image_id": "i0", "prompt_id": "p0", "generator": "gen"}
+    assert full.to_pylist() == [{**expected, "similarity": 1.0, "truncated": False, "error": None}]

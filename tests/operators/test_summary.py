@@ -1,0 +1,135 @@
+"""The summary averages what was scored, counts what was not, and never takes a null for a zero."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from operators.errors import RowError
+from operators.summary import summarise
+
+SKILLS = {"p0": ["colour", "count"], "p1": ["colour"], "p2": []}
+FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
+
+
+def scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table:
+    """Scores as (generator, metric, prompt_id, score)."""
+    return rows.table(
+        [
+            {
+                "image_id": f"i{number}",
+                "generator": generator,
+                "metric": metric,
+                "prompt_id": prompt_id,
+                "score": score,
+                "error": FAILED if score is None else None,
+            }
+            for number, (generator, metric, prompt_id, score) in enumerate(scored)
+        ],
+        rows.SCORES,
+    )
+
+
+def summary_rows(
+    scores: pa.Table, skills: Mapping[str, Sequence[str]] = SKILLS
+) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Summary rows by (generator, metric, skill)."""
+    return {(row["generator"], row["metric"], row["skill"]): row for row in summarise(scores, skills).to_pylist()}
+
+
+def test_mean_standard_error_and_counts_are_those_of_the_scores() -> None:
+    numbers = [0.1, 0.4, 0.4, 0.9]
+    scores = scores_table(*[("gen", "m", f"p{number % 3}", score) for number, score in enumerate(numbers)])
+    row = summary_rows(scores)["gen", "m", "overall"]
+    assert row["mean"] == pytest.approx(statistics.fmean(numbers))
+    assert row["sem"] == pytest.approx(statistics.stdev(numbers) / math.sqrt(4))
+    assert (row["n"], row["n_null"], row["coverage"]) == (4, 0, 1.0)
+
+
+def test_a_null_is_outside_the_mean_and_inside_the_coverage() -> None:
+    scores = scores_table(("gen", "m", "p0", 0.8), ("gen", "m", "p1", None), ("gen", "m", "p2", 0.6),
+                          ("gen", "m", None, None))  # fmt: skip
+    row = summary_rows(scores)["gen", "m", "overall"]
+    assert row["mean"] == pytest.approx(0.7)
+    assert (row["n"], row["n_null"], row["coverage"]) == (2, 2, 0.5)
+
+
+def test_a_true_zero_counts() -> None:
+    row = summary_rows(scores_table(("gen", "m", "p0", 0.0), ("gen", "m", "p1", 1.0)))["gen", "m", "overall"]
+    assert (row["mean"], row["n"]) == (0.5, 2)
+
+
+def test_one_score_has_a_mean_and_no_standard_error() -> None:
+    row = summary_rows(scores_table(("gen", "m", "p2", 0.3)))["gen", "m", "overall"]
+    assert (row["mean"], row["sem"], row["n"]) == (0.3, None, 1)
+
+
+def test_a_generator_of_which_nothing_was_scored_has_no_mean_and_no_coverage_and_is_listed() -> None:
+    scores = scores_table(("bad", "m", "p0", None), ("bad", "m", "p1", None), ("good", "m", "p0", 0.2))
+    row = summary_rows(scores)["bad", "m", "overall"]
+    assert (row["mean"], row["sem"]) == (None, None)
+    assert (row["n"], row["n_null"], row["coverage"]) == (0, 2, 0.0)
+
+
+def test_every_skill_averages_its_own_prompts_and_overall_all_of_them() -> None:
+    scores = scores_table(("gen", "m", "p0", 0.1), ("gen", "m", "p1", 0.5), ("gen", "m", "p2", 0.9))
+    summary = summary_rows(scores)
+    assert {skill: (row["mean"], row["n"]) for (_, _, skill), row in summary.items()} == {
+        "overall": (pytest.approx(0.5), 3),
+        "colour": (pytest.approx(0.3), 2),
+        "count": (pytest.approx(0.1), 1),
+    }
+
+
+def test_a_prompt_without_skills_or_unknown_counts_overall_alone() -> None:
+    scores = scores_table(("gen", "m", "p2", 0.4), ("gen", "m", "p99", 0.6), ("gen", "m", None, None))
+    ((key, row),) = summary_rows(scores).items()
+    assert key == ("gen", "m", "overall")
+    assert (row["n"], row["n_null"]) == (2, 1)
+
+
+@pytest.mark.parametrize("named", [["colour", "colour"], ["colour", "overall"]])
+def test_a_score_counts_once_under_each_name_however_often_its_prompt_names_it(named: list[str]) -> None:
+    scores = scores_table(("gen", "m", "p0", 1.0), ("gen", "m", "p1", 0.0))
+    summary = summary_rows(scores, {"p0": named, "p1": ["colour"]})
+    for skill in ("colour", "overall"):
+        row = summary["gen", "m", skill]
+        assert (row["mean"], row["n"]) == (0.5, 2)
+
+
+def test_metrics_are_apart() -> None:
+    scores = scores_table(("gen", "a", "p2", 0.2), ("gen", "b", "p2", 30.0))
+    summary = summary_rows(scores)
+    assert [summary["gen", metric, "overall"]["mean"] for metric in ("a", "b")] == [0.2, 30.0]
+
+
+def test_the_best_mean_comes_first_within_a_metric_and_what_has_none_last() -> None:
+    scores = scores_table(
+        ("low", "b", "p1", 0.1), ("high", "b", "p1", 0.9), ("none", "b", "p1", None), ("tied", "b", "p1", 0.1),
+        ("low", "a", "p2", 0.8), ("high", "a", "p2", 0.7),
+    )  # fmt: skip
+    summary = summarise(scores, SKILLS).to_pylist()
+    assert [(row["metric"], row["skill"], row["generator"]) for row in summary] == [
+        ("a", "overall", "low"),
+        ("a", "overall", "high"),
+        ("b", "overall", "high"),
+        ("b", "overall", "low"),
+        ("b", "overall", "tied"),
+        ("b", "overall", "none"),
+        ("b", "colour", "high"),
+        ("b", "colour", "low"),
+        ("b", "colour", "tied"),
+        ("b", "colour", "none"),
+    ]
+
+
+def test_the_table_has_exactly_the_summary_schema_even_of_nothing() -> None:
+    full = summarise(scores_table(("gen", "m", "p0", 0.5)), SKILLS)
+    nulls = summarise(scores_table(("gen", "m", "p0", None)), SKILLS)
+    empty = summarise(rows.SCORES.empty_table(), SKILLS)
+    assert full.schema == nulls.schema == empty.schema == rows.SUMMARY
+    assert empty.num_rows == 0

@@ -1,0 +1,295 @@
+"""The batched CLIP-FlanT5 agrees with a plain one: METRICS.md followed word by word, one pair at a time."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoTokenizer, CLIPVisionConfig, CLIPVisionModel, T5Config
+from transformers import T5ForConditionalGeneration as T5
+
+from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
+from operators.models.calls import Question
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
+from operators.models.loading import load_likelihood
+from tests.operators import tiny
+
+SYSTEM_MESSAGE = (
+    "A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user's questions."
+)
+TEXTS = ("a red circle", "star", "two blue star left of a green square , three red circle above the square", "unheard")
+PICTURES = [
+    tiny.picture(0),
+    tiny.picture(1, width=64, height=40),
+    tiny.picture(2, width=33, height=90),
+    tiny.picture(3, width=7, height=7),
+]
+PAIRS = [(image, text) for image in range(len(PICTURES)) for text in TEXTS]
+CHOICES = ("Yes", "No", "maybe not a circle")
+
+
+class PlainClipFlanT5:
+    """The released method with nothing shared, batched or left out; it shares no code with the one under test."""
+
+    def __init__(self, checkpoint: Path, tower: Path) -> None:
+        weights = load_file(checkpoint / "model.safetensors")
+        fields = json.loads((checkpoint / "config.json").read_text())
+        self.tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+        self.tower = self.read_tower(weights, tower)
+        width, hidden = fields["d_model"], fields["mm_hidden_size"]
+        self.projector = nn.Sequential(nn.Linear(hidden, width), nn.GELU(), nn.Linear(width, width))
+        self.projector.load_state_dict(
+            {name[13:]: tensor for name, tensor in weights.items() if name.startswith("mm_projector.")}
+        )
+        self.language = T5(T5Config(**tiny.T5_FIELDS)).eval()
+        self.language.lm_head.weight = nn.Parameter(weights["lm_head.weight"])  # a matrix of its own, unlike T5's
+        own = {name: tensor for name, tensor in weights.items() if name in self.language.state_dict()}
+        self.language.load_state_dict(own, strict=False)
+        assert torch.equal(self.language.encoder.embed_tokens.weight, weights["shared.weight"])
+        assert torch.equal(self.language.lm_head.weight, weights["lm_head.weight"])
+
+    def read_tower(self, weights: dict[str, torch.Tensor], tower: Path) -> CLIPVisionModel:
+        saved = {name.removeprefix(tiny.TOWER_PREFIX): tensor for name, tensor in weights.items()
+                 if name.startswith(tiny.TOWER_PREFIX)}  # fmt: skip
+        if not saved:
+            return CLIPVisionModel.from_pretrained(tower).eval()
+        model = CLIPVisionModel(CLIPVisionConfig(**tiny.VISION_FIELDS)).eval()
+        model.load_state_dict(saved)
+        return model
+
+    def pixels(self, image: Image.Image) -> torch.Tensor:
+        """Padded to a square with CLIP's mean colour, resized with bicubic, scaled, normalised: (1, 3, side, side)."""
+        side = max(image.size)
+        square = np.empty((side, side, 3), dtype=np.uint8)
+        square[:] = [int(255 * mean) for mean in tiny.IMAGE_MEAN]
+        left, top = (side - image.width) // 2, (side - image.height) // 2
+        square[top : top + image.height, left : left + image.width] = np.asarray(image)
+        resized = Image.fromarray(square).resize((tiny.SIDE, tiny.SIDE), Image.Resampling.BICUBIC)
+        normalised = (np.asarray(resized) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
+        return torch.from_numpy(normalised.transpose(2, 0, 1)[None]).float()
+
+    def inputs(self, image: Image.Image, question: str) -> torch.Tensor:
+        """The encoder's input embeddings (1, tokens, width), each chunk of text with its own end of sequence."""
+        before, after = f"{SYSTEM_MESSAGE} USER: <image>\n{question} ASSISTANT: ".split("<image>")
+        hidden = self.tower(pixel_values=self.pixels(image), output_hidden_states=True).hidden_states
+        assert len(hidden) == tiny.VISION_FIELDS["num_hidden_layers"] + 1, "all layers are run"
+        chunks = [self.language.shared(torch.tensor([self.tokenizer(chunk).input_ids])) for chunk in (before, after)]
+        return torch.cat([chunks[0], self.projector(hidden[-2][:, 1:]), chunks[1]], dim=1)
+
+    @torch.inference_mode()
+    def score(self, image: Image.Image, question: str, answer: str) -> float:
+        """exp(-mean cross-entropy over the answer's tokens and its end of sequence)."""
+        labels = torch.tensor([self.tokenizer(answer).input_ids])
+        loss = self.language(inputs_embeds=self.inputs(image, question), labels=labels).loss
+        return math.exp(-loss.item())
+
+    def yes_scores(self) -> list[float]:
+        """The score of "Yes" for every pair."""
+        return [self.score(PICTURES[image], VqaScoreConfig().question(text), "Yes") for image, text in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoints: Path) -> PlainClipFlanT5:
+    return PlainClipFlanT5(checkpoints / "flant5", checkpoints / "clip")
+
+
+@pytest.fixture(scope="module")
+def plain_scores(plain: PlainClipFlanT5) -> list[float]:
+    return plain.yes_scores()
+
+
+def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
+    config = ModelConfig(family="clip_flant5", checkpoint=str(folder), **options)
+    return load_likelihood(resolve_model(config, on_gpu=False))
+
+
+def likelihoods(model: ClipFlanT5Likelihood, choices: Sequence[str] = ("Yes",)) -> list[list[list[float]]]:
+    """Log-probabilities of the choices for every pair, by one call each of `encode` and `likelihood`."""
+    features = model.encode([model.preprocess(image) for image in PICTURES])
+    asked = [Question(image, VqaScoreConfig().question(text), tuple(choices)) for image, text in PAIRS]
+    return model.likelihood(features, asked)
+
+
+def mean_scores(model: ClipFlanT5Likelihood) -> list[float]:
+    return [reduce_answer(choices[0], "mean") for choices in likelihoods(model)]
+
+
+def logprobs(answered: list[list[list[float]]]) -> list[float]:
+    return [number for question in answered for choice in question for number in choice]
+
+
+def test_the_scores_tell_images_and_questions_apart(plain_scores: list[float]) -> None:
+    assert len({round(score, 6) for score in plain_scores}) == len(PAIRS), "or agreeing on them would say little"
+    assert min(plain_scores) > 1e-3
+
+
+@pytest.mark.parametrize("pair_batch", [1, 7, 64])
+def test_the_mean_reduction_is_the_plain_score_whatever_the_batch(
+    checkpoints: Path, plain_scores: list[float], pair_batch: int
+) -> None:
+    model = load(checkpoints / "flant5", pair_batch=pair_batch)
+    assert mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
+
+
+def test_several_choices_are_what_each_is_alone(likelihood: ClipFlanT5Likelihood, plain: PlainClipFlanT5) -> None:
+    answered = likelihoods(likelihood, CHOICES)
+    for (image, text), choices in zip(PAIRS, answered, strict=True):
+        for choice, given in zip(CHOICES, choices, strict=True):
+            assert len(given) == len(choice.split()) + 1, "every word and the end of sequence"
+            expected = plain.score(PICTURES[image], VqaScoreConfig().question(text), choice)
+            assert reduce_answer(given, "mean") == pytest.approx(expected, abs=0, rel=1e-5)
+
+
+@pytest.mark.parametrize("pair_batch", [1, 7])
+def test_padding_of_questions_and_of_choices_changes_no_log_probability(
+    checkpoints: Path, likelihood: ClipFlanT5Likelihood, pair_batch: int
+) -> None:
+    batched = logprobs(likelihoods(load(checkpoints / "flant5", pair_batch=pair_batch), CHOICES))
+    assert batched == pytest.approx(logprobs(likelihoods(likelihood, CHOICES)), abs=1e-5)
+
+
+def test_questions_with_different_numbers_of_choices_keep_theirs(likelihood: ClipFlanT5Likelihood) -> None:
+    features = likelihood.encode([likelihood.preprocess(image) for image in PICTURES])
+    asked = [
+        Question(0, "star ?", ("Yes", "No")),
+        Question(2, "a red circle left of a blue square ?", ("two",)),
+        Question(1, "red ?", CHOICES),
+        Question(0, "two ?", ("No",)),
+    ]
+    together = likelihood.likelihood(features, asked)
+    assert [len(choices) for choices in together] == [2, 1, 3, 1]
+    alone = [likelihood.likelihood(features, [question])[0] for question in asked]
+    assert logprobs(together) == pytest.approx(logprobs(alone), abs=1e-5)
+
+
+def test_no_questions_have_no_answers(likelihood: ClipFlanT5Likelihood) -> None:
+    assert likelihood.likelihood([], []) == []
+
+
+def test_a_token_is_weighed_against_the_full_vocabulary(likelihood: ClipFlanT5Likelihood) -> None:
+    """Over all words of the vocabulary as one-token answers the probabilities add up to one, less the special four."""
+    words = tuple(word for word in tiny.VOCABULARY if word not in tiny.SPECIAL)
+    features = likelihood.encode([likelihood.preprocess(PICTURES[0])])
+    (choices,) = likelihood.likelihood(features, [Question(0, "a circle ?", words)])
+    total = math.fsum(math.exp(choice[0]) for choice in choices)
+    assert 0.8 < total < 1.0
+    specials = 1 - total
+    assert specials == pytest.approx(special_mass(likelihood, features[0], "a circle ?"), abs=1e-4)
+
+
+@torch.inference_mode()
+def special_mass(model: ClipFlanT5Likelihood, feature: torch.Tensor, question: str) -> float:
+    """The first answer token's probability of being special, from the network's logits."""
+    after = torch.tensor([model.tokenizer(f"\n{question} ASSISTANT: ").input_ids])
+    encoded = model.model.encode_questions(feature[None], model.before, after)
+    logits = model.model.decode(encoded, torch.tensor([[tiny.VOCABULARY["Yes"]]]))[0, 0]
+    return float(logits.softmax(-1)[[tiny.VOCABULARY[token] for token in tiny.SPECIAL]].sum())
+
+
+def test_the_tower_beside_the_checkpoint_gives_the_plain_score_too(checkpoints: Path, tmp_path: Path) -> None:
+    weights = tiny.without_tower(tiny.flant5_weights())
+    tower = str((checkpoints / "clip").resolve())
+    folder = tiny.save_flant5(tmp_path / "flant5", weights, tower_name=tower)
+    plain = PlainClipFlanT5(folder, checkpoints / "clip")
+    assert mean_scores(load(folder)) == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
+
+
+@pytest.mark.parametrize("select_layer", [-1, -3])
+def test_the_selected_layer_is_the_checkpoints(checkpoints: Path, tmp_path: Path, select_layer: int) -> None:
+    tower = str((checkpoints / "clip").resolve())
+    folder = tiny.save_flant5(tmp_path / "flant5", tiny.flant5_weights(), tower_name=tower)
+    tiny.edit_json(folder / "config.json", mm_vision_select_layer=select_layer)
+    model, plain = load(folder), PlainClipFlanT5(folder, checkpoints / "clip")
+    (features,) = model.encode([model.preprocess(PICTURES[1])])
+    with torch.inference_mode():
+        hidden = plain.tower(pixel_values=plain.pixels(PICTURES[1]), output_hidden_states=True).hidden_states
+        expected = plain.projector(hidden[select_layer][0, 1:])
+    torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_image_is_its_patches_without_the_class_token(
+    likelihood: ClipFlanT5Likelihood, plain: PlainClipFlanT5
+) -> None:
+    features = likelihood.encode([likelihood.preprocess(image) for image in PICTURES])
+    assert {tuple(feature.shape) for feature in features} == {(tiny.PATCHES, tiny.T5_FIELDS["d_model"])}
+    with torch.inference_mode():
+        for image, feature in zip(PICTURES, features, strict=True):
+            hidden = plain.tower(pixel_values=plain.pixels(image), output_hidden_states=True).hidden_states
+            torch.testing.assert_close(feature, plain.projector(hidden[-2][0, 1:]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("image", PICTURES, ids=lambda image: f"{image.width}x{image.height}")
+def test_an_image_is_padded_and_processed_as_by_hand(
+    likelihood: ClipFlanT5Likelihood, plain: PlainClipFlanT5, image: Image.Image
+) -> None:
+    torch.testing.assert_close(likelihood.preprocess(image), plain.pixels(image)[0], atol=1e-5, rtol=1e-5)
+
+
+def test_the_output_matrix_is_the_checkpoints_own_and_not_the_embedding(
+    checkpoints: Path, tmp_path: Path, plain_scores: list[float]
+) -> None:
+    tower = str((checkpoints / "clip").resolve())
+    weights = tiny.flant5_weights()
+    assert not torch.equal(weights["lm_head.weight"], weights["shared.weight"])
+    tied = weights | {"lm_head.weight": weights["shared.weight"].clone()}
+    scores = mean_scores(load(tiny.save_flant5(tmp_path / "tied", tied, tower_name=tower)))
+    plain = PlainClipFlanT5(tmp_path / "tied", checkpoints / "clip")
+    assert scores == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
+    assert max(abs(one - other) for one, other in zip(scores, plain_scores, strict=True)) > 0.01
+
+
+def test_a_network_built_here_is_the_same_after_saving_and_loading(checkpoints: Path, tmp_path: Path) -> None:
+    torch.manual_seed(9)
+    network = ClipFlanT5(T5Config(**tiny.T5_FIELDS), CLIPVisionConfig(**tiny.VISION_FIELDS)).eval()
+    with torch.no_grad():
+        network.language_model.lm_head.weight.normal_(std=0.4)
+    folder = tmp_path / "saved"
+    save_clip_flant5(network, folder, tower_name=str(checkpoints / "clip"))
+    tiny.save_tokenizer(folder, template="$A </s>")
+    loaded = load(folder)
+    in_memory = ClipFlanT5Likelihood(network, loaded.tokenizer, loaded.transform, pair_batch=64)
+    assert likelihoods(loaded, CHOICES) == likelihoods(in_memory, CHOICES)
+    plain = PlainClipFlanT5(folder, checkpoints / "clip")
+    assert mean_scores(loaded) == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
+
+
+def test_a_saved_network_has_the_released_layout(tmp_path: Path) -> None:
+    network = ClipFlanT5(T5Config(**tiny.T5_FIELDS), CLIPVisionConfig(**tiny.VISION_FIELDS))
+    save_clip_flant5(network, tmp_path, tower_name="openai/clip-vit-large-patch14-336")
+    assert set(load_file(tmp_path / "model.safetensors")) == set(tiny.flant5_weights())
+    fields = json.loads((tmp_path / "config.json").read_text())
+    released = {
+        "model_type": "clip_t5",
+        "tie_word_embeddings": False,
+        "mm_vision_tower": "openai/clip-vit-large-patch14-336",
+        "mm_hidden_size": tiny.VISION_FIELDS["hidden_size"],
+        "mm_projector_type": "mlp2x_gelu",
+        "mm_vision_select_layer": -2,
+        "mm_vision_select_feature": "patch",
+    }
+    assert {name: fields[name] for name in released} == released
+
+
+def test_bfloat16_is_close_to_float32(checkpoints: Path, plain_scores: list[float]) -> None:
+    rounded = mean_scores(load(checkpoints / "flant5", dtype="bfloat16"))
+    assert rounded == pytest.approx(plain_scores, rel=0.1)
+    assert rounded != pytest.approx(plain_scores, rel=1e-5), "it is bfloat16 indeed"
+
+
+def test_weights_stored_in_half_precision_are_widened_before_they_are_used(checkpoints: Path, tmp_path: Path) -> None:
+    weights = {name: tensor.half() for name, tensor in tiny.flant5_weights().items()}
+    tower = str((checkpoints / "clip").resolve())
+    folder = tiny.save_flant5(tmp_path / "half", weights, tower_name=tower)
+    scores = mean_scores(load(folder))
+    save_file({name: tensor.float() for name, tensor in weights.items()}, folder / "model.safetensors")
+    plain = PlainClipFlanT5(folder, checkpoints / "clip")
+    assert scores == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
