@@ -48,13 +48,13 @@ class PackConfig:
     """Seed of the benchmark, of the networks' first weights and of what they are trained on."""
     steps: tuple[str, ...] = ("data", "clip", "vqa", "accuracy")
     """Which parts to make: `data`, `clip`, `vqa`, `accuracy`; the last measures the checkpoints that are there."""
-    clip_steps: int = 1000
+    clip_steps: int = 600
     """Optimiser steps of the CLIP's pairs of images and texts."""
-    tower_steps: int = 400
+    tower_steps: int = 300
     """Optimiser steps of the CLIP's vision tower before that."""
     caption_steps: int = 500
     """Optimiser steps of CLIP-FlanT5's first stage, captions."""
-    question_steps: int = 3000
+    question_steps: int = 4000
     """Optimiser steps of CLIP-FlanT5's second stage, questions."""
     questions_each: int = 400
     """Held-out questions of every type that the accuracies are measured on."""
@@ -86,7 +86,7 @@ class PackConfig:
 
     @property
     def question_stage(self) -> Stage:
-        return Stage(steps=self.question_steps, peak=5e-4, images=48, each=6)
+        return Stage(steps=self.question_steps, peak=5e-4, images=32, each=6)
 
 
 def make_pack(config: PackConfig, report: Report) -> None:

@@ -12,12 +12,11 @@ from PIL import Image
 from operators.pack.claims import SKILLS
 from operators.pack.drawing import draw_scene, to_png
 from operators.pack.generators import GENERATORS, TIED_PROFILE
-from operators.pack.prompts import is_held_out, make_prompts
+from operators.pack.prompts import content_id, is_held_out, make_prompts
 from operators.pack.scenes import Entity, Scene
 from operators.pack.tables import (
     PROMPTS_PER_SKILL,
     Benchmark,
-    content_id,
     make_benchmark,
     prompt_row,
     rating_rows,

@@ -1,0 +1,117 @@
+"""What training sees is what inference sees, and the committed checkpoints are what production loads."""
+
+import io
+import json
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoTokenizer, CLIPModel
+
+from operators.models.clip_flant5 import BEFORE_IMAGE
+from operators.models.vision import PixelTransform
+from operators.pack.accuracy import auroc, held_out_questions, load_vqa, vqa_accuracy
+from operators.pack.batches import BatchMaker, PixelMaker
+from operators.pack.drawing import draw_scene, to_png
+from operators.pack.networks import build_clip_flant5, image_processor
+from operators.pack.scenes import Entity, Scene, random_scene
+from operators.pack.schedule import Stage
+from operators.pack.tokens import clip_tokenizer, t5_tokenizer, world_sentences
+from operators.pack.tower_training import FIELDS, cell_labels
+from operators.pack.vqa_training import caption_stage, exercise_loss
+
+ASSETS = Path(__file__).parents[3] / "assets"
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[str]:
+    return world_sentences(0)
+
+
+def test_training_pixels_equal_those_of_a_decoded_png() -> None:
+    rng, processor = Random(1), image_processor()
+    transform = PixelTransform(processor, pad_to_square=True)
+    for seed in range(5):
+        drawn = draw_scene(random_scene(rng), seed)
+        decoded = transform(Image.open(io.BytesIO(to_png(drawn))).convert("RGB"))
+        assert torch.equal(PixelMaker(processor)([drawn])[0], decoded)
+
+
+def test_a_chunk_keeps_its_end_of_sequence_and_fixed_phrases_are_single_tokens(sentences: list[str]) -> None:
+    tokenizer = t5_tokenizer(sentences)
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
+    assert len(tokenizer(BEFORE_IMAGE).input_ids) == 4
+    yes = tokenizer("Yes").input_ids
+    assert len(yes) == 2 and yes[-1] == 1
+
+
+def test_every_word_of_the_world_is_one_token_and_unknown_words_fall_apart(sentences: list[str]) -> None:
+    tokenizer = t5_tokenizer(sentences)
+    text = "two large red circles with a stripe to the left of every heart"
+    assert len(tokenizer(text).input_ids) == len(text.split()) + 1
+    zebra = tokenizer("zebra").input_ids
+    assert len(zebra) > 3 and tokenizer.unk_token_id not in zebra
+
+
+def test_clip_pools_where_its_tokenizer_ends_a_text(sentences: list[str]) -> None:
+    tokenizer = clip_tokenizer(sentences)
+    ids = tokenizer("a red circle").input_ids
+    assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    assert len({tokenizer.pad_token_id, tokenizer.eos_token_id, 2}) == 3
+
+
+def test_cells_are_labelled_by_what_stands_in_them() -> None:
+    entity = Entity(shape="star", colour="blue", size="small", part=None, row=1, column=2)
+    labels = cell_labels([Scene(entities=(entity,))])
+    read = {field: [FIELDS[field][index] for index in labels[field][0].tolist()] for field in FIELDS}
+    assert (read["shape"][5], read["colour"][5], read["part"][5]) == ("star", "blue", "plain")
+    assert read["shape"].count("empty") == 8
+
+
+def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences: list[str]) -> None:
+    torch.manual_seed(0)
+    tokenizer = t5_tokenizer(sentences)
+    model = build_clip_flant5(tokenizer)
+    tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
+    maker = BatchMaker(tokenizer, image_processor(), Random(2))
+    batch = maker.captions(4, 2, most=3)
+    before = exercise_loss(model, batch).item()
+    caption_stage(model, Stage(steps=8, peak=2e-3, images=4, each=2), maker, lambda line: None)
+    assert exercise_loss(model, batch).item() < 0.9 * before
+    assert all(torch.equal(tower[name], tensor) for name, tensor in model.vision_tower.state_dict().items())
+
+
+def test_rate_warms_up_and_decays_and_scenes_grow() -> None:
+    stage = Stage(steps=100, peak=1.0, images=1)
+    rates = [stage.rate(step) for step in range(100)]
+    assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
+    assert [stage.most(step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
+
+
+def test_auroc_counts_ties_as_half() -> None:
+    scores, positive = np.array([0.9, 0.5, 0.5, 0.1]), np.array([True, True, False, False])
+    assert auroc(scores, positive) == pytest.approx(3.5 / 4)
+
+
+def test_committed_clip_loads_plainly_and_agrees_with_its_tokenizer() -> None:
+    model = CLIPModel.from_pretrained(ASSETS / "clip-shapes")
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS / "clip-shapes")
+    text = model.config.text_config
+    assert model.dtype == torch.float32
+    assert (text.pad_token_id, text.bos_token_id, text.eos_token_id) == (
+        tokenizer.pad_token_id,
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+    )
+    assert text.vocab_size == len(tokenizer)
+
+
+def test_committed_vqa_model_answers_as_well_as_its_accuracy_file_says() -> None:
+    committed = json.loads((ASSETS / "accuracy.json").read_text())["vqa"]
+    measured = vqa_accuracy(load_vqa(ASSETS), held_out_questions(1, 30))
+    assert measured.keys() == committed.keys()
+    mean = [sum(share["accuracy"] for share in shares.values()) / len(shares) for shares in (measured, committed)]
+    assert abs(mean[0] - mean[1]) < 0.05
