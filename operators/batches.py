@@ -30,4 +30,5 @@ def isolate(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Ro
 
 def device_lost(error: Exception) -> bool:
     """Whether the process can no longer use its GPU, as after an illegal memory access; being out of memory is not."""
-    return "CUDA error" in str(error)
+    text = str(error)
+    return "CUDA error" in text and "out of memory" not in text and "ALLOC_FAILED" not in text

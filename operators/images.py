@@ -2,11 +2,11 @@
 
 import hashlib
 import io
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
@@ -15,6 +15,10 @@ from operators.errors import ConfigError, RowError
 if TYPE_CHECKING:
     import torch
 
+Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
+
+MOST_ELONGATED = 16
+"""Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 
 FetchUri = Callable[[str], bytes]
@@ -27,7 +31,7 @@ class ImageLimits:
     max_pixels: int = 64_000_000
     """Largest width x height that is decoded."""
     max_bytes: int = 64_000_000
-    """Largest encoded size that is read."""
+    """Largest encoded size that is decoded."""
 
     def __post_init__(self) -> None:
         for name in ("max_pixels", "max_bytes"):
@@ -37,44 +41,61 @@ class ImageLimits:
 
 def decode_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
     """The row's image as RGB: from `image` (bytes, or the {bytes, path} struct of HF datasets), else from `uri`."""
+    encoded = _embedded(row)
+    if isinstance(encoded, str):
+        return RowError(
+            "corrupt_image", "the `image` column holds text; put encoded bytes there, or addresses in `uri`"
+        )
+    uri = row.get("uri")
     try:
-        encoded = _encoded(row, fetch)
+        encoded = encoded or (fetch(uri) if uri else None)
     except FileNotFoundError:
-        return RowError("missing_image", f"nothing at {row['uri']!r}; generate the image again", retryable=True)
+        return RowError("missing_image", f"nothing at {uri!r}; generate the image again", retryable=True)
     except (OSError, ValueError) as error:
-        return RowError("unreadable_uri", f"cannot read {row['uri']!r}: {error}; check the address", retryable=True)
+        return RowError("unreadable_uri", f"cannot read {uri!r}: {error}; check the address", retryable=True)
     if not encoded:
         return RowError("missing_image", "the row has neither image bytes nor a uri; generate the image again")
     if len(encoded) > limits.max_bytes:
-        return _too_large(f"{len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
-    return _decode(encoded, limits)
+        return _too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
+    return _decode(bytes(encoded), limits)
 
 
-def _encoded(row: Mapping[str, Any], fetch: FetchUri) -> bytes | None:
+def _embedded(row: Mapping[str, Any]) -> bytes | str | None:
+    """What the `image` column holds, bare or in a struct."""
     image = row.get("image")
-    if isinstance(image, Mapping):
-        image = image.get("bytes")
-    if image:
-        return bytes(image)
-    return fetch(row["uri"]) if row.get("uri") else None
+    found: bytes | str | None = image.get("bytes") if isinstance(image, Mapping) else image
+    return found
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     """Checks the declared size before a pixel is decoded, so that a decompression bomb costs nothing."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(encoded), formats=FORMATS)
-        width, height = image.size
-        if width * height > limits.max_pixels:
-            return _too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
-        return image.convert("RGB")
-    except Image.DecompressionBombError as error:
-        return RowError("image_too_large", f"{error}; check the image, or raise limits.max_pixels")
+        image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+        return _oversize(*image.size, limits) or _rgb(image)
     except UnidentifiedImageError:
         return RowError("corrupt_image", f"not an image of a known format ({', '.join(FORMATS)}); generate it again")
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, OverflowError) as error:
         return RowError("corrupt_image", f"the image does not decode: {error}; generate it again")
+
+
+def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
+    """Refuses what is large as it is, or would be in the square that models pad it to."""
+    if width * height > limits.max_pixels:
+        return _too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
+    if max(width, height) > MOST_ELONGATED * min(width, height):
+        return RowError("image_too_large", f"{width}x{height} is over {MOST_ELONGATED} times as long as wide; crop it")
+    return None
+
+
+def _rgb(image: Image.Image) -> Image.Image | RowError:
+    """The first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip."""
+    if image.mode in ("I", "F"):
+        return RowError(
+            "corrupt_image", f"pixels of mode {image.mode} have no fixed range; save the image as 8-bit RGB"
+        )
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8))
+    return image.convert("RGB")
 
 
 def _too_large(found: str, limit: str) -> RowError:
@@ -144,8 +165,9 @@ def _prepare(
         return image
     try:
         return preprocess(image)
-    except (ValueError, OSError, ZeroDivisionError) as error:
-        return RowError("corrupt_image", f"a {image.width}x{image.height} image cannot be resized: {error}")
+    except (ValueError, OSError, ArithmeticError, MemoryError) as error:
+        message = f"a {image.width}x{image.height} image cannot be resized: {error or type(error).__name__}"
+        return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
 
 
 def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
@@ -159,7 +181,7 @@ def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
 
 
 def _content_id(record: Mapping[str, Any], prompt_id: str | None, generator: str) -> str:
-    image = record.get("image")
-    image = image.get("bytes") if isinstance(image, Mapping) else image
-    content = bytes(image) if image else str(record.get("uri")).encode()
+    embedded = _embedded(record)
+    address = record.get("uri") or (record["image"].get("path") if isinstance(record.get("image"), Mapping) else None)
+    content = embedded if isinstance(embedded, bytes) and embedded else str(embedded or address).encode()
     return hashlib.sha256(f"{generator}\0{prompt_id}\0".encode() + content).hexdigest()[:16]

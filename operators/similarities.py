@@ -74,10 +74,10 @@ class SimilarityOperator:
         return rows.table(records, rows.SIMILARITIES)
 
     def _encode_texts(self, texts: Sequence[str]) -> None:
-        """Embeds the texts that are not remembered from an earlier shard."""
+        """Embeds the texts that are not remembered from an earlier shard; one that failed there is tried again."""
         if len(self.texts) > REMEMBERED_TEXTS:
             self.texts.clear()
-        new = [text for text in dict.fromkeys(texts) if text not in self.texts]
+        new = [text for text in dict.fromkeys(texts) if not isinstance(self.texts.get(text), _Text)]
         self.texts |= dict(zip(new, isolate(self._embed, new), strict=True))
 
     def _embed(self, texts: Sequence[str]) -> list[_Text]:

@@ -17,7 +17,7 @@ def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table
     mean and inside `n_null`; coverage = n / (n + n_null).
     """
     frame = scores.select(["generator", "metric", "prompt_id", "score"]).to_pandas()
-    frame["skill"] = [[OVERALL, *skills.get(prompt_id, ())] for prompt_id in frame["prompt_id"]]
+    frame["skill"] = [list(dict.fromkeys([OVERALL, *skills.get(prompt_id, ())])) for prompt_id in frame["prompt_id"]]
     grouped = frame.explode("skill").groupby(["generator", "metric", "skill"], sort=True)["score"]
     summary = grouped.agg(mean="mean", sem="sem", n="count", rows="size").reset_index()
     summary["n_null"] = summary["rows"] - summary["n"]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from operators import questions, scores
 from operators.answers import AnswerOperator, QuestionIndex, index_questions
-from operators.images import ImageLimits, PreparedImages
+from operators.images import FetchUri, ImageLimits, PreparedImages
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.similarities import SimilarityOperator
@@ -67,7 +67,7 @@ class AnswersStage:
             load_likelihood(node.model),
             image_batch=node.model.image_batch,
             limits=context.limits,
-            fetch=_fetcher(context.storage),
+            fetch=_fetcher(context.storage, context.limits),
         )
         self._index = lru_cache(maxsize=8)(self._read_index)
 
@@ -100,7 +100,7 @@ class SimilaritiesStage:
             load_similarity(node.model),
             image_batch=node.model.image_batch,
             limits=context.limits,
-            fetch=_fetcher(context.storage),
+            fetch=_fetcher(context.storage, context.limits),
         )
         prompts = pa.concat_tables([read_prompts(shard, context.storage) for shard in context.prompt_shards])
         texts = [text or "" for text in prompts.column("text").to_pylist()]
@@ -141,11 +141,16 @@ def _drafts(cell: Cell, work: Work) -> frozenset[str]:
     return frozenset(path for path in cell.inputs if path in work.outcomes and work.outcomes[path].state == "draft")
 
 
-def _fetcher(storage: StorageConfig) -> Any:
-    """Reads an image by its uri."""
+def _fetcher(storage: StorageConfig, limits: ImageLimits) -> FetchUri:
+    """Reads an image by its uri, and not much more of it than the limits admit."""
 
     def fetch(uri: str) -> bytes:
         location = locate(uri, storage)
-        return bytes(location.fs.cat_file(location.path))
+        try:
+            return bytes(location.fs.cat_file(location.path, start=0, end=limits.max_bytes + 1))
+        except OSError:
+            raise
+        except Exception as error:  # the S3 client has errors of its own for a network that fails
+            raise OSError(str(error)) from error
 
     return fetch

@@ -116,6 +116,7 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     if config.family == "clip_flant5":
         parts["vision_tower"] = _resolve_tower(config, checkpoint, fields, tensors, digest)
     _check_tokenizer(parts["tokenizer"])
+    _check_preprocessor(parts.get("vision_tower", checkpoint))
     dtype: Precision = ("bfloat16" if on_gpu else "float32") if config.dtype == "auto" else config.dtype
     return ResolvedModel(
         family=config.family,
@@ -213,16 +214,35 @@ def _check_tokenizer(part: Part) -> None:
         )
 
 
+def _check_preprocessor(part: Part) -> None:
+    if _file(part, "preprocessor_config.json") is None:
+        raise ModelError(f"{part.source}: no preprocessor_config.json; download the CLIP checkpoint again")
+
+
 def _check_weights(part: Part) -> list[str]:
     """The names of a part's tensors, from the headers of its safetensors files; nothing of a hub model is fetched."""
     if part.commit is not None:
         return _check_hub_weights(part)
-    files = sorted(Path(part.source).glob("*.safetensors"))
+    files = _local_weight_files(Path(part.source))
     if not files:
         pickled = any(Path(part.source).glob("*.bin"))
         found = "only pickled .bin weights, which are never loaded" if pickled else "no weights"
         raise ModelError(f"{part.source}: expected *.safetensors, found {found}; {CONVERT}")
     return [name for file in files for name in read_tensor_names(file)]
+
+
+def _local_weight_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files; raises ModelError for one that its index names and it lacks."""
+    index = folder / "model.safetensors.index.json"
+    try:
+        named = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index}: not an index of weights ({error!r}); download the checkpoint again") from error
+    files = sorted(folder.glob("*.safetensors"))
+    lacking = sorted(named - {file.name for file in files})
+    if lacking:
+        raise ModelError(f"{folder}: lacks {lacking[0]}, which its index names; download the checkpoint again")
+    return files
 
 
 def _check_hub_weights(part: Part) -> list[str]:
@@ -244,10 +264,10 @@ def read_tensor_names(file: Path) -> list[str]:
             if length > size:
                 raise ValueError("its header is longer than the file")
             header = json.loads(stream.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise ModelError(f"{file}: not a safetensors file ({error}); download the checkpoint again") from error
-    expected = 8 + length + max(ends, default=0)
+        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        expected = 8 + length + max(ends, default=0)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error) as error:
+        raise ModelError(f"{file}: not a safetensors file ({error!r}); download the checkpoint again") from error
     if size != expected:
         raise ModelError(f"{file}: expected {expected} bytes, found {size}; it is truncated: download it again")
     return [name for name in header if name != "__metadata__"]

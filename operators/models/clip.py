@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from PIL import Image
 from torch.nn.functional import normalize
-from transformers import AutoTokenizer, CLIPModel
+from transformers import CLIPModel
 
+from operators.errors import ModelError
 from operators.models.calls import TextFeatures
-from operators.models.vision import PixelTransform, load_pixel_transform
+from operators.models.processing import PixelTransform, load_pixel_transform, load_tokenizer, readable_load
 
 
 class ClipSimilarity:
@@ -54,11 +55,16 @@ class ClipSimilarity:
 
 
 def load_clip(checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int) -> ClipSimilarity:
-    """The model of a CLIP checkpoint folder (safetensors only)."""
-    model = CLIPModel.from_pretrained(checkpoint, dtype=dtype, use_safetensors=True).to(device).eval()
+    """The model of a CLIP checkpoint folder (safetensors only); raises ModelError where a weight is missing."""
+    with readable_load(checkpoint, "weights"):
+        model, report = CLIPModel.from_pretrained(
+            checkpoint, dtype=dtype, use_safetensors=True, output_loading_info=True
+        )
+    if report["missing_keys"]:
+        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(report['missing_keys'])}")
     return ClipSimilarity(
-        model,
-        AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False),
+        model.to(device).eval(),
+        load_tokenizer(tokenizer),
         load_pixel_transform(checkpoint, pad_to_square=False),
         pair_batch=pair_batch,
     )

@@ -4,7 +4,7 @@ VQAScore paper, section 3 and appendix D. The weights published as zhiqiulin/cli
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +13,13 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer, CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
+from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
 from transformers.modeling_outputs import BaseModelOutput
 
 from operators.errors import ModelError
 from operators.models.calls import Question
-from operators.models.vision import PixelTransform, load_pixel_transform
+from operators.models.processing import PixelTransform, load_pixel_transform, load_tokenizer
 
 SYSTEM_MESSAGE = (
     "A chat between a curious user and an artificial intelligence assistant. "
@@ -181,7 +181,7 @@ def load_clip_flant5(
     model = model.to(device=device, dtype=dtype).eval()
     return ClipFlanT5Likelihood(
         model,
-        AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False),
+        load_tokenizer(tokenizer),
         load_pixel_transform(tower, pad_to_square=True),
         pair_batch=pair_batch,
     )
@@ -190,20 +190,30 @@ def load_clip_flant5(
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
     """The network with its weights, in the checkpoint's own precision; the tower's come from whichever has them."""
     fields = json.loads((checkpoint / "config.json").read_text())
-    weights = _checkpoint_weights(checkpoint)
-    if not any(name.startswith("vision_tower.") for name in weights):
-        weights |= _tower_weights(tower)
     with torch.device("meta"):
         model = ClipFlanT5(
             T5Config.from_dict(fields), read_vision_config(tower), select_layer=fields["mm_vision_select_layer"]
         )
-    missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
-    missing = [name for name in missing if name.rsplit(".", 2)[-2] != "embed_tokens"]
-    if missing or unexpected:
-        problem = f"lacks {missing[0]}" if missing else f"has unexpected {unexpected[0]}"
+    weights = _checkpoint_weights(checkpoint)
+    if not any(name.startswith("vision_tower.") for name in weights):
+        weights |= _tower_weights(tower, model.vision_tower.state_dict())
+    problem = _assign(model, weights)
+    if problem is not None:
         raise ModelError(f"{checkpoint}: the weights do not fit its config.json: {problem}")
     _retie(model)
     return model
+
+
+def _assign(model: ClipFlanT5, weights: dict[str, torch.Tensor]) -> str | None:
+    """Makes the weights the model's; what does not fit, if anything."""
+    try:
+        missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
+    except RuntimeError as error:
+        return " ".join(str(error).splitlines()[1].split())
+    missing = [name for name in missing if name.rsplit(".", 2)[-2] != "embed_tokens"]
+    if missing:
+        return f"lacks {missing[0]}"
+    return f"has unexpected {unexpected[0]}" if unexpected else None
 
 
 def read_vision_config(tower: Path) -> CLIPVisionConfig:
@@ -248,27 +258,34 @@ def _released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
 
 
 def _checkpoint_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The checkpoint's tensors under this module's names."""
-    renamed = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        for name, tensor in load_file(file).items():
-            if name.startswith(TOWER_PREFIX):
-                renamed["vision_tower." + name.removeprefix(TOWER_PREFIX)] = tensor
-            elif name.startswith(PROJECTOR_PREFIX):
-                renamed[name] = tensor
-            elif name not in EMBEDDING_ALIASES:
-                renamed["language_model." + name] = tensor
-    return renamed
+    """The checkpoint's tensors under this module's names.
+
+    The embedding is stored once, as `shared` or, where a converter kept another of its names, under that one.
+    """
+    stored = _read_weights(folder)
+    aliases = [stored.pop(name) for name in EMBEDDING_ALIASES if name in stored]
+    if aliases:
+        stored.setdefault("shared.weight", aliases[0])
+    return {_module_name(name): tensor for name, tensor in stored.items()}
 
 
-def _tower_weights(tower: Path) -> dict[str, torch.Tensor]:
-    """The vision tower's tensors of a CLIP checkpoint under this module's names."""
-    found = {}
-    for file in sorted(tower.glob("*.safetensors")):
-        for name, tensor in load_file(file).items():
-            if name.startswith("vision_model.") and not name.endswith("position_ids"):
-                found["vision_tower." + name.removeprefix("vision_model.")] = tensor
-    return found
+def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a folder but position numbers, which older versions of transformers saved."""
+    files = [load_file(file) for file in sorted(folder.glob("*.safetensors"))]
+    return {name: tensor for file in files for name, tensor in file.items() if not name.endswith("position_ids")}
+
+
+def _module_name(name: str) -> str:
+    """This module's name for a tensor of the released layout."""
+    if name.startswith(TOWER_PREFIX):
+        return "vision_tower." + name.removeprefix(TOWER_PREFIX)
+    return name if name.startswith(PROJECTOR_PREFIX) else "language_model." + name
+
+
+def _tower_weights(tower: Path, wanted: Collection[str]) -> dict[str, torch.Tensor]:
+    """The vision tower's tensors under this module's names, from a whole CLIP or from a tower saved alone."""
+    named = {name.removeprefix("vision_model."): tensor for name, tensor in _read_weights(tower).items()}
+    return {"vision_tower." + name: tensor for name, tensor in named.items() if name in wanted}
 
 
 def _retie(model: ClipFlanT5) -> None:

@@ -26,6 +26,8 @@ def find_commit(repo: str, revision: str | None) -> str:
     try:
         return str(HfApi().model_info(repo, revision=revision).sha)
     except HfHubHTTPError as error:
+        if error.response.status_code == 429 or error.response.status_code >= 500:
+            return _cached_commit(repo, revision)
         raise ModelError(
             f"model {repo!r} at revision {revision or 'main'!r}: the hub answered {error.response.status_code}; check "
             "the id and the revision, and log in (`hf auth login`) if the model is gated"
@@ -45,23 +47,43 @@ def _cached_commit(repo: str, revision: str | None) -> str:
     try:
         config = hf_hub_download(repo, "config.json", revision=revision, local_files_only=True)
     except (LocalEntryNotFoundError, HFValidationError, OSError) as error:
-        raise ModelError(
-            f"model {repo!r}: neither a local folder, nor in the hub's cache, nor can the hub be reached; "
-            "give a folder, or download it first (`hf download`)"
-        ) from error
+        raise _out_of_reach(repo) from error
     return Path(config).parent.name
 
 
+def _out_of_reach(repo: str) -> ModelError:
+    return ModelError(
+        f"model {repo!r}: neither a local folder, nor in the hub's cache, nor can the hub be reached; "
+        "give a folder, or download it first (`hf download`)"
+    )
+
+
 def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
-    """The folder of a snapshot, with the files that match `patterns`."""
-    return Path(snapshot_download(repo, revision=commit, allow_patterns=list(patterns)))
+    """The folder of a snapshot, with the files that match `patterns`; offline, as the cache has it."""
+    try:
+        return Path(snapshot_download(repo, revision=commit, allow_patterns=list(patterns)))
+    except OfflineModeIsEnabled:
+        return _cached_folder(repo, commit)
+
+
+def _cached_folder(repo: str, commit: str) -> Path:
+    try:
+        return Path(snapshot_download(repo, revision=commit, local_files_only=True))
+    except LocalEntryNotFoundError as error:
+        raise _out_of_reach(repo) from error
 
 
 def download_file(repo: str, commit: str, name: str) -> Path | None:
-    """One file of a snapshot, or None where it has none of that name."""
+    """One file of a snapshot, or None where it has none of that name.
+
+    Offline, a file that the cache lacks is taken not to exist where the cache has the snapshot at all.
+    """
     try:
         return Path(hf_hub_download(repo, name, revision=commit))
-    except (HfHubHTTPError, LocalEntryNotFoundError):
+    except LocalEntryNotFoundError:
+        _cached_commit(repo, commit)
+        return None
+    except HfHubHTTPError:
         return None
 
 

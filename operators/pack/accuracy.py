@@ -142,9 +142,7 @@ def clip_accuracy(model: ClipSimilarity, seed: int, each: int) -> dict[str, dict
     for skill in SKILLS:
         trials = [_choice_trial(rng, skill) for _ in range(each)]
         images = torch.stack(encode_images(model, [trial.png for trial in trials]))
-        true, false = (
-            model.encode_texts([trial.texts[index] for trial in trials]).features for index in (0, 1)
-        )
+        true, false = (model.encode_texts([trial.texts[index] for trial in trials]).features for index in (0, 1))
         nearer = (images * true).sum(-1) > (images * false).sum(-1)
         outcomes += [(skill, bool(value)) for value in nearer]
     return _shares(outcomes)
@@ -191,9 +189,7 @@ def benchmark_quality(benchmark: Benchmark, scores: Mapping[str, Sequence[float]
         for name, made in benchmark.depictions.items()
         for depiction, score in zip(made, scores[name], strict=True)
     ]
-    by_skill = {
-        skill: _auroc([pair for pair in pairs if pair[0].prompt.skill == skill]) for skill in SKILLS
-    }
+    by_skill = {skill: _auroc([pair for pair in pairs if pair[0].prompt.skill == skill]) for skill in SKILLS}
     means = {name: round(float(np.mean(values)), 4) for name, values in scores.items()}
     return {"auroc": _auroc(pairs), "auroc_by_main_skill": by_skill, "mean_by_generator": means}
 

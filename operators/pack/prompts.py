@@ -283,9 +283,7 @@ def _universality(rng: Random, scene: Scene) -> Statement | None:
     shapes = {claim.what.shape for claim in claims}
     if not claims or len(shapes) < len(claims):
         return None
-    return Statement(
-        text=join_list([claim.clause for claim in claims]), skill="universality", claims=tuple(claims)
-    )
+    return Statement(text=join_list([claim.clause for claim in claims]), skill="universality", claims=tuple(claims))
 
 
 def _every(rng: Random, scene: Scene) -> Every | None:

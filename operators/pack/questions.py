@@ -81,9 +81,7 @@ def ask_directly(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQ
         claims = [claim for claim in claims if claim.holds(scene) == truth]
         if claims:
             claim = rng.choice(claims)
-            return GoldQuestion(
-                text=_wording(rng, scene, claim), answer=yes_or_no(truth), form="direct", topic=skill
-            )
+            return GoldQuestion(text=_wording(rng, scene, claim), answer=yes_or_no(truth), form="direct", topic=skill)
     return None
 
 

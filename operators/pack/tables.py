@@ -78,9 +78,7 @@ class Benchmark:
 def make_benchmark(seed: int) -> Benchmark:
     """The benchmark of this seed: every generator's image of every prompt."""
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)
-    depictions = {
-        generator.name: [_depict(generator, prompt, seed) for prompt in prompts] for generator in GENERATORS
-    }
+    depictions = {generator.name: [_depict(generator, prompt, seed) for prompt in prompts] for generator in GENERATORS}
     return Benchmark(prompts=prompts, depictions=depictions)
 
 

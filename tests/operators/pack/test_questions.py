@@ -103,9 +103,7 @@ def test_yes_and_no_are_asked_as_wanted(skill: str) -> None:
 def test_held_out_wordings_and_training_wordings_are_apart() -> None:
     rng = Random(3)
     for held_out in (True, False):
-        questions = [
-            ask_vqascore(rng, random_scene(rng), skill, truth=True, held_out=held_out) for skill in SKILLS * 5
-        ]
+        questions = [ask_vqascore(rng, random_scene(rng), skill, truth=True, held_out=held_out) for skill in SKILLS * 5]
         texts = [question.text.split('"')[1] for question in questions if question]
         assert texts and all(is_held_out(text) is held_out for text in texts)
 

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
 from operators.models.clip_flant5 import BEFORE_IMAGE
-from operators.models.vision import PixelTransform
+from operators.models.processing import PixelTransform
 from operators.pack.accuracy import auroc, held_out_questions, load_vqa, vqa_accuracy
 from operators.pack.batches import BatchMaker, PixelMaker
 from operators.pack.drawing import draw_scene, to_png

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from operators.models.vision import PixelTransform, load_pixel_transform, padded_square
+from operators.models.processing import PixelTransform, load_pixel_transform, padded_square
 from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, picture
 
 MEAN_COLOUR = (122, 116, 104)

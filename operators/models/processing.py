@@ -1,11 +1,17 @@
-"""From a decoded image to the pixel tensor a CLIP tower reads."""
+"""What stands in front of a network: from an image to the pixels a CLIP tower reads, and from text to tokens."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from transformers import AutoTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from operators.errors import ModelError
 
 
 class PixelTransform:
@@ -36,4 +42,23 @@ def padded_square(image: Image.Image, colour: tuple[int, ...]) -> Image.Image:
 
 def load_pixel_transform(folder: Path, *, pad_to_square: bool) -> PixelTransform:
     """The transform that a CLIP checkpoint's preprocessor_config.json describes."""
-    return PixelTransform(CLIPImageProcessorPil.from_pretrained(folder), pad_to_square=pad_to_square)
+    with readable_load(folder, "preprocessor_config.json"):
+        return PixelTransform(CLIPImageProcessorPil.from_pretrained(folder), pad_to_square=pad_to_square)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a checkpoint folder, without code of its own."""
+    with readable_load(folder, "tokenizer"):
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+@contextmanager
+def readable_load(folder: Path, what: str) -> Iterator[None]:
+    """Turns whatever a loader raises over a damaged file into a ModelError that names the folder."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"{folder}: the {what} does not load ({type(error).__name__}: {reason}); download the checkpoint again"
+        ) from error
