@@ -37,7 +37,7 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for item in planned.plan.nodes:
-        table.add_row(item.node.name, *_counts(item))
+        table.add_row(escape(item.node.name), *_counts(item))
     console.print(table)
     for broken in sources.broken:
         console.print(f"[yellow]warning[/] {escape(broken.generator)}: {escape(broken.message)}", soft_wrap=True)
@@ -60,14 +60,15 @@ class ProgressDisplay:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("cells  {task.fields[rate]:>8} rows/s"),
+            TextColumn("cells  {task.fields[rate]:>16}"),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[failed]} failed rows"),
             console=console,
             disable=not console.is_terminal,
         )
         self.tasks = {
-            name: self.bars.add_task(name, total=total, rate="-", failed=0) for name, total in self.totals.items()
+            name: self.bars.add_task(escape(name), total=total, rate="-", failed=0)
+            for name, total in self.totals.items()
         }
         self.last_line = time.monotonic()
 
@@ -85,7 +86,7 @@ class ProgressDisplay:
             cells = min(state.cells, self.totals[name])
             if cells == self.totals[name] and self.bars.tasks[self.tasks[name]].completed < cells:
                 done.append(name)
-            self.bars.update(self.tasks[name], completed=cells, rate=_rate(state), failed=state.failed_rows)
+            self.bars.update(self.tasks[name], completed=cells, rate=_rate(name, state), failed=state.failed_rows)
         if not self.console.is_terminal:
             self._log(progress, done)
 
@@ -94,7 +95,7 @@ class ProgressDisplay:
         for name, state in progress.items():
             if name in done or (due and state.cells < self.totals[name]):
                 self.console.print(
-                    f"{name}: {state.cells}/{self.totals[name]} cells, {_rate(state)} rows/s, "
+                    f"{name}: {state.cells}/{self.totals[name]} cells, {_rate(name, state)}, "
                     f"{self._time_left(name, state)} left, {state.failed_rows} failed rows"
                 )
         if due:
@@ -107,8 +108,9 @@ class ProgressDisplay:
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def _rate(state: NodeProgress) -> str:
-    return f"{state.rows / state.seconds:.1f}" if state.seconds > 0 and state.rows else "-"
+def _rate(name: str, state: NodeProgress) -> str:
+    unit = "prompts/s" if name == "questions" else "images/s"
+    return f"{state.rows / state.seconds:.1f} {unit}" if state.seconds > 0 and state.rows else f"- {unit}"
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep) -> None:

@@ -1,6 +1,6 @@
 """What a run hands to people: scores, summary and errors, with every row that should be there."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from operators.images import identify
 from operators.summary import summarise
 from pipelines.cells import Cell, Outcome, Shard
 from pipelines.plan import Plan
-from pipelines.sources import BenchmarkConfig, Sources, read_shard
+from pipelines.sources import BenchmarkConfig, BrokenFile, Sources, read_shard
 from pipelines.storage import StorageConfig
 from pipelines.store import Store
 
@@ -51,8 +51,10 @@ def gather_results(
     wanted = [(metric, shard, cell) for metric, cells in plan.scores.items() for shard, cell in cells]
     read = partial(_cell_scores, outcomes=outcomes, store=store, storage=storage)
     with ThreadPoolExecutor(CELL_READERS) as pool:
-        tables = list(pool.map(lambda one: read(*one), wanted))
-    tables += [_missing_rows(metric, sources, tables, benchmark) for metric in plan.scores]
+        found = list(pool.map(lambda one: read(*one), wanted))
+    tables = [table for table in found if isinstance(table, pa.Table)]
+    broken = [*sources.broken, *(file for file in found if isinstance(file, BrokenFile))]
+    tables += [_missing_rows(metric, sources, tables, broken, benchmark) for metric in plan.scores]
     scores = pa.concat_tables(tables)
     return Results(scores, summarise(scores, sources.skills), _errors(scores))
 
@@ -65,7 +67,7 @@ def _cell_scores(
     outcomes: Mapping[str, Outcome],
     store: Store,
     storage: StorageConfig,
-) -> pa.Table:
+) -> pa.Table | BrokenFile:
     outcome = outcomes.get(cell.path)
     if outcome is not None and outcome.state == "failed":
         return _failed_rows(metric, shard, RowError("shard_failed", outcome.message, retryable=True), storage)
@@ -75,16 +77,13 @@ def _cell_scores(
         return _failed_rows(metric, shard, RowError("cell_unreadable", str(error), retryable=True), storage)
 
 
-def _failed_rows(metric: str, shard: Shard, error: RowError, storage: StorageConfig) -> pa.Table:
-    """A null row per image of a shard that failed whole; by number where not even the ids can be read."""
+def _failed_rows(metric: str, shard: Shard, error: RowError, storage: StorageConfig) -> pa.Table | BrokenFile:
+    """A null row per image of a shard that failed whole, where at least the ids can be read."""
     try:
         records = read_shard(shard, storage, ("image_id", "prompt_id")).to_pylist()
     except PlumblineError:
-        records = []
-    ids: Iterable[Mapping[str, Any]] = [_known_ids(record, shard.group) for record in records] or [
-        {"generator": shard.group}
-    ] * shard.rows
-    return rows.table([_null_row(metric, error, **row) for row in ids], rows.SCORES)
+        return BrokenFile(shard.group, error.message)
+    return rows.table([_null_row(metric, error, **_known_ids(record, shard.group)) for record in records], rows.SCORES)
 
 
 def _known_ids(record: Mapping[str, Any], generator: str) -> dict[str, Any]:
@@ -97,7 +96,13 @@ def _null_row(metric: str, error: RowError, **ids: Any) -> dict[str, Any]:
     return {**ids, "metric": metric, "error": rows.error_value(error)}
 
 
-def _missing_rows(metric: str, sources: Sources, tables: Sequence[pa.Table], benchmark: BenchmarkConfig) -> pa.Table:
+def _missing_rows(
+    metric: str,
+    sources: Sources,
+    tables: Sequence[pa.Table],
+    broken_files: Sequence[BrokenFile],
+    benchmark: BenchmarkConfig,
+) -> pa.Table:
     """A null row for every prompt that a generator has no image of, with the reason if a file is broken."""
     seen = {
         (row["generator"], row["prompt_id"])
@@ -105,7 +110,7 @@ def _missing_rows(metric: str, sources: Sources, tables: Sequence[pa.Table], ben
         if len(table) and table.column("metric")[0].as_py() == metric
         for row in table.select(["generator", "prompt_id"]).to_pylist()
     }
-    broken = {file.generator: file.message for file in sources.broken}
+    broken = {file.generator: file.message for file in broken_files}
     records = []
     for generator in sources.generators:
         if generator in broken or benchmark.require_every_prompt:

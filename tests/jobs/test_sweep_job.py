@@ -117,7 +117,7 @@ def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: 
         means = {generator: values.mean() for generator, values in scores(run, metric).items()}
         assert ranked == sorted(means, key=lambda generator: -means[generator])
     assert f"written to {run}/" in printed.replace("\n", "")
-    assert re.search(r"answers:vqa: 14/14 cells, [\d.]+ rows/s, 0:00 left, 0 failed rows", printed)
+    assert re.search(r"answers:vqa: 14/14 cells, [\d.]+ images/s, 0:00 left, 0 failed rows", printed)
 
 
 def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> None:

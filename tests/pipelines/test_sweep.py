@@ -62,7 +62,7 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
 
 
 def test_every_way_a_row_can_fail_leaves_a_null_with_its_reason_and_all_else_scored(tmp_path: Path) -> None:
-    folder = write_benchmark(tmp_path / "bench", ["atlas", "borealis", "cobalt", "flint"])
+    folder = write_benchmark(tmp_path / "bench", ["atlas", "borealis", "cobalt", "drift", "flint"])
     asked = prompts(8)
     asked[7]["text"] = " "
     write_rows(folder / "prompts.parquet", asked)
@@ -76,30 +76,38 @@ def test_every_way_a_row_can_fail_leaves_a_null_with_its_reason_and_all_else_sco
     truncated = folder / "images/cobalt/00000.parquet"
     truncated.write_bytes(truncated.read_bytes()[:-100])
 
+    garbled = folder / "images/drift/00000.parquet"
+    content = bytearray(garbled.read_bytes())
+    content[4:2000] = b"\xff" * 1996
+    garbled.write_bytes(content)
+
     done = run(folder, tmp_path / "store", "failure_budget=0.6")
     assert done.exit_code == 2
     errors = done.results.errors.to_pylist()
     kinds = {
         generator: sorted(e["kind"] for e in errors if e["generator"] == generator and e["metric"] == "vqascore")
-        for generator in ("atlas", "borealis", "cobalt", "flint")
+        for generator in ("atlas", "borealis", "cobalt", "drift", "flint")
     }
     assert kinds == {
         "atlas": ["empty_prompt"],
         "borealis": ["missing_image", "missing_image"],
         "cobalt": ["broken_file"] * 8,
+        "drift": ["broken_file"] * 4 + ["empty_prompt"],
         "flint": ["corrupt_image", "corrupt_image", "empty_prompt", "missing_image", "missing_image",
                   "missing_prompt_id", "unknown_prompt"],
     }  # fmt: skip
-    assert all(str(truncated) in e["message"] for e in errors if e["kind"] == "broken_file")
+    for file in (truncated, garbled):
+        broken = [e["message"] for e in errors if e["generator"] == file.parent.name and e["kind"] == "broken_file"]
+        assert broken and all(str(file) in message for message in broken)
     scores = done.results.scores.to_pylist()
     assert all((row["score"] is None) == (row["error"] is not None) for row in scores)
-    assert sum(row["score"] is not None for row in scores) == 2 * (7 + 6 + 0 + 3)
+    assert sum(row["score"] is not None for row in scores) == 2 * (7 + 6 + 0 + 3 + 3)
     overall = {
         row["generator"]: (row["n"], row["n_null"])
         for row in done.results.summary.to_pylist()
         if row["metric"] == "vqascore" and row["skill"] == "overall"
     }
-    assert overall == {"atlas": (7, 1), "borealis": (6, 2), "cobalt": (0, 8), "flint": (3, 7)}
+    assert overall == {"atlas": (7, 1), "borealis": (6, 2), "cobalt": (0, 8), "drift": (3, 5), "flint": (3, 7)}
     assert run(folder, tmp_path / "store", "failure_budget=0.1").exit_code == 1
 
 
