@@ -1,0 +1,47 @@
+"""What the README tells a newcomer to do works."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from operators.images import ImageLimits, decode_image
+from pipelines.sources import IMAGE_COLUMNS, BenchmarkConfig, open_sources, read_shard
+from pipelines.storage import StorageConfig
+from tests.bench_of import images
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path) -> None:
+    for generator in ("sdxl", "flux"):
+        for name, row in zip(("p0", "p1"), images("atlas", 2), strict=True):
+            file = tmp_path / "outputs" / generator / f"{name}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(row["image"])
+    [recipe] = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    subprocess.run([sys.executable, "-c", recipe], cwd=tmp_path, check=True)
+    benchmark = BenchmarkConfig(
+        name="own", prompts=f"{tmp_path}/data/prompts.parquet", images=f"{tmp_path}/data/images"
+    )
+    sources = open_sources(benchmark, StorageConfig(), shard_rows=256)
+    assert (sources.generators, sources.broken) == (["flux", "sdxl"], [])
+    assert sources.skills == {"p0": ["counting"], "p1": ["attribute"]}
+    for shard in sources.image_shards:
+        for row in read_shard(shard, StorageConfig(), IMAGE_COLUMNS).to_pylist():
+            assert decode_image(row, ImageLimits(), Path.read_bytes).size == (96, 96)  # type: ignore[arg-type,union-attr]
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([A-Za-z/.]+)\)", README))))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"make ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text()))
+    assert named & {"sweep", "test", "bench", "train", "check"} <= targets
+    assert {"sweep", "test"} <= named
