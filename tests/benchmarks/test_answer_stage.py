@@ -25,6 +25,8 @@ from tests.bench_of import PACK, sweep_config
 
 SHARD = 256
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint")
+COPIES = 4
+"""Of each generator, so that what a process spends once (its first batch) weighs as little as in a real sweep."""
 BATCH = 64
 THREADS = 2
 TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?", "{}?", "Do you see {}?")
@@ -32,12 +34,14 @@ TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pack with its images in one shard of 256 per generator."""
+    """The pack with its images in one shard of 256 per generator, each generator several times over."""
     root = tmp_path_factory.mktemp("bench")
     pq.write_table(pq.read_table(PACK / "prompts.parquet"), root / "prompts.parquet")
     for generator in GENERATORS:
-        (root / "images" / generator).mkdir(parents=True)
-        pq.write_table(shard(generator), root / "images" / generator / "0.parquet")
+        for copy in range(COPIES):
+            file = root / "images" / f"{generator}-{copy}" / "0.parquet"
+            file.parent.mkdir(parents=True)
+            pq.write_table(shard(generator), file)
     return root
 
 
