@@ -50,8 +50,8 @@ class StageActor:
         try:
             if unfinished > pool.max_size + max_attempts:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
-            if node.model is not None:
-                _set_up_torch(pool.threads)
+            if pool.threads is not None and node.model is not None:
+                _set_torch_threads(pool.threads)
             self.stage: Any = RUNNERS[node.stage](node, context)
         except Exception as error:
             ray.get(progress.failed_to_start.remote(node.name, _one_line(error)))
@@ -147,16 +147,10 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}{where}"
 
 
-def _set_up_torch(threads: int | None) -> None:
-    """Imports torch in an actor; the driver never does.
+def _set_torch_threads(threads: int) -> None:
+    import torch  # only in actors: the driver never imports it
 
-    Its threads must not spin while they wait: the core they wait on is decoding the next shard (a fifth of the speed).
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read while torch loads
-    import torch
-
-    if threads is not None:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)
 
 
 @contextmanager
