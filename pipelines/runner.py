@@ -23,7 +23,7 @@ from pipelines.config import ClusterConfig, PoolConfig
 from pipelines.placement import NodeResources, plan_waves
 from pipelines.plan import Node, Plan
 from pipelines.progress import NodeProgress, ProgressLog
-from pipelines.stages import RUNNERS, StageContext
+from pipelines.stages import RUNNERS, StageContext, StageRunner
 
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
@@ -52,7 +52,7 @@ class StageActor:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
             if pool.threads is not None and node.model is not None:
                 _set_torch_threads(pool.threads)
-            self.stage: Any = RUNNERS[node.stage](node, context)
+            self.stage: StageRunner = RUNNERS[node.stage](node, context)
         except Exception as error:
             ray.get(progress.failed_to_start.remote(node.name, _one_line(error)))
             raise

@@ -82,7 +82,3 @@ def image_processor() -> CLIPImageProcessorPil:
     """CLIP's preprocessing at 48 pixels: bicubic resize, centre crop, CLIP's mean and deviation."""
     side = {"height": IMAGE_SIDE, "width": IMAGE_SIDE}
     return CLIPImageProcessorPil(size={"shortest_edge": IMAGE_SIDE}, crop_size=side)
-
-
-def count_parameters(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
