@@ -95,9 +95,9 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
 
 
 def _register_resolvers() -> None:
-    """`${assets:path}` is a path in the embedded pack, `${cpus:}` the number of this machine's CPUs."""
+    """`${assets:path}` is a path in the embedded pack, `${cpus:2}` one of 2 equal shares of this machine's CPUs."""
     OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
-    OmegaConf.register_new_resolver("cpus", lambda: len(os.sched_getaffinity(0)), replace=True)
+    OmegaConf.register_new_resolver("cpus", lambda shares: max(1, len(os.sched_getaffinity(0)) // shares), replace=True)
 
 
 def _compose(name: str, overrides: Sequence[str]) -> DictConfig:

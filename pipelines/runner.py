@@ -1,8 +1,10 @@
 """The runner: a plan's missing cells through Ray Data actor pools, with nothing lost when a worker dies."""
 
+import ctypes
 import logging
 import os
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +30,12 @@ from pipelines.stages import RUNNERS, StageContext, StageRunner
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
 POLL_SECONDS = 0.25
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt, as malloc.h numbers them."""
+LARGEST_KEPT = 32 << 20
+"""Bytes; the most that glibc admits."""
+MOST_KEPT = 1 << 30
+"""Bytes at the top of the heap."""
 
 Report = Callable[[Mapping[str, NodeProgress]], None]
 
@@ -50,6 +58,7 @@ class StageActor:
         try:
             if unfinished > pool.max_size + max_attempts:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
+            _keep_freed_memory()
             if pool.threads is not None and node.model is not None:
                 _set_torch_threads(pool.threads)
             self.stage: StageRunner = RUNNERS[node.stage](node, context)
@@ -145,6 +154,18 @@ def _one_line(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
     where = f" (in {place.name}, {Path(place.filename).name}:{place.lineno})" if place else ""
     return f"{type(error).__name__}: {text}{where}"
+
+
+def _keep_freed_memory() -> None:
+    """Tells glibc, where that is the C library, to keep freed memory for the next batch.
+
+    By default every large tensor on the CPU is a fresh mapping, and faulting its pages in takes up to a third of a
+    small model's time; threads other than the first suffer most.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+        mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
 
 
 def _set_torch_threads(threads: int) -> None:
@@ -255,15 +276,14 @@ class Runner:
 
     def _through(self, dataset: Any, node: Node, shards: int) -> Any:
         pool = self.cluster.pools[node.stage]
-        largest = max(pool.min_size, min(pool.max_size, shards))
         return dataset.map_batches(
             StageActor,
             fn_constructor_args=(node, self.context, self.progress, pool, self.cluster.max_attempts),
             batch_size=1,
             batch_format="numpy",
             compute=ActorPoolStrategy(
-                min_size=pool.min_size,
-                max_size=largest,
+                min_size=min(pool.min_size, shards),
+                max_size=min(pool.max_size, shards),
                 max_tasks_in_flight_per_actor=2 * CALLS_PER_ACTOR,
                 max_concurrent_calls_per_actor=CALLS_PER_ACTOR,
                 enable_true_multi_threading=True,

@@ -50,6 +50,8 @@ def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> Swee
             f"store={store}",
             "shard_rows=4",
             "cluster.pools.answers.threads=1",
+            "cluster.pools.answers.min_size=1",
+            "cluster.pools.answers.max_size=1",
             *overrides,
         ],
     )

@@ -5,6 +5,7 @@ VQAScore paper, section 3 and appendix D. The weights published as zhiqiulin/cli
 
 import json
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
+from transformers.activations import NewGELUActivation
 from transformers.modeling_outputs import BaseModelOutput
 
 from operators.errors import ModelError
@@ -29,6 +31,7 @@ BEFORE_IMAGE = f"{SYSTEM_MESSAGE} USER: "
 AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
+CACHED_CHOICES = 4096
 EMBEDDING_ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
@@ -45,6 +48,7 @@ class ClipFlanT5(nn.Module):
         self.language_model = T5(language)
         if not language.scale_decoder_outputs:
             untie_head(self.language_model)
+        fuse_gelu(self.language_model)
         self.select_layer = select_layer
         self.feature_layer = vision.num_hidden_layers + 1 + select_layer
 
@@ -112,6 +116,7 @@ class ClipFlanT5Likelihood:
         self.pair_batch = pair_batch
         self.parameter = next(model.parameters())
         self.before = torch.tensor(tokenizer(BEFORE_IMAGE).input_ids, device=self.parameter.device)
+        self._choice = lru_cache(maxsize=CACHED_CHOICES)(lambda choice: tokenizer(choice).input_ids)
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
         """The image padded to a square with the mean colour, resized and normalised, (3, height, width)."""
@@ -145,9 +150,8 @@ class ClipFlanT5Likelihood:
     ) -> list[list[list[float]]]:
         images = torch.stack([features[question.image] for question in questions])
         encoded = self.model.encode_questions(images, self.before, self._pad(ids))
-        choices = [choice for question in questions for choice in question.choices]
         owners = [row for row, question in enumerate(questions) for _ in question.choices]
-        labels = [self.tokenizer(choice).input_ids for choice in choices]
+        labels = [self._choice(choice) for question in questions for choice in question.choices]
         padded = self._pad(labels)
         rows = torch.tensor(owners, device=self.parameter.device)
         logits = self.model.decode(encoded.take(rows), padded).float()
@@ -245,6 +249,13 @@ def untie_head(language_model: T5) -> None:
     """Gives FlanT5 (`tie_word_embeddings: false`) its own output matrix; transformers 5 builds every T5 with a shared
     one."""
     language_model.lm_head.weight = nn.Parameter(language_model.lm_head.weight.detach().clone())
+
+
+def fuse_gelu(language_model: T5) -> None:
+    """Computes FlanT5's GELU (the tanh approximation) in one kernel, where transformers takes seven."""
+    for module in language_model.modules():
+        if isinstance(getattr(module, "act", None), NewGELUActivation):
+            module.act = nn.GELU(approximate="tanh")
 
 
 def _released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from transformers.activations import NewGELUActivation
 
 from operators.models.clip_flant5 import ClipFlanT5
 from operators.pack.batches import Batch, BatchMaker
@@ -47,10 +46,7 @@ def question_stage(model: ClipFlanT5, stage: Stage, maker: BatchMaker, report: R
 
 
 def prepare(model: ClipFlanT5) -> Sequence[nn.Parameter]:
-    """Freezes the tower, makes the slow activation fast, and returns what is to be trained."""
+    """Freezes the tower and returns what is to be trained."""
     model.train()
     model.vision_tower.requires_grad_(False)
-    for module in model.language_model.modules():
-        if isinstance(getattr(module, "act", None), NewGELUActivation):
-            module.act = nn.GELU(approximate="tanh")
     return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -96,7 +96,9 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
         tmp_path / "store",
         "metric=[vqascore]",
         f"shard_rows={SHARD}",
-        f"cluster.pools.answers.threads={THREADS}",
+        "cluster.pools.answers.min_size=2",
+        "cluster.pools.answers.max_size=2",
+        "cluster.pools.answers.threads=1",
     )
     done = run_sweep(plan_sweep(config), last.update)
     stage = last["answers:vqa"]

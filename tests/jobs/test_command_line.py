@@ -36,7 +36,7 @@ CHOICES = {
     "sweep": {"shapes", "own_images"},
     "benchmark": {"shapes", "own"},
     "metric": {"vqascore", "clipscore"},
-    "cluster": {"local", "gpu8"},
+    "cluster": {"local", "gpu1", "gpu8"},
     "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32"},
 }
 
@@ -85,7 +85,7 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["metrics.vqascore.reduction=mode"], "Input should be 'mean', 'product' or 'first', got 'mode'"),
         (["cluster.pools.answers.num_gpus=1.5"], "above 1 only whole GPUs can be given, got 1.5"),
         (["failure_budget=7"], "failure_budget: expected a share between 0 and 1, got 7"),
-        (["cluster=gpu9"], "Could not find 'cluster/gpu9'; available: gpu8, local"),
+        (["cluster=gpu9"], "Could not find 'cluster/gpu9'; available: gpu1, gpu8, local"),
         (["metric=[vqa]"], "Could not load 'metric/vqa'"),
         (["+models.other={family: clip}"], "config key 'models.other.checkpoint' is required and not set"),
         (["+models.clip.chekpoint=x"], "unknown config key 'models.clip.chekpoint'; did you mean checkpoint"),

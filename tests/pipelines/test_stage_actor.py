@@ -1,0 +1,84 @@
+"""One actor's two calls at a time: the next shard is read and decoded while the model works on this one."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from operators.images import ImageLimits
+from operators.rows import QUESTIONS, table
+from pipelines import runner
+from pipelines.cells import Cell, Recipe, Shard, Work, make_cell
+from pipelines.config import PoolConfig
+from pipelines.plan import Node
+from pipelines.progress import ProgressLog
+from pipelines.runner import CALLS_PER_ACTOR, StageActor, shard_name
+from pipelines.stages import StageContext
+from pipelines.storage import StorageConfig
+from pipelines.store import Store
+
+PATIENCE = 20
+
+
+class OverlappingStage:
+    """Computes a shard only once another one is prepared, and notes when two are computed at once."""
+
+    def __init__(self, node: Node, context: StageContext) -> None:
+        self.prepared = threading.Barrier(2)
+        self.computing = 0
+        self.most_computing = 0
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> str:
+        if work.shard.name == "second":
+            self.prepared.wait(PATIENCE)
+        return work.shard.name
+
+    def compute(self, prepared: str, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        self.computing += 1
+        self.most_computing = max(self.most_computing, self.computing)
+        if prepared == "first":
+            self.prepared.wait(PATIENCE)
+        self.computing -= 1
+        return {cell.metric: table([], QUESTIONS) for cell in cells}
+
+
+@pytest.fixture
+def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageActor]:
+    import ray
+
+    monkeypatch.setattr(runner, "RUNNERS", {"questions": OverlappingStage})
+    progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
+    store = Store(url=str(tmp_path), storage=StorageConfig())
+    context = StageContext(store=store, storage=StorageConfig(), limits=ImageLimits(), prompt_shards=())
+    node = Node(name="questions", stage="questions", model=None, metrics={})
+    yield StageActor(node, context, progress, PoolConfig(), 2)
+    ray.kill(progress)
+
+
+def batch(name: str) -> dict[str, Any]:
+    shard = Shard(group="bench", name=name, url=name, size=1, etag="1", row_groups=(0,), rows=1)
+    recipe = Recipe(stage="questions", version=1, config={})
+    cell = make_cell(recipe, shard, node="questions", metric="vqascore")
+    return {"work": np.array([Work(shard=shard, cells=(cell,), outcomes={}).to_json()], dtype=object)}
+
+
+def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor) -> None:
+    states: dict[str, str] = {}
+
+    def call(name: str) -> None:
+        done = Work.from_json(actor(batch(name))["work"][0])
+        (outcome,) = done.outcomes.values()
+        states[shard_name(done)] = outcome.state
+
+    calls = [threading.Thread(target=call, args=(name,)) for name in ("first", "second")]
+    assert len(calls) == CALLS_PER_ACTOR
+    for thread in calls:
+        thread.start()
+    for thread in calls:
+        thread.join(2 * PATIENCE)
+    assert states == {"bench/first": "committed", "bench/second": "committed"}
+    assert isinstance(actor.stage, OverlappingStage) and actor.stage.most_computing == 1
