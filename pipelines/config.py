@@ -81,7 +81,7 @@ class SweepConfig:
     limits: ImageLimits = field(default_factory=ImageLimits)
     shard_rows: int = 256
     """Row groups of a file are worked on together up to this many rows."""
-    failure_budget: float = 0.01
+    max_failed: float = 0.01
     """Share of rows without a score up to which the exit code is 2 instead of 1."""
     dry_run: bool = False
     """Print the plan and stop."""
@@ -89,8 +89,8 @@ class SweepConfig:
     def __post_init__(self) -> None:
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
-        if not 0 <= self.failure_budget <= 1:
-            raise ConfigError(f"failure_budget: expected a share between 0 and 1, got {self.failure_budget}")
+        if not 0 <= self.max_failed <= 1:
+            raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
         if self.shard_rows < 1:
             raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
         for name, metric in self.metrics.items():

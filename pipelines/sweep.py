@@ -68,7 +68,7 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         benchmark=planned.config.benchmark,
     )
     run_id = f"{began:%Y%m%d-%H%M%S-%f}"
-    exit_code = _exit_code(results, planned.config.failure_budget)
+    exit_code = _exit_code(results, planned.config.max_failed)
     _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code)
     folder = planned.store.location
     computed = _counts(planned.plan, results, outcomes)["cells_computed"]
@@ -88,10 +88,10 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
     return run_plan(planned.plan, context, planned.config.cluster, report)
 
 
-def _exit_code(results: Results, failure_budget: float) -> int:
+def _exit_code(results: Results, max_failed: float) -> int:
     if not results.n_null:
         return 0
-    return 2 if 1 - results.coverage <= failure_budget else 1
+    return 2 if 1 - results.coverage <= max_failed else 1
 
 
 def _write_run(

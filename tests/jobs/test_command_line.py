@@ -17,7 +17,7 @@ MODEL = {"family", "checkpoint", "revision", "tokenizer", "vision_tower", "visio
          "image_batch", "pair_batch"}  # fmt: skip
 STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
 SWEEP = {
-    "": {"store", "dry_run", "shard_rows", "failure_budget", "storage", "limits", "cluster", "benchmark", "models",
+    "": {"store", "dry_run", "shard_rows", "max_failed", "storage", "limits", "cluster", "benchmark", "models",
          "metrics"},
     "storage": STORAGE,
     "limits": {"max_pixels", "max_bytes"},
@@ -84,7 +84,7 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["shard_rows=many"], "config key 'shard_rows': Input should be a valid integer"),
         (["metrics.vqascore.reduction=mode"], "Input should be 'mean', 'product' or 'first', got 'mode'"),
         (["cluster.pools.answers.num_gpus=1.5"], "above 1 only whole GPUs can be given, got 1.5"),
-        (["failure_budget=7"], "failure_budget: expected a share between 0 and 1, got 7"),
+        (["max_failed=7"], "max_failed: expected a share between 0 and 1, got 7"),
         (["cluster=gpu9"], "Could not find 'cluster/gpu9'; available: gpu1, gpu8, local"),
         (["metric=[vqa]"], "Could not load 'metric/vqa'"),
         (["+models.other={family: clip}"], "config key 'models.other.checkpoint' is required and not set"),
@@ -113,10 +113,10 @@ def test_secrets_are_not_printed() -> None:
 def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "mine.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - /sweep/shapes\n  - _self_\nfailure_budget: 0.5\n"
+        "# @package _global_\ndefaults:\n  - /sweep/shapes\n  - _self_\nmax_failed: 0.5\n"
     )
     done = job("jobs.sweep", "sweep=mine", f"--config-dir={tmp_path}", "--config")
-    assert done.returncode == 0 and "failure_budget: 0.5" in done.stdout
+    assert done.returncode == 0 and "max_failed: 0.5" in done.stdout
     assert "no such folder" in job("jobs.sweep", "sweep=mine", "--config-dir=/nowhere").stderr
 
 

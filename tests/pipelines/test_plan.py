@@ -83,7 +83,7 @@ def test_a_changed_weight_file_touches_the_same_and_a_moved_one_nothing(folder: 
         ("models.vqa.image_batch=3", {}),
         ("cluster.pools.answers.max_size=3", {}),
         ("cluster.max_attempts=9", {}),
-        ("failure_budget=0.5", {}),
+        ("max_failed=0.5", {}),
     ],
 )
 def test_only_what_can_change_a_result_changes_a_key(folder: Path, override: str, touched: dict[str, int]) -> None:

@@ -81,7 +81,7 @@ def test_every_way_a_row_can_fail_leaves_a_null_with_its_reason_and_all_else_sco
     content[4:2000] = b"\xff" * 1996
     garbled.write_bytes(content)
 
-    done = run(folder, tmp_path / "store", "failure_budget=0.6")
+    done = run(folder, tmp_path / "store", "max_failed=0.6")
     assert done.exit_code == 2
     errors = done.results.errors.to_pylist()
     kinds = {
@@ -108,7 +108,7 @@ def test_every_way_a_row_can_fail_leaves_a_null_with_its_reason_and_all_else_sco
         if row["metric"] == "vqascore" and row["skill"] == "overall"
     }
     assert overall == {"atlas": (7, 1), "borealis": (6, 2), "cobalt": (0, 8), "drift": (3, 5), "flint": (3, 7)}
-    assert run(folder, tmp_path / "store", "failure_budget=0.1").exit_code == 1
+    assert run(folder, tmp_path / "store", "max_failed=0.1").exit_code == 1
 
 
 def test_stages_whose_pools_cannot_stand_together_run_in_waves_with_the_same_scores(tmp_path: Path) -> None:
