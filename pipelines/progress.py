@@ -1,7 +1,7 @@
 """What a run is doing, cell by cell: an actor that stages report to, and snapshots of it for whoever shows them."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -28,12 +28,23 @@ class _Tally:
     reported: float = field(default_factory=time.monotonic)
 
 
+class History(NamedTuple):
+    """What befell a shard in this run before."""
+
+    begun: int
+    """How often it was begun and not finished."""
+    deadly: tuple[int, ...]
+    """The rows, counted from the shard's first, that ended the process which worked on them."""
+
+
 class ProgressLog:
     """Counts what stages report; run as an actor, so that it outlives them and tells what they were doing."""
 
     def __init__(self) -> None:
         self.tallies: dict[str, _Tally] = {}
         self.begun: Counter[tuple[str, str]] = Counter()
+        self.rows: dict[tuple[str, str], int] = {}
+        self.deadly: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         self.loading: Counter[str] = Counter()
         self.start_failures: dict[str, str] = {}
 
@@ -46,14 +57,23 @@ class ProgressLog:
         """An actor of a node has loaded."""
         self.loading[node] -= 1
 
-    def attempts(self, node: str, shard: str) -> int:
-        """How often a node has begun a shard without finishing it."""
-        return self.begun[node, shard]
+    def history(self, node: str, shard: str) -> History:
+        """What befell a shard on a node; a row that was begun there and not finished is deadly from now on."""
+        if (node, shard) in self.rows:
+            self.deadly[node, shard].append(self.rows.pop((node, shard)))
+        return History(self.begun[node, shard], tuple(self.deadly[node, shard]))
 
     def started(self, node: str, shard: str) -> None:
         """A node begins a shard."""
         self.tallies.setdefault(node, _Tally())
         self.begun[node, shard] += 1
+
+    def started_row(self, node: str, shard: str, row: int | None) -> None:
+        """A node begins one row of a shard on its own; None where it has finished the last one."""
+        if row is None:
+            self.rows.pop((node, shard), None)
+        else:
+            self.rows[node, shard] = row
 
     def finished(self, node: str, shard: str, rows: int, outcomes: list[Outcome]) -> None:
         """A node is done with a shard, whatever became of its cells."""

@@ -13,23 +13,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 from ray.data.exceptions import SystemException, UserCodeException
 from ray.exceptions import RayError
 
 from operators.batches import device_lost
-from operators.errors import PlumblineError
+from operators.errors import PlumblineError, RowError
 from pipelines.cells import Cell, Outcome, Work
 from pipelines.config import ClusterConfig, PoolConfig
 from pipelines.placement import NodeResources, plan_waves
 from pipelines.plan import Node, Plan
-from pipelines.progress import NodeProgress, ProgressLog
-from pipelines.stages import RUNNERS, StageContext, StageRunner
+from pipelines.progress import History, NodeProgress, ProgressLog
+from pipelines.stages import RUNNERS, RowByRow, StageContext, StageRunner
 
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
 POLL_SECONDS = 0.25
+DEADLY_ROW = RowError(
+    "killed_worker",
+    "the process that worked on this row died, or went over the pool's deadline; look at the image, or give the stage "
+    "more memory or time (cluster.pools)",
+    retryable=True,
+)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, as malloc.h numbers them."""
 LARGEST_KEPT = 32 << 20
@@ -52,6 +59,7 @@ class StageActor:
         self.store = context.store
         self.progress = progress
         self.max_attempts = max_attempts
+        self.deadline = pool.deadline
         self.computing = threading.Lock()
         self.turns = Turns(CALLS_PER_ACTOR)
         unfinished = ray.get(progress.starting.remote(node.name))
@@ -70,41 +78,78 @@ class StageActor:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """One row of the dataset, a Work as JSON, back with the outcomes of this node's cells.
 
-        Ray starts a dead actor again and gives it the same rows; a shard that was begun before is worked on alone,
-        so that it dies alone, and once it has died `max_attempts` times it fails without being tried.
+        Ray starts a dead actor again and gives it the same rows; a shard that was begun before is worked on alone and
+        row by row, so that the next death tells which row to leave out. After `max_attempts` deaths it fails untried.
         """
         work = Work.from_json(str(batch["work"][0]))
         cells = [cell for cell in work.cells if cell.node == self.node.name]
         if not cells:
             return batch
         name = shard_name(work)
-        begun = ray.get(self.progress.attempts.remote(self.node.name, name))
-        if begun >= self.max_attempts:
-            failure = Outcome(state="failed", message=f"the worker died {begun} times on this shard")
+        history = ray.get(self.progress.history.remote(self.node.name, name))
+        if history.begun >= self.max_attempts:
+            failure = Outcome(state="failed", message=f"the worker died {history.begun} times on this shard")
             mine = {cell.path: failure for cell in cells}
         else:
-            with self.turns.alone() if begun else self.turns.shared():
+            with self.turns.alone() if history.begun else self.turns.shared():
                 ray.get(self.progress.started.remote(self.node.name, name))
-                mine = self._outcomes(work, cells)
+                mine = self._outcomes(work, cells, history)
         self.progress.finished.remote(self.node.name, name, work.shard.rows, list(mine.values()))
         return {"work": [replace(work, outcomes={**work.outcomes, **mine}).to_json()]}
 
-    def _outcomes(self, work: Work, cells: Sequence[Cell]) -> dict[str, Outcome]:
+    def _outcomes(self, work: Work, cells: Sequence[Cell], history: History) -> dict[str, Outcome]:
         """What became of each cell; a failure of the whole shard fails its cells and nothing else."""
         blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))}
         able = [cell for cell in cells if cell.path not in blocked]
         if not able:
             return blocked
         try:
-            prepared = self.stage.prepare(work, able)
-            with self.computing:
-                tables = self.stage.compute(prepared, able)
+            if history.begun and isinstance(self.stage, RowByRow):
+                tables = self._row_by_row(self.stage, work, able, history)
+            else:
+                tables = self._whole(work, able)
             return blocked | {cell.path: self.store.save(cell, tables[cell.metric]) for cell in able}
         except Exception as error:
             if device_lost(error):
                 os._exit(1)  # no later call of this process can use the device; Ray starts another one
             failure = Outcome(state="failed", message=_one_line(error))
             return blocked | {cell.path: failure for cell in able}
+
+    def _whole(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        with self._deadline():
+            prepared = self.stage.prepare(work, cells)
+        with self.computing, self._deadline():
+            return self.stage.compute(prepared, cells)
+
+    def _row_by_row(
+        self, stage: RowByRow, work: Work, cells: Sequence[Cell], history: History
+    ) -> Mapping[str, pa.Table]:
+        """The tables of a shard that ended its process before; each row is announced before it is touched."""
+        name = shard_name(work)
+        tables = []
+        for row in range(work.shard.rows):
+            if row in history.deadly:
+                tables.append(self.stage.compute(stage.refuse_row(work, cells, row, DEADLY_ROW), cells))
+                continue
+            ray.get(self.progress.started_row.remote(self.node.name, name, row))
+            with self._deadline():
+                tables.append(self.stage.compute(stage.prepare_row(work, cells, row), cells))
+        ray.get(self.progress.started_row.remote(self.node.name, name, None))
+        return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}
+
+    @contextmanager
+    def _deadline(self) -> Iterator[None]:
+        """Ends the process if the body takes longer than the pool's deadline: nothing else ends a call that hangs."""
+        if self.deadline is None:
+            yield
+            return
+        alarm = threading.Timer(self.deadline, os._exit, [1])
+        alarm.daemon = True
+        alarm.start()
+        try:
+            yield
+        finally:
+            alarm.cancel()
 
 
 class Turns:

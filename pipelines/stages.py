@@ -1,15 +1,16 @@
 """Each stage as an actor runs it: read a shard and the cells upstream, call the operator, give tables back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from operators import questions, scores
 from operators.answers import AnswerOperator, QuestionIndex, index_questions
-from operators.images import FetchUri, ImageLimits, PreparedImages
+from operators.errors import RowError
+from operators.images import FetchUri, ImageLimits, PreparedImages, identify
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.similarities import SimilarityOperator
@@ -38,6 +39,17 @@ class StageRunner(Protocol):
 
     def compute(self, prepared: Any, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
         """The tables of the cells, by metric; called for one shard at a time."""
+
+
+@runtime_checkable
+class RowByRow(Protocol):
+    """A stage that can work on a shard one row at a time, to find the row that ends its process."""
+
+    def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> Any:
+        """As `prepare`, for one row of the shard."""
+
+    def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> Any:
+        """As `prepare_row` for a row that is not to be touched but by its ids."""
 
 
 class QuestionsStage:
@@ -70,11 +82,25 @@ class AnswersStage:
             fetch=_fetcher(context.storage, context.limits),
         )
         self._index = lru_cache(maxsize=8)(self._read_index)
+        self._shard = _shard_reader(context)
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> tuple[PreparedImages, dict[str, QuestionIndex]]:
-        asked = {cell.metric: self._index(cell.inputs, _drafts(cell, work)) for cell in cells}
         images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
-        return self.operator.prepare(images, work.shard.group), asked
+        return self.operator.prepare(images, work.shard.group), self._asked(work, cells)
+
+    def prepare_row(
+        self, work: Work, cells: Sequence[Cell], row: int
+    ) -> tuple[PreparedImages, dict[str, QuestionIndex]]:
+        image = self._shard(work.shard).slice(row, 1)
+        return self.operator.prepare(image, work.shard.group), self._asked(work, cells)
+
+    def refuse_row(
+        self, work: Work, cells: Sequence[Cell], row: int, error: RowError
+    ) -> tuple[PreparedImages, dict[str, QuestionIndex]]:
+        return _refused(self._shard(work.shard), work.shard, row, error), self._asked(work, cells)
+
+    def _asked(self, work: Work, cells: Sequence[Cell]) -> dict[str, QuestionIndex]:
+        return {cell.metric: self._index(cell.inputs, _drafts(cell, work)) for cell in cells}
 
     def compute(
         self, prepared: tuple[PreparedImages, dict[str, QuestionIndex]], cells: Sequence[Cell]
@@ -104,11 +130,18 @@ class SimilaritiesStage:
         )
         prompts = pa.concat_tables([read_prompts(shard, context.storage) for shard in context.prompt_shards])
         texts = [text or "" for text in prompts.column("text").to_pylist()]
+        self._shard = _shard_reader(context)
         self.prompts = dict(zip(prompts.column("prompt_id").to_pylist(), texts, strict=True))
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> PreparedImages:
         images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
         return self.operator.prepare(images, work.shard.group)
+
+    def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> PreparedImages:
+        return self.operator.prepare(self._shard(work.shard).slice(row, 1), work.shard.group)
+
+    def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> PreparedImages:
+        return _refused(self._shard(work.shard), work.shard, row, error)
 
     def compute(self, prepared: PreparedImages, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
         return self.operator.compare(prepared, self.prompts, {cell.metric: self.metrics[cell.metric] for cell in cells})
@@ -134,6 +167,16 @@ RUNNERS: Mapping[str, type[QuestionsStage | AnswersStage | SimilaritiesStage | S
     "similarities": SimilaritiesStage,
     "scores": ScoresStage,
 }
+
+
+def _shard_reader(context: StageContext) -> Callable[[Shard], pa.Table]:
+    """Reads a shard's images, remembering the last one."""
+    return lru_cache(maxsize=1)(lambda shard: read_shard(shard, context.storage, IMAGE_COLUMNS))
+
+
+def _refused(images: pa.Table, shard: Shard, row: int, error: RowError) -> PreparedImages:
+    (record,) = images.slice(row, 1).to_pylist()
+    return PreparedImages([identify(record, shard.group)], [error], [])
 
 
 def _drafts(cell: Cell, work: Work) -> frozenset[str]:

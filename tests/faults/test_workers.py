@@ -1,32 +1,56 @@
-"""What dies takes nothing with it: deadly shards are given up alone, and a stage that cannot start says why."""
+"""What dies or hangs takes nothing with it: the deadly row is found and left out, and a stage that cannot start says why."""
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipelines.runner import RunnerError
-from pipelines.sweep import plan_sweep, run_sweep
+from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import PACK, images, sweep_config, write_benchmark, write_rows
-from tests.faults.hook import DEADLY
+from tests.faults.hook import DEADLY, HANGING
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
-def test_a_shard_that_kills_its_worker_fails_alone_and_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+def sweep_with(marks: dict[int, bytes], tmp_path: Path, *overrides: str) -> tuple[FinishedSweep, list[dict[str, Any]]]:
+    """A sweep over twelve images in three shards, some of which carry a mark."""
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=12)
-    deadly = images("atlas", 12)
-    deadly[5]["image"] += DEADLY
-    write_rows(folder / "images/atlas/00000.parquet", deadly)
-    config = sweep_config(folder, tmp_path / "store", "metric=[clipscore]", "cluster.max_attempts=2")
+    rows = images("atlas", 12)
+    for row, mark in marks.items():
+        rows[row]["image"] += mark
+    write_rows(folder / "images/atlas/00000.parquet", rows)
+    config = sweep_config(folder, tmp_path / "store", *overrides)
+    return run_sweep(plan_sweep(config), lambda progress: None), rows
 
-    done = run_sweep(plan_sweep(config), lambda progress: None)
-    failed = {row["image_id"] for row in done.results.scores.to_pylist() if row["score"] is None}
-    assert failed == {row["image_id"] for row in deadly[4:8]}
+
+def failed_ids(done: FinishedSweep) -> set[str]:
+    return {row["image_id"] for row in done.results.scores.to_pylist() if row["score"] is None}
+
+
+@pytest.mark.parametrize("metric", ["clipscore", "vqascore"])
+def test_a_row_that_kills_its_worker_is_left_out_and_its_shard_is_scored(metric: str, tmp_path: Path) -> None:
+    done, rows = sweep_with({5: DEADLY}, tmp_path, f"metric=[{metric}]")
+    assert failed_ids(done) == {rows[5]["image_id"]}
+    (error,) = done.results.errors.to_pylist()
+    assert (error["kind"], error["retryable"]) == ("killed_worker", True)
+
+
+def test_a_row_that_hangs_is_ended_by_the_deadline_and_left_out(tmp_path: Path) -> None:
+    overrides = ("metric=[clipscore]", "cluster.pools.similarities.deadline=5")
+    done, rows = sweep_with({2: HANGING, 9: DEADLY}, tmp_path, *overrides)
+    assert failed_ids(done) == {rows[2]["image_id"], rows[9]["image_id"]}
+
+
+def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+    overrides = ("metric=[clipscore]", "cluster.max_attempts=2")
+    done, rows = sweep_with({4: DEADLY, 6: DEADLY}, tmp_path, *overrides)
+    assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}
     assert {e["message"] for e in done.results.errors.to_pylist()} == {"the worker died 2 times on this shard"}
-    assert (done.computed, done.exit_code) == (4, 1)
+    assert (done.exit_code, len(done.results.scores)) == (1, 12)
 
-    left = plan_sweep(config).plan.missing
+    left = plan_sweep(sweep_config(tmp_path / "bench", tmp_path / "store", *overrides)).plan.missing
     assert {path.split("/")[0] for path in left} == {"similarities", "scores"} and len(left) == 2
 
 

@@ -12,7 +12,7 @@ from pipelines.config import StatusConfig, SweepConfig, read_config
 
 ROOT = Path(__file__).parent.parent.parent
 
-POOL = {"num_cpus", "num_gpus", "min_size", "max_size", "threads"}
+POOL = {"num_cpus", "num_gpus", "min_size", "max_size", "threads", "deadline"}
 MODEL = {"family", "checkpoint", "revision", "tokenizer", "vision_tower", "vision_tower_revision", "dtype",
          "image_batch", "pair_batch"}  # fmt: skip
 STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
