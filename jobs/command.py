@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from operators.errors import ConfigError, PlumblineError
-from pipelines.config import read_config, suggest
+from pipelines.config import SweepConfig, read_config, suggest
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
@@ -28,13 +29,24 @@ class Command(NamedTuple):
     """The job, and the name of its file in conf/."""
     purpose: str
     schema: type[Any]
+    short: Mapping[str, str] = {}
+    """What may be written for longer keys: images=PATH for benchmark.images=PATH."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, taken as Ctrl-C is: by a scheduler, `ray job stop` or `kill`."""
 
 
 def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None = None) -> int:
-    """Parses the command line, runs the job and gives its exit code; what goes wrong is one line on stderr."""
+    """Parses the command line, runs the job and gives its exit code; what goes wrong is one line on stderr.
+
+    A job that is stopped gives 130 (Ctrl-C) or 143 (SIGTERM), and keeps what it committed.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         arguments = _parser(command).parse_args(argv)
-        values = load_values(command.name, arguments.overrides, arguments.config_dir)
+        overrides = [_in_full(override, command.short) for override in arguments.overrides]
+        values = load_values(command.name, overrides, arguments.config_dir)
         if arguments.config:
             print(OmegaConf.to_yaml(OmegaConf.create(_without_secrets(values))), end="")
             return 0
@@ -42,16 +54,25 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     except PlumblineError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("stopped; what was computed is kept, run the same command to go on", file=sys.stderr)
-        return 130
+        return 143 if isinstance(stop, Terminated) else 130
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise Terminated
+
+
+def _in_full(override: str, short: Mapping[str, str]) -> str:
+    key, separator, value = override.partition("=")
+    return f"{short.get(key, key)}{separator}{value}"
 
 
 def _parser(command: Command) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m jobs.{command.name}",
         description=command.purpose,
-        epilog=_groups() if command.name == "sweep" else None,
+        epilog=_groups() if command.schema is SweepConfig else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of conf/; see --config")

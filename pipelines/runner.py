@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -238,7 +239,7 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         _check_port(address)
-        with _quiet_backend():
+        with _quiet_backend(), _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except (OSError, RuntimeError, ValueError) as error:
         token = "AuthToken" in "".join(traceback.format_exception(error))
@@ -251,6 +252,15 @@ def _check_port(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keeps what the caller does on SIGTERM, which Ray would replace."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
