@@ -1,0 +1,59 @@
+"""Takes image files or tars in: any folder or bucket to the sharded Parquet that a sweep reads."""
+
+import sys
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jobs.command import Command, run_job
+from jobs.console import make_console
+from pipelines.ingest import IngestConfig, Ingested, ingest
+from pipelines.ingest_shards import ShardRecord
+
+COMMAND = Command("ingest", "Make a sweep's Parquet of image files with a table, or of WebDataset tars.", IngestConfig)
+SHOWN = 5
+
+
+def main(config: IngestConfig) -> int:
+    """Tells each shard, then the counts and where all is; 0 complete, 2 within budget, 1 over it."""
+    console = make_console()
+    ended = ingest(config, lambda record: _show_shard(console, record))
+    _show(console, ended)
+    return ended.exit_code
+
+
+def _show_shard(console: Console, record: ShardRecord) -> None:
+    state = "written" if record.written else "stands already"
+    console.print(f"{record.path}: {record.rows} rows, {record.bytes / 1e6:.1f} MB, {state}", markup=False)
+
+
+def _show(console: Console, ended: Ingested) -> None:
+    """A line per generator, the rejected rows by kind with the first of them, and the paths."""
+    table = Table("generator", "shards", "written now", "rows", "MB", title="ingested")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for generator in sorted({record.generator for record in ended.shards}):
+        table.add_row(escape(generator), *_counts([r for r in ended.shards if r.generator == generator]))
+    console.print(table)
+    for kind, count in ended.kinds.items():
+        console.print(f"[yellow]{count} rows rejected[/]: {escape(kind)}")
+    for rejection in ended.rejected[:SHOWN]:
+        line = f", line {rejection.line}" if rejection.line is not None else ""
+        console.print(f"  {rejection.file}{line}: {rejection.message}", markup=False, soft_wrap=True)
+    rejected = len(ended.rejected)
+    console.print(
+        f"{ended.rows + rejected} rows in, {ended.rows} written, {rejected} rejected, {ended.prompts} prompts"
+    )
+    console.print(f"written to {ended.url}/", markup=False, soft_wrap=True)
+    console.print("  <generator>/*.parquet, prompts.parquet, rejected.parquet, manifest.json", markup=False)
+
+
+def _counts(records: list[ShardRecord]) -> list[str]:
+    written = sum(record.written for record in records)
+    rows, size = sum(record.rows for record in records), sum(record.bytes for record in records)
+    return [str(len(records)), str(written), str(rows), f"{size / 1e6:.1f}"]
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

@@ -1,0 +1,197 @@
+"""What one image's row is on its way in: where it came from, the columns it names, and why it may be refused."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from operators.errors import ConfigError
+
+DEFAULT_NAMES = {
+    "image": ("file", "file_name", "image"),
+    "prompt": ("prompt", "text", "caption"),
+    "prompt_id": ("prompt_id",),
+    "image_id": ("image_id",),
+    "generator": ("generator",),
+}
+COLUMNS = pa.schema(
+    [("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary()), ("prompt", pa.string())]
+)
+"""What every shard has; a table's other columns follow."""
+
+REJECTED = pa.schema([("file", pa.string()), ("line", pa.int64()), ("kind", pa.string()), ("message", pa.string())])
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnsConfig:
+    """Which column of the table, or field of a sample's JSON, holds what; null takes the usual names."""
+
+    image: str | None = None
+    """The image's path below the folder of images: file, file_name or image."""
+    prompt: str | None = None
+    """The prompt's text: prompt, text or caption."""
+    prompt_id: str | None = None
+    """The prompt's id; without one it is a hash of the text."""
+    image_id: str | None = None
+    """The image's id; without one it is the path, or the tar's name and the sample's."""
+    generator: str | None = None
+    """The generator's name, where `generator` does not fix one for all rows."""
+
+
+class Names(NamedTuple):
+    """The columns that are there; None where one is not."""
+
+    image: str | None
+    prompt: str | None
+    prompt_id: str | None
+    image_id: str | None
+    generator: str | None
+
+
+class Rejection(NamedTuple):
+    """A row of `rejected.parquet`."""
+
+    file: str
+    """The table, the tar or the tar's member."""
+    line: int | None
+    """Counted from 1, in a table."""
+    kind: str
+    """A short stable name, such as `missing_image`."""
+    message: str
+    """What was found and what to do about it."""
+
+
+class Refused(Exception):
+    """A row cannot be taken, for a reason that a person can act on."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    def at(self, file: str, line: int | None = None) -> Rejection:
+        return Rejection(file, line, self.kind, str(self))
+
+
+class Candidate(NamedTuple):
+    """An image's row before its image is read."""
+
+    file: str
+    line: int | None
+    generator: str
+    image_id: str
+    prompt_id: str
+    prompt: str | None
+    extras: dict[str, Any]
+    """The other columns."""
+
+    def row(self, image: bytes) -> dict[str, Any]:
+        """The row of a shard."""
+        ids = {"image_id": self.image_id, "prompt_id": self.prompt_id}
+        return {**ids, "image": image, "prompt": self.prompt, **self.extras}
+
+
+def find_names(found: Iterable[str], columns: ColumnsConfig) -> Names:
+    """The first of each role's names that is among `found`."""
+    have = set(found)
+    chosen: dict[str, str | None] = {}
+    for role, defaults in DEFAULT_NAMES.items():
+        asked = getattr(columns, role)
+        chosen[role] = next((name for name in ((asked,) if asked else defaults) if name in have), None)
+    return Names(**chosen)
+
+
+def require_names(found: list[str], columns: ColumnsConfig, generator: str | None, url: str) -> Names:
+    """The table's columns by role; raises ConfigError naming the first that is needed and not there."""
+    names = find_names(found, columns)
+    listed = ", ".join(found) or "none"
+    for role in DEFAULT_NAMES:
+        if getattr(columns, role) and getattr(names, role) is None:
+            raise ConfigError(f"columns.{role}: no column {getattr(columns, role)!r} in {url}; found {listed}")
+    if names.image is None:
+        raise ConfigError(f"{url}: which column names the image files? found {listed}; set columns.image=NAME")
+    if names.prompt is None and names.prompt_id is None:
+        raise ConfigError(f"{url}: which column holds the prompts? found {listed}; set columns.prompt=NAME")
+    if names.generator is None and generator is None:
+        raise ConfigError(f"{url}: no column names the generator; set generator=NAME, or columns.generator=COLUMN")
+    return names
+
+
+def make_candidate(
+    values: Mapping[str, Any],
+    names: Names,
+    *,
+    file: str,
+    line: int | None,
+    generator: str | None,
+    default_id: str,
+    extras: dict[str, Any],
+) -> Candidate:
+    """The row that these values describe; raises Refused where they name no prompt or no generator."""
+    prompt = _text(values, names.prompt)
+    prompt_id = _text(values, names.prompt_id)
+    prompt = prompt if prompt and prompt.strip() else None
+    if prompt is None and prompt_id is None:
+        raise Refused("empty_prompt", "the row has neither a prompt nor a prompt_id; fill one in")
+    return Candidate(
+        file=file,
+        line=line,
+        generator=check_generator(generator or _text(values, names.generator)),
+        image_id=_text(values, names.image_id) or default_id,
+        prompt_id=prompt_id or digest(prompt)[:16],
+        prompt=prompt,
+        extras=extras,
+    )
+
+
+def _text(values: Mapping[str, Any], name: str | None) -> str | None:
+    """A value as text, None where there is none; whole numbers are ids that lost their quotes."""
+    value = values.get(name) if name else None
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise Refused("bad_value", f"{name}: expected text, found {type(value).__name__}; write it as text")
+    require_utf8(str(value))
+    return str(value)
+
+
+def require_utf8(text: str) -> None:
+    """Raises Refused for text that has no UTF-8 form: what was not UTF-8, or half of a JSON surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused("not_utf8", "the text is not UTF-8; save the file as UTF-8") from error
+
+
+def check_generator(name: str | None) -> str:
+    """The name, if it can be a folder; raises Refused."""
+    if not name:
+        raise Refused("no_generator", "the row names no generator; fill it in, or set generator=NAME")
+    if name.startswith(".") or set(name) & {"/", "\\", "\0"} or len(name.encode()) > LONGEST_NAME:
+        raise Refused("bad_generator", f"{name[:80]!r} cannot be a folder's name; use one without '/' or a first '.'")
+    if name in ("prompts.parquet", "rejected.parquet", "manifest.json"):
+        raise Refused("bad_generator", f"{name!r} is a file of the output; rename the generator")
+    return name
+
+
+def relative_path(value: Any) -> str:
+    """The path below the folder of images; raises Refused for one that is empty or leads out of the folder."""
+    if not isinstance(value, str) or not value.strip():
+        raise Refused("missing_image", "the row names no image file; fill its path in")
+    require_utf8(value)
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts or "://" in value or "\0" in value or not path.parts:
+        raise Refused(
+            "outside_folder", f"{value[:200]!r}: expected a path below the folder of images; make it relative"
+        )
+    return str(path)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of text, or of anything JSON can say."""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

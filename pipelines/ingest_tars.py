@@ -1,0 +1,240 @@
+"""WebDataset tars, read once from front to back: samples in, and a rejection for everything that is none."""
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import PurePosixPath
+from typing import IO, NamedTuple
+
+import pyarrow as pa
+
+from operators.errors import ConfigError
+from pipelines.ingest_rows import Candidate, ColumnsConfig, Refused, Rejection, find_names, make_candidate
+from pipelines.ingest_tables import BLOCK_BYTES, parse_object
+from pipelines.storage import Location, StorageConfig, locate, readable_errors
+
+ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+IMAGES = ("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff")
+TEXTS = ("json", "txt")
+LARGEST_TEXT = 2**20
+"""Bytes of a sample's .json or .txt."""
+LARGEST_HEADER = 2**20
+"""Bytes of a long name or other extended header, which tarfile reads whole."""
+EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+EXTRAS = pa.schema([("sample", pa.string())])
+"""A sample's JSON as it stands in the tar."""
+
+
+class Sample(NamedTuple):
+    """A sample that can be taken."""
+
+    candidate: Candidate
+    image: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tar:
+    """A tar as the listing shows it."""
+
+    location: Location
+    size: int
+    etag: str
+
+    @property
+    def name(self) -> str:
+        name = PurePosixPath(self.location.path).name
+        return next(name.removesuffix(ending) for ending in sorted(ENDINGS, reverse=True) if name.endswith(ending))
+
+
+@dataclass(kw_only=True, slots=True)
+class _Gathered:
+    """The members of one sample."""
+
+    key: str
+    images: list[bytes] = field(default_factory=list)
+    texts: dict[str, bytes] = field(default_factory=dict)
+    refused: Refused | None = None
+
+
+def find_tars(url: str, storage: StorageConfig) -> list[Tar]:
+    """A tar, the tars below a folder, or those that a pattern with * matches, by name; raises ConfigError for none."""
+    location = locate(url, storage)
+    with readable_errors(location, "tars"):
+        if "*" in location.path:
+            found = location.fs.glob(location.path, detail=True)
+        else:
+            found = location.fs.find(location.path, detail=True)
+    tars = [
+        Tar(location=locate(location.fs.unstrip_protocol(path), storage), size=entry["size"], etag=entry_tag(entry))
+        for path, entry in sorted(found.items())
+        if path.endswith(ENDINGS) and entry["type"] == "file" and not PurePosixPath(path).name.startswith(".")
+    ]
+    if not tars:
+        raise ConfigError(f"tars {location.url}: expected files that end in {', '.join(ENDINGS)}, found none")
+    return tars
+
+
+def entry_tag(entry: dict[str, object]) -> str:
+    """What changes when a file does: S3's ETag, a local file's modification time."""
+    return str(entry["ETag"]).strip('"') if "ETag" in entry else str(entry["mtime"])
+
+
+def read_samples(
+    tar: Tar, columns: ColumnsConfig, *, generator: str | None, max_bytes: int
+) -> Iterator[Sample | Rejection]:
+    """A tar's samples in order, one in memory at a time; nothing is written to disk.
+
+    What is refused (links, devices, members that are too large) costs its sample alone; damage costs what is after it.
+    """
+    gathered: _Gathered | None = None
+    for member in chain(_members(tar, max_bytes), [None]):
+        if isinstance(member, Rejection):
+            yield member
+            continue
+        if gathered is not None and (member is None or member.key != gathered.key):
+            yield _sample(gathered, tar, columns, generator)
+            gathered = None
+        if member is not None:
+            gathered = gathered or _Gathered(key=member.key)
+            _gather(gathered, member)
+
+
+class _Member(NamedTuple):
+    """A file of a sample."""
+
+    key: str
+    """The path up to the first dot of its last part."""
+    kind: str
+    """What follows that dot, in small letters."""
+    content: bytes | Refused
+
+
+def _members(tar: Tar, max_bytes: int) -> Iterator[_Member | Rejection]:
+    last = ""
+    blocks: list[bytes] = []
+    with readable_errors(tar.location, "tars"), _open(tar) as stream:
+        try:
+            with tarfile.open(fileobj=stream, mode="r|*", tarinfo=_watched_header(blocks)) as archive:
+                while (header := archive.next()) is not None:
+                    archive.members.clear()  # type: ignore[attr-defined]  # it would keep the header of every member
+                    last = header.name
+                    if not header.isdir():
+                        yield _read_member(archive, header, tar, max_bytes)
+            ended = bool(blocks) and len(blocks[-1]) == tarfile.BLOCKSIZE and not any(blocks[-1])
+            problem = "" if ended else "it has no end-of-archive mark"
+        except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
+            problem = str(error) or type(error).__name__
+    if problem:
+        after = f"after {last!r}" if last else "in it"
+        message = f"the tar is damaged ({problem}); whatever is {after} is lost: write or upload the tar again"
+        yield Rejection(tar.location.url, None, "damaged_tar", message)
+
+
+@contextmanager
+def _open(tar: Tar) -> Iterator[IO[bytes]]:
+    with tar.location.fs.open(tar.location.path, "rb", block_size=BLOCK_BYTES) as stream:
+        yield stream
+
+
+def _watched_header(blocks: list[bytes]) -> type[tarfile.TarInfo]:
+    """A header class that keeps the last block read, since tarfile ends as quietly at damage as at the end."""
+
+    class Header(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "Header":
+            blocks[:] = [bytes(buf)]
+            header = super().frombuf(buf, encoding, errors)
+            if header.type in EXTENDED and header.size > LARGEST_HEADER:
+                raise tarfile.ReadError(f"an extended header of {header.size} bytes")
+            return header
+
+    return Header
+
+
+def _read_member(archive: tarfile.TarFile, header: tarfile.TarInfo, tar: Tar, max_bytes: int) -> _Member | Rejection:
+    """A member's content if it belongs to a sample and may be read."""
+    path = PurePosixPath(header.name.encode(errors="replace").decode())
+    stem, _, kind = path.name.partition(".")
+    where = f"{tar.location.url}/{path}"
+    if not header.isreg() or header.issparse():
+        return Rejection(where, None, "refused_member", "only plain files are read from a tar; put the file itself in")
+    if not stem:
+        return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")
+    return _Member(str(path.with_name(stem)), kind.lower(), _content(archive, header, kind.lower(), max_bytes))
+
+
+def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, kind: str, max_bytes: int) -> bytes | Refused:
+    if kind not in IMAGES + TEXTS:
+        return b""
+    limit, kind_of = (max_bytes, "limits.max_bytes") if kind in IMAGES else (LARGEST_TEXT, "the text's limit")
+    if header.size > limit:
+        message = f"{header.name!r}: {header.size} bytes are over {kind_of}={limit}; check the file, or raise the limit"
+        return Refused("image_too_large" if kind in IMAGES else "text_too_large", message)
+    stream = archive.extractfile(header)
+    assert stream is not None, "a plain file has content"
+    content = stream.read()
+    if len(content) != header.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return content
+
+
+def _gather(gathered: _Gathered, member: _Member) -> None:
+    if isinstance(member.content, Refused):
+        gathered.refused = gathered.refused or member.content
+    elif member.kind in IMAGES:
+        gathered.images.append(member.content)
+    elif member.kind in TEXTS:
+        gathered.texts[member.kind] = member.content
+
+
+def _sample(gathered: _Gathered, tar: Tar, columns: ColumnsConfig, generator: str | None) -> Sample | Rejection:
+    where = f"{tar.location.url}/{gathered.key}"
+    try:
+        if gathered.refused:
+            raise gathered.refused
+        return Sample(_candidate(gathered, tar, columns, generator), _only_image(gathered.images))
+    except Refused as refused:
+        return refused.at(where)
+
+
+def _only_image(images: list[bytes]) -> bytes:
+    if not images:
+        raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGES)}); add it")
+    if len(images) > 1:
+        raise Refused("several_images", f"the sample has {len(images)} images; give each a sample of its own")
+    if not images[0]:
+        raise Refused("missing_image", "the image file is empty; generate it again")
+    return images[0]
+
+
+def _candidate(gathered: _Gathered, tar: Tar, columns: ColumnsConfig, generator: str | None) -> Candidate:
+    """The row that a sample's JSON and text describe; the JSON's own prompt goes before the text."""
+    encoded = gathered.texts.get("json")
+    fields = parse_object(encoded) if encoded is not None else {}
+    names = find_names(fields, columns)
+    if names.prompt is None and "txt" in gathered.texts:
+        fields, names = {**fields, "prompt": _decoded(gathered.texts["txt"])}, names._replace(prompt="prompt")
+    return make_candidate(
+        fields,
+        names,
+        file=f"{tar.location.url}/{gathered.key}",
+        line=None,
+        generator=generator,
+        default_id=f"{tar.name}/{gathered.key}",
+        extras={"sample": encoded.decode() if encoded is not None else None},
+    )
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise Refused("not_utf8", f"the .txt is not UTF-8 at byte {error.start}; save it as UTF-8") from error

@@ -1,0 +1,100 @@
+"""The command as a person runs it: exit codes, what is printed, and errors in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.command import dotted_keys, load_values, run_job
+from jobs.ingest import COMMAND, main
+from tests.bench_of import images
+
+ROOT = Path(__file__).parent.parent.parent
+KEYS = {
+    "output", "table", "images", "tars", "generator", "columns", "shard_rows", "row_group_rows", "row_group_bytes",
+    "on_change", "max_failed", "limits", "storage", "limits.max_bytes",
+    *(f"columns.{name}" for name in ("image", "prompt", "prompt_id", "image_id", "generator")),
+    *(f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")),
+}  # fmt: skip
+
+
+def write_input(folder: Path, *, absent: int = 0) -> Path:
+    """A table of eight images and their files, of which the last few are absent."""
+    lines = []
+    for number, row in enumerate(images("atlas", 8)):
+        if number < 8 - absent:
+            (folder / f"{number}.png").write_bytes(row["image"])
+        lines.append(json.dumps({"file": f"{number}.png", "prompt": f"prompt {number}"}))
+    (folder / "table.jsonl").write_text("\n".join(lines))
+    return folder / "table.jsonl"
+
+
+def test_the_command_has_exactly_these_keys() -> None:
+    assert set(dotted_keys(load_values("ingest", ["output=x"]))) == KEYS
+
+
+def test_the_command_tells_what_it_wrote_and_again_that_it_stands(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "jobs.ingest", f"table={write_input(tmp_path)}", "generator=sdxl",
+        f"output={tmp_path}/out", "shard_rows=5",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "sdxl/00000.parquet: 5 rows" in done.stdout and "8 rows in, 8 written, 0 rejected, 8 prompts" in done.stdout
+    assert f"written to {tmp_path}/out/" in done.stdout
+    again = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert again.returncode == 0 and again.stdout.count("stands already") == 2
+
+
+@pytest.mark.parametrize("absent, share, code", [(0, 0.0, 0), (1, 0.2, 2), (2, 0.2, 1)])
+def test_the_exit_code_tells_how_much_was_rejected(
+    absent: int, share: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write_input(tmp_path, absent=absent)
+    options = [f"table={table}", "generator=sdxl", f"output={tmp_path}/out", f"max_failed={share}"]
+    assert run_job(COMMAND, main, options) == code
+    printed = capsys.readouterr().out
+    assert ("rows rejected: missing_image" in printed) == bool(absent)
+    assert not absent or f"{table}, line 8: no file at {tmp_path}/7.png" in printed
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["table=/nowhere/t.csv"], "table /nowhere/t.csv: not found"),
+        (["table=README.md"], "expected a file that ends in .csv"),
+        (["tars=/nowhere"], "tars /nowhere: expected files that end in .tar"),
+        ([], "expected one input: table=FILE"),
+        (["table=s3://bucket/t.csv", "storage.region=none"], "s3://: no credentials found; set AWS_ACCESS_KEY_ID"),
+        (["tabel=x"], "unknown config key 'tabel'; did you mean table"),
+        (["table=x", "on_change=maybe"], "config key 'on_change': Input should be 'fail' or 'replace', got 'maybe'"),
+        (["table=x", "max_failed=3"], "max_failed: expected a share between 0 and 1, got 3"),
+        (["table=x", "generator=a/b"], "generator: 'a/b' cannot be a folder's name"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_one_line_with_the_remedy(
+    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run_job(COMMAND, main, [f"output={tmp_path}/out", *arguments])
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 1 and len(lines) == 1
+    assert lines[0].startswith("error: ") and complaint in lines[0]
+
+
+def test_no_secret_reaches_the_output_or_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write_input(tmp_path)
+    options = [
+        f"table={table}",
+        "generator=sdxl",
+        f"output={tmp_path}/out",
+        "storage.key=abc",
+        "storage.secret=hush-hush",
+    ]
+    assert run_job(COMMAND, main, options) == 0
+    assert run_job(COMMAND, main, [*options, "--config"]) == 0
+    shown = capsys.readouterr()
+    assert "hush-hush" not in shown.out + shown.err
+    assert not any(b"hush-hush" in path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
