@@ -3,13 +3,16 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 
-.PHONY: sweep test check bench train install
+.PHONY: sweep test slow check bench train install
 
 sweep: install  ## one whole sweep over the embedded pack, into ./store
 	$(BIN)/python -m jobs.sweep sweep=shapes $(ARGS)
 
 test: check  ## static checks, then every test
 	$(BIN)/python -m pytest $(ARGS)
+
+slow: install  ## the fault tests with more seeds
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 check: install  ## formatting, lint and types
 	$(BIN)/ruff format --check .

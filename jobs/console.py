@@ -4,15 +4,18 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from operators.errors import REMEDIES
 from operators.summary import OVERALL
 from pipelines.plan import NodePlan, Plan
 from pipelines.progress import NodeProgress
-from pipelines.results import error_counts
+from pipelines.results import Results, error_counts
 from pipelines.sweep import FinishedSweep, PlannedSweep, RunRecord
 
 WIDTH_OF_A_LOG = 140
@@ -121,10 +124,35 @@ def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
         console.print(_overall_board(metric, [row for row in mine if row["skill"] == OVERALL]))
         if any(row["skill"] != OVERALL for row in mine):
             console.print(_skill_board(metric, mine))
-    for kind, count in error_counts(finished.results.errors):
-        console.print(f"[yellow]{count} rows without a score[/]: {escape(kind)}")
+    show_failures(console, finished.results)
     console.print(f"written to {escape(finished.folder)}/", soft_wrap=True)
     console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
+
+
+def show_failures(console: Console, results: Results) -> None:
+    """The coverage, and for every kind of failure its rows, one of them and the remedy; nothing where none failed."""
+    if not results.n_null:
+        return
+    table = Table("kind", "rows", "share", "example", "what to do", title="rows without a score")
+    _align_right(table, 1, 3)
+    for kind, count in error_counts(results.errors):
+        share = f"{count / len(results.scores):.1%}"
+        remedy = REMEDIES.get(kind, "see the message in errors.parquet")
+        table.add_row(escape(kind), str(count), share, escape(_example(results.errors, kind)), remedy)
+    console.print(table)
+    console.print(
+        f"[yellow]coverage {results.coverage:.2%}[/]: {results.n_null} of {len(results.scores)} rows have no score; "
+        "errors.parquet names each, docs/failures.md explains the kinds",
+        soft_wrap=True,
+    )
+
+
+def _example(errors: pa.Table, kind: str) -> str:
+    """Where to find the first row that failed so: its generator, and its image or else its prompt."""
+    index = pc.index(errors.column("kind"), kind).as_py()
+    row = errors.slice(index, 1).to_pylist()[0]
+    name = f"image {row['image_id']}" if row["image_id"] is not None else f"prompt {row['prompt_id']}"
+    return f"{row['generator']}, {name}"
 
 
 def _overall_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -156,8 +184,8 @@ def _skill_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _align_right(table: Table, first: int) -> None:
-    for column in table.columns[first:]:
+def _align_right(table: Table, first: int, end: int | None = None) -> None:
+    for column in table.columns[first:end]:
         column.justify = "right"
         column.overflow = "fold"
 

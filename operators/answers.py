@@ -16,7 +16,7 @@ from operators.models.calls import LikelihoodModel, Question
 if TYPE_CHECKING:
     import torch
 
-VERSION = 1
+VERSION = 2
 
 UNKNOWN_PROMPT = "prompt_id {!r} is not in the benchmark's prompts; add the prompt, or correct the id"
 

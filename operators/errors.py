@@ -1,5 +1,6 @@
 """The errors a person can act on, and the form a failure takes inside a row."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -28,3 +29,21 @@ class RowError(NamedTuple):
     """What was found and what to do about it, for a person."""
     retryable: bool = False
     """Whether the same computation may succeed another time."""
+
+
+REMEDIES: Mapping[str, str] = {
+    "broken_file": "write or upload the file again",
+    "cell_unreadable": "run again; if it stays, delete the cell that the message names",
+    "corrupt_image": "generate the image again, as 8-bit PNG or JPEG",
+    "empty_prompt": "fill in the prompt's text, or drop the prompt",
+    "image_too_large": "check the image, or raise limits.max_pixels or limits.max_bytes",
+    "killed_worker": "look at the image, or give the stage more memory or time (cluster.pools)",
+    "missing_image": "generate the image, or set benchmark.require_every_prompt=false",
+    "missing_prompt_id": "fill in the row's prompt_id",
+    "model_failed": "run again; if it stays, set a smaller image_batch",
+    "not_finite": "set the model's dtype=float32",
+    "shard_failed": "run again; if it stays, act on the message",
+    "unknown_prompt": "add the prompt to the benchmark, or correct the row's prompt_id",
+    "unreadable_uri": "check the address, and that the credentials may read it",
+}
+"""What to do about each kind, in a line; docs/failures.md tells the whole of it."""

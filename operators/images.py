@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,42 +41,85 @@ class ImageLimits:
 
 
 def decode_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
-    """The row's image as RGB: from `image` (bytes, or the {bytes, path} struct of HF datasets), else from `uri`."""
-    encoded = _embedded(row)
-    if isinstance(encoded, str):
-        return RowError(
-            "corrupt_image", "the `image` column holds text; put encoded bytes there, or addresses in `uri`"
-        )
-    uri = row.get("uri")
-    try:
-        encoded = encoded or (fetch(uri) if uri else None)
-    except FileNotFoundError:
-        return RowError("missing_image", f"nothing at {uri!r}; generate the image again", retryable=True)
-    except (OSError, ValueError) as error:
-        return RowError("unreadable_uri", f"cannot read {uri!r}: {error}; check the address", retryable=True)
-    if not encoded:
-        return RowError("missing_image", "the row has neither image bytes nor a uri; generate the image again")
+    """The row's image as RGB: from `image` (bytes, or the {bytes, path} struct of HF datasets), else from `uri`.
+
+    As in the papers' released code, of an animation it is the first frame, and neither transparency nor an EXIF
+    orientation is applied.
+    """
+    encoded = _encoded(row, fetch)
+    if isinstance(encoded, RowError):
+        return encoded
     if len(encoded) > limits.max_bytes:
         return _too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
-    return _decode(bytes(encoded), limits)
+    return _decode(encoded, limits)
 
 
-def _embedded(row: Mapping[str, Any]) -> bytes | str | None:
+def _encoded(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
+    """The bytes of the row's image, embedded or fetched; never empty."""
+    embedded, uri = _embedded(row), row.get("uri")
+    if embedded is not None and not isinstance(embedded, bytes):
+        found = "text" if isinstance(embedded, str) else f"a value of type {type(embedded).__name__}"
+        return RowError(
+            "corrupt_image",
+            f"expected encoded bytes in the `image` column, found {found}; put bytes there, or addresses in `uri`",
+        )
+    if not embedded and uri:
+        return _fetched(uri, fetch)
+    return embedded or RowError("missing_image", f"the row has neither image bytes nor a uri{_path_remedy(row)}")
+
+
+def _embedded(row: Mapping[str, Any]) -> Any:
     """What the `image` column holds, bare or in a struct."""
     image = row.get("image")
-    found: bytes | str | None = image.get("bytes") if isinstance(image, Mapping) else image
-    return found
+    return image.get("bytes") if isinstance(image, Mapping) else image
+
+
+def _path_remedy(row: Mapping[str, Any]) -> str:
+    """What to do about a row without bytes, whose struct may still have a path."""
+    image = row.get("image")
+    if isinstance(image, Mapping) and image.get("path"):
+        return f", only the path {image['path']!r} in `image`; embed the bytes, or put the address in `uri`"
+    return "; generate the image again"
+
+
+def _fetched(uri: Any, fetch: FetchUri) -> bytes | RowError:
+    """The bytes at an address, or why there are none; whatever a storage client raises costs this row alone."""
+    if not isinstance(uri, str):
+        return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
+    try:
+        encoded = fetch(uri)
+    except FileNotFoundError:
+        return RowError("missing_image", f"nothing at {uri!r}; generate the image again", retryable=True)
+    except Exception as error:
+        found = str(error) or type(error).__name__
+        return RowError("unreadable_uri", f"cannot read {uri!r}: {found}; check the address", retryable=True)
+    return encoded or RowError("missing_image", f"an empty file at {uri!r}; generate the image again", retryable=True)
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Checks the declared size before a pixel is decoded, so that a decompression bomb costs nothing."""
+    """Checks the declared size before a pixel is decoded, so that a decompression bomb costs nothing.
+
+    Whatever Pillow raises is about these bytes, and so costs this row alone.
+    """
     try:
-        image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+        image = _open(encoded)
         return _oversize(*image.size, limits) or _rgb(image)
     except UnidentifiedImageError:
-        return RowError("corrupt_image", f"not an image of a known format ({', '.join(FORMATS)}); generate it again")
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, OverflowError) as error:
-        return RowError("corrupt_image", f"the image does not decode: {error}; generate it again")
+        found = f"{len(encoded)} bytes that begin with {encoded[:8]!r}"
+        known = ", ".join(FORMATS)
+        return RowError("corrupt_image", f"expected an image ({known}), found {found}; generate it again")
+    except Exception as error:
+        message = f"the image does not decode: {error or type(error).__name__}; generate it again"
+        return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
+
+
+def _open(encoded: bytes) -> Image.Image:
+    """The image with its header read; of a PNG the checksums are verified, which Pillow's decoding does not do."""
+    image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+    if image.format != "PNG":
+        return image
+    image.verify()
+    return Image.open(io.BytesIO(encoded), formats=FORMATS)
 
 
 def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
@@ -140,7 +184,7 @@ def prepare_images(
     rows: list[ImageRow] = []
     errors: list[RowError | None] = []
     pixels: list[torch.Tensor] = []
-    for record in images.to_pylist():
+    for record in image_records(images):
         rows.append(identify(record, generator))
         pixel = _prepare(record, rows[-1], preprocess, limits, fetch)
         if isinstance(pixel, RowError):
@@ -165,19 +209,42 @@ def _prepare(
         return image
     try:
         return preprocess(image)
-    except (ValueError, OSError, ArithmeticError, MemoryError) as error:
-        message = f"a {image.width}x{image.height} image cannot be resized: {error or type(error).__name__}"
-        return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
+    except Exception as error:
+        message = f"a {image.width}x{image.height} image cannot be resized: {error or type(error).__name__}; replace it"
+        of_the_image = isinstance(error, (ValueError, OSError, ArithmeticError))
+        return RowError("corrupt_image", message, retryable=not of_the_image)
+
+
+def image_records(images: pa.Table) -> list[dict[str, Any]]:
+    """The table's rows; text that is not UTF-8 is read with replacement characters, not at the cost of the shard."""
+    try:
+        return list(images.to_pylist())
+    except UnicodeDecodeError:
+        columns = {name: [_value(scalar) for scalar in images.column(name)] for name in images.column_names}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    if isinstance(scalar, pa.StructScalar) and scalar.is_valid:
+        return {name: _value(scalar[name]) for name in scalar}
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return scalar.as_buffer().to_pybytes().decode("utf-8", "replace")
 
 
 def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
     """The ids of a source row; a row without `image_id` gets a hash of its generator, prompt and content."""
-    prompt_id = record.get("prompt_id")
-    prompt_id = None if prompt_id is None else str(prompt_id)
-    image_id = record.get("image_id")
-    return ImageRow(
-        str(image_id) if image_id is not None else _content_id(record, prompt_id, generator), prompt_id, generator
-    )
+    prompt_id, image_id = _id_text(record.get("prompt_id")), _id_text(record.get("image_id"))
+    if image_id is None:
+        image_id = _content_id(record, prompt_id, generator)
+    return ImageRow(image_id, prompt_id, generator)
+
+
+def _id_text(value: Any) -> str | None:
+    """An id as text; NaN, as pandas writes a missing number, is none."""
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return None if missing else str(value)
 
 
 def _content_id(record: Mapping[str, Any], prompt_id: str | None, generator: str) -> str:

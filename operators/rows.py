@@ -94,12 +94,12 @@ def count_errors(cell: pa.Table, *, retryable_only: bool = False) -> int:
     return sum(1 for error in errors if error is not None and (error["retryable"] or not retryable_only))
 
 
-def require_columns(found: Iterable[str], required: Iterable[str], where: str) -> None:
-    """Raises SourceError naming the file and the columns it lacks."""
+def require_columns(found: Iterable[str], required: Iterable[str], where: str, *, key: str = "") -> None:
+    """Raises SourceError naming the file, the columns it lacks and the config key that says how they are called."""
     have = list(found)
     missing = [name for name in required if name not in have]
     if missing:
         raise SourceError(
             f"{where}: expected column(s) {', '.join(missing)}, found {', '.join(have) or 'none'}; "
-            "rename or add them (README, 'Your own images')"
+            f"rename or add them{f', or correct {key}' if key else ''} (README, 'Your own images')"
         )

@@ -18,7 +18,7 @@ from operators.questions import EMPTY_PROMPT
 if TYPE_CHECKING:
     import torch
 
-VERSION = 1
+VERSION = 2
 REMEMBERED_TEXTS = 20_000
 
 

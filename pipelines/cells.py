@@ -27,10 +27,22 @@ class Shard:
     """What changes when the file does: S3's ETag, or the modification time of a local file."""
     row_groups: tuple[int, ...]
     rows: int
+    columns: tuple[tuple[str, str], ...] = ()
+    """Our names of columns with the file's own, where they differ; `prompt` always, where the rows hold prompts."""
+    content: str = ""
+    """Of a prompts shard made from images' rows: the digest of its prompts, which takes the file's place in keys."""
+
+    @property
+    def holds_prompts(self) -> bool:
+        """Whether each row holds the text of its own prompt."""
+        return any(name == "prompt" for name, _ in self.columns)
 
     def semantic(self) -> dict[str, Any]:
         """The part that enters the keys of cells made from it."""
-        return {"url": self.url, "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
+        if self.content:
+            return {"prompts": self.content}
+        file = {"url": self.url, "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
+        return file | ({"columns": self.columns} if self.columns else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

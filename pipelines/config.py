@@ -14,7 +14,7 @@ from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.checkpoints import ModelConfig
 from operators.scores import MetricConfig
 from pipelines.cells import Stage
-from pipelines.sources import BenchmarkConfig
+from pipelines.sources import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
 from pipelines.storage import StorageConfig
 
 Config = TypeVar("Config")
@@ -150,6 +150,8 @@ FIELD_NAMES = sorted(
         for schema in (
             SweepConfig,
             BenchmarkConfig,
+            ColumnsConfig,
+            PromptColumnsConfig,
             ClusterConfig,
             PoolConfig,
             StorageConfig,

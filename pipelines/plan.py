@@ -58,11 +58,7 @@ def make_plan(config: SweepConfig, sources: Sources, store: Store) -> Plan:
     """Resolves the models, names every cell and lists what is committed; raises ModelError for a bad checkpoint."""
     nodes = _nodes(config, store)
     prompt_cells = {shard: _question_cells(nodes, shard) for shard in sources.prompt_shards}
-    asked = {
-        metric: tuple(cells[metric] for cells in prompt_cells.values() if metric in cells) for metric in config.metrics
-    }
-    prompts = tuple(sources.prompt_shards)
-    image_cells = {shard: _image_cells(nodes, shard, asked, prompts) for shard in sources.image_shards}
+    image_cells = _cells_of_images(nodes, sources, prompt_cells)
     everything = {
         cell.path: cell
         for cells in [*(tuple(cells.values()) for cells in prompt_cells.values()), *image_cells.values()]
@@ -126,6 +122,23 @@ def _question_cells(nodes: Sequence[Node], shard: Shard) -> dict[str, Cell]:
     }
 
 
+def _cells_of_images(
+    nodes: Sequence[Node], sources: Sources, prompt_cells: Mapping[Shard, Mapping[str, Cell]]
+) -> dict[Shard, tuple[Cell, ...]]:
+    """The cells of every images shard: they stand on all prompts, or on those that the shard's own rows hold."""
+    if sources.own_prompts:
+        own = {shard: _asked([prompt_cells[prompts]]) for shard, prompts in sources.own_prompts.items()}
+        return {shard: _image_cells(nodes, shard, own[shard], ()) for shard in sources.image_shards}
+    asked, prompts = _asked(list(prompt_cells.values())), tuple(sources.prompt_shards)
+    return {shard: _image_cells(nodes, shard, asked, prompts) for shard in sources.image_shards}
+
+
+def _asked(prompt_cells: Sequence[Mapping[str, Cell]]) -> dict[str, tuple[Cell, ...]]:
+    """The questions cells of each metric."""
+    metrics = dict.fromkeys(metric for cells in prompt_cells for metric in cells)
+    return {metric: tuple(cells[metric] for cells in prompt_cells if metric in cells) for metric in metrics}
+
+
 def _image_cells(
     nodes: Sequence[Node], shard: Shard, asked: Mapping[str, tuple[Cell, ...]], prompts: tuple[Shard, ...]
 ) -> tuple[Cell, ...]:
@@ -137,7 +150,7 @@ def _image_cells(
             if node.stage == "scores":
                 cell = _scores_cell(node, name, metric, measured[name], shard)
             elif node.stage != "questions":
-                cell = _measured_cell(node, name, metric, asked[name], prompts, shard)
+                cell = _measured_cell(node, name, metric, asked.get(name, ()), prompts, shard)
                 measured[name] = cell
             else:
                 continue
@@ -148,7 +161,10 @@ def _image_cells(
 def _measured_cell(
     node: Node, name: str, metric: MetricConfig, asked: tuple[Cell, ...], prompts: tuple[Shard, ...], shard: Shard
 ) -> Cell:
-    """The answers or similarities of a metric; answers stand on the questions, similarities on the prompts."""
+    """The answers or similarities of a metric; answers stand on the questions, similarities on the prompts.
+
+    Where rows hold their own prompts, the shard itself stands for them.
+    """
     assert node.model is not None
     config: dict[str, Any] = {"asking": _asking(metric), "model": node.model.semantic()}
     version = answers.VERSION

@@ -14,9 +14,9 @@ from operators.images import identify
 from operators.summary import summarise
 from pipelines.cells import Cell, Outcome, Shard
 from pipelines.plan import Plan
-from pipelines.sources import BenchmarkConfig, BrokenFile, Sources, read_shard
+from pipelines.sources import BenchmarkConfig, BrokenFile, Sources, read_extra, read_shard
 from pipelines.storage import StorageConfig
-from pipelines.store import Store
+from pipelines.store import Store, StoreError
 
 CELL_READERS = 16
 
@@ -49,12 +49,15 @@ def gather_results(
 ) -> Results:
     """Reads every scores cell, fills in a null row with its error for all that is missing, and aggregates."""
     wanted = [(metric, shard, cell) for metric, cells in plan.scores.items() for shard, cell in cells]
-    read = partial(_cell_scores, outcomes=outcomes, store=store, storage=storage)
+    read = partial(_cell_scores, outcomes=outcomes, store=store, storage=storage, extra=sources.extra)
     with ThreadPoolExecutor(CELL_READERS) as pool:
         found = list(pool.map(lambda one: read(*one), wanted))
     tables = [table for table in found if isinstance(table, pa.Table)]
-    broken = [*sources.broken, *(file for file in found if isinstance(file, BrokenFile))]
-    tables += [_missing_rows(metric, sources, tables, broken, benchmark) for metric in plan.scores]
+    for metric in plan.scores:
+        pairs = zip(wanted, found, strict=True)
+        lost = [file for (its, _, _), file in pairs if its == metric and isinstance(file, BrokenFile)]
+        missing = _missing_rows(metric, sources, tables, [*sources.broken, *lost], benchmark)
+        tables.append(_beside(missing, sources.extra.empty_table(), sources.extra))
     scores = pa.concat_tables(tables)
     return Results(scores, summarise(scores, sources.skills), _errors(scores))
 
@@ -67,23 +70,47 @@ def _cell_scores(
     outcomes: Mapping[str, Outcome],
     store: Store,
     storage: StorageConfig,
+    extra: pa.Schema,
 ) -> pa.Table | BrokenFile:
+    """A cell's rows, which are its shard's in their order, beside the shard's further columns."""
     outcome = outcomes.get(cell.path)
     if outcome is not None and outcome.state == "failed":
-        return _failed_rows(metric, shard, RowError("shard_failed", outcome.message, retryable=True), storage)
+        error = RowError("shard_failed", outcome.message, retryable=True)
+        return _failed_rows(metric, shard, error, storage, extra)
     try:
-        return store.read(cell.path, key=cell.key, draft=outcome is not None and outcome.state == "draft")
+        scores = store.read(cell.path, key=cell.key, draft=outcome is not None and outcome.state == "draft")
+        return _beside(scores, _read_extra(shard, storage, extra), extra)
     except (OSError, PlumblineError) as error:
-        return _failed_rows(metric, shard, RowError("cell_unreadable", str(error), retryable=True), storage)
+        unreadable = RowError("cell_unreadable", str(error), retryable=True)
+        return _failed_rows(metric, shard, unreadable, storage, extra)
 
 
-def _failed_rows(metric: str, shard: Shard, error: RowError, storage: StorageConfig) -> pa.Table | BrokenFile:
+def _failed_rows(
+    metric: str, shard: Shard, error: RowError, storage: StorageConfig, extra: pa.Schema
+) -> pa.Table | BrokenFile:
     """A null row per image of a shard that failed whole, where at least the ids can be read."""
     try:
         records = read_shard(shard, storage, ("image_id", "prompt_id")).to_pylist()
+        further = _read_extra(shard, storage, extra)
     except PlumblineError:
-        return BrokenFile(shard.group, error.message)
-    return rows.table([_null_row(metric, error, **_known_ids(record, shard.group)) for record in records], rows.SCORES)
+        return BrokenFile(shard.group, error.message, shard.rows)
+    nulls = [_null_row(metric, error, **_known_ids(record, shard.group)) for record in records]
+    return _beside(rows.table(nulls, rows.SCORES), further, extra)
+
+
+def _read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:
+    """The shard's further columns; where none are wanted, its file is not touched."""
+    return read_extra(shard, storage, extra) if extra.names else extra.empty_table()
+
+
+def _beside(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.Table:
+    """Scores with the further columns of the same rows after their own; null for rows of no source row."""
+    if len(extra) and len(further) not in (0, len(scores)):
+        raise StoreError(f"a scores cell has {len(scores)} rows, and its shard {len(further)}; delete the cell")
+    for field in extra:
+        column = further.column(field.name) if len(further) else pa.nulls(len(scores), field.type)
+        scores = scores.append_column(field, column)
+    return scores
 
 
 def _known_ids(record: Mapping[str, Any], generator: str) -> dict[str, Any]:
@@ -103,26 +130,32 @@ def _missing_rows(
     broken_files: Sequence[BrokenFile],
     benchmark: BenchmarkConfig,
 ) -> pa.Table:
-    """A null row for every prompt that a generator has no image of, with the reason if a file is broken."""
+    """A null row for every prompt that a generator has no image of, with the reason if a file is broken.
+
+    A broken file leaves at least as many as it had rows, also where no prompt can be named.
+    """
     seen = {
         (row["generator"], row["prompt_id"])
         for table in tables
         if len(table) and table.column("metric")[0].as_py() == metric
         for row in table.select(["generator", "prompt_id"]).to_pylist()
     }
-    broken = {file.generator: file.message for file in broken_files}
     records = []
     for generator in sources.generators:
-        if generator in broken or benchmark.require_every_prompt:
-            error = _missing_error(generator, broken)
+        broken = [file for file in broken_files if file.generator == generator]
+        lost = sum(file.rows for file in broken)
+        absent: list[str | None] = []
+        if benchmark.require_every_prompt or (broken and benchmark.prompts is not None):
             absent = [prompt for prompt in sources.skills if (generator, prompt) not in seen]
-            records += [_null_row(metric, error, generator=generator, prompt_id=prompt) for prompt in absent]
+        absent += [None] * (lost - len(absent))
+        error = _missing_error(generator, broken)
+        records += [_null_row(metric, error, generator=generator, prompt_id=prompt) for prompt in absent]
     return rows.table(records, rows.SCORES)
 
 
-def _missing_error(generator: str, broken: Mapping[str, str]) -> RowError:
-    if generator in broken:
-        return RowError("broken_file", broken[generator], retryable=True)
+def _missing_error(generator: str, broken: Sequence[BrokenFile]) -> RowError:
+    if broken:
+        return RowError("broken_file", broken[-1].message, retryable=True)
     remedy = "generate it, or set benchmark.require_every_prompt=false"
     return RowError("missing_image", f"generator {generator} has no image of this prompt; {remedy}", retryable=True)
 

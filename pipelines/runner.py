@@ -237,11 +237,12 @@ def ray_session(cluster: ClusterConfig) -> Iterator[None]:
 def _connect(address: str, cluster: ClusterConfig) -> None:
     local: dict[str, Any] = {"num_cpus": cluster.num_cpus, "include_dashboard": False} if address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
     try:
         _check_port(address)
         with _quiet_backend(), _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises a bare Exception where its processes do not start in time
         token = "AuthToken" in "".join(traceback.format_exception(error))
         remedy = "set RAY_AUTH_MODE=token and the cluster's token" if token else "check cluster.address or RAY_ADDRESS"
         raise RunnerError(f"Ray at {address!r}: cannot be reached ({_one_line(error)}); {remedy}") from error

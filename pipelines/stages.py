@@ -10,7 +10,7 @@ import pyarrow as pa
 from operators import questions, scores
 from operators.answers import AnswerOperator, QuestionIndex, index_questions
 from operators.errors import RowError
-from operators.images import FetchUri, ImageLimits, PreparedImages, identify
+from operators.images import FetchUri, ImageLimits, PreparedImages, identify, image_records
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.similarities import SimilarityOperator
@@ -128,20 +128,30 @@ class SimilaritiesStage:
             limits=context.limits,
             fetch=_fetcher(context.storage, context.limits),
         )
-        prompts = pa.concat_tables([read_prompts(shard, context.storage) for shard in context.prompt_shards])
-        texts = [text or "" for text in prompts.column("text").to_pylist()]
         self._shard = _shard_reader(context)
-        self.prompts = dict(zip(prompts.column("prompt_id").to_pylist(), texts, strict=True))
+        self.prompts: dict[str, str] = {}
+        for shard in context.prompt_shards:
+            self._learn_prompts(shard)
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> PreparedImages:
+        if work.shard.holds_prompts:
+            self._learn_prompts(work.shard)
         images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
         return self.operator.prepare(images, work.shard.group)
 
     def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> PreparedImages:
+        if work.shard.holds_prompts:
+            self._learn_prompts(work.shard)
         return self.operator.prepare(self._shard(work.shard).slice(row, 1), work.shard.group)
 
     def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> PreparedImages:
         return _refused(self._shard(work.shard), work.shard, row, error)
+
+    def _learn_prompts(self, shard: Shard) -> None:
+        """Adds a shard's texts; no id stands for two, so that what another shard added stays as it is."""
+        prompts = read_prompts(shard, self.context.storage)
+        ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
+        self.prompts.update({prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)})
 
     def compute(self, prepared: PreparedImages, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
         return self.operator.compare(prepared, self.prompts, {cell.metric: self.metrics[cell.metric] for cell in cells})
@@ -175,7 +185,7 @@ def _shard_reader(context: StageContext) -> Callable[[Shard], pa.Table]:
 
 
 def _refused(images: pa.Table, shard: Shard, row: int, error: RowError) -> PreparedImages:
-    (record,) = images.slice(row, 1).to_pylist()
+    (record,) = image_records(images.slice(row, 1))
     return PreparedImages([identify(record, shard.group)], [error], [])
 
 

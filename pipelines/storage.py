@@ -1,5 +1,6 @@
 """One way to every file, local or s3://: filesystems, create-only writes, and errors that name the remedy."""
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -12,12 +13,24 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import ConfigError
+from operators.errors import ConfigError, PlumblineError
 
 CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or storage.key and storage.secret, "
     "or storage.anon=true for a public bucket"
 )
+S3_RETRIES = 5
+"""After a call's first try, with pauses that double; s3fs repeats all of them five times for what may pass."""
+REMEDIES = {
+    errno.ENOSPC: "the disk is full: free some space",
+    errno.EDQUOT: "the quota is used up: free some space",
+    errno.EFBIG: "the file is larger than the system lets it be: raise the limit (ulimit -f)",
+    errno.EROFS: "the disk is read-only: make it writable",
+}
+
+
+class WriteError(PlumblineError):
+    """Something that a run computed cannot be written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +58,7 @@ class StorageConfig:
             "secret": self.secret,
             "endpoint_url": self.endpoint_url,
             "client_kwargs": {"region_name": self.region} if self.region else {},
-            "config_kwargs": {"connect_timeout": 5, "retries": {"max_attempts": 3, "mode": "standard"}},
+            "config_kwargs": {"connect_timeout": 5, "retries": {"max_attempts": S3_RETRIES, "mode": "standard"}},
             "use_listings_cache": False,
         }
 
@@ -79,7 +92,17 @@ def locate(url: str, storage: StorageConfig) -> Location:
 def _s3(storage: StorageConfig) -> fsspec.AbstractFileSystem:
     if not storage.anon and storage.key is None and _no_credentials():
         raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")
+    from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]  # only s3:// needs it
+
+    set_custom_error_handler(_may_pass)
     return fsspec.filesystem("s3", **storage.options("s3"))
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a refusal of the S3 server is its own fault, or one of two conditional PUTs that met (409)."""
+    response = getattr(error, "response", None) or {}
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return bool(status in (500, 502, 503, 504) or response.get("Error", {}).get("Code") == "ConditionalRequestConflict")
 
 
 def _no_credentials() -> bool:
@@ -97,25 +120,27 @@ def create(location: Location, path: str, data: bytes) -> bool:
         return _create_local(Path(path), data)
     try:
         location.fs.pipe_file(path, data, mode="create")
-    except FileExistsError:
-        return False
     except OSError:
-        if location.fs.exists(path):  # SeaweedFS answers a lost race with errno 22
-            return False
-        raise
+        if not location.fs.exists(path):
+            raise
+        return _is_ours(location, path, data)
     return True
 
 
+def _is_ours(location: Location, path: str, data: bytes) -> bool:
+    """Whether what stands was written by a try of ours whose answer was lost, so that the next one was refused.
+
+    SeaweedFS refuses with errno 22, where AWS says that the object exists.
+    """
+    return bool(location.fs.cat_file(path) == data)
+
+
 def _create_local(path: Path, data: bytes) -> bool:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    draft.write_bytes(data)
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink()
+    with _written_beside(path, data) as draft:
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return False
     return True
 
 
@@ -124,10 +149,42 @@ def replace(location: Location, path: str, data: bytes) -> None:
     if not isinstance(location.fs, LocalFileSystem):
         location.fs.pipe_file(path, data)
         return
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(path).with_name(f".{Path(path).name}.{uuid.uuid4().hex}")
-    draft.write_bytes(data)
-    draft.replace(path)
+    with _written_beside(Path(path), data) as draft:
+        draft.replace(path)
+
+
+@contextmanager
+def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
+    """A finished file in the folder of `path`, which is gone afterwards, however writing it ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        write_new(draft, data)
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Writes a file that was not there."""
+    with path.open("xb") as file:
+        file.write(data)
+
+
+@contextmanager
+def write_errors(path: str) -> Iterator[None]:
+    """Turns what a storage client raises at a write into a WriteError that names the file and the remedy."""
+    try:
+        yield
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        raise WriteError(f"{path}: cannot be written ({first_line(error)}); {_remedy(error)} and run again") from error
+
+
+def _remedy(error: Exception) -> str:
+    code = error.errno if isinstance(error, OSError) else None
+    return REMEDIES.get(code or 0, "check the store's server or disk and the rights to it")
 
 
 @contextmanager
@@ -140,18 +197,21 @@ def readable_errors(location: Location, what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ConfigError(f"{what} {location.url}: not found; check the path and its bucket") from error
     except Exception as error:
-        if not isinstance(error, OSError) and not _is_botocore(error):
+        if not is_storage_error(error):
             raise
+        if isinstance(error, OSError) and error.errno in REMEDIES:
+            raise ConfigError(f"{what} {location.url}: {REMEDIES[error.errno]}") from error
         raise ConfigError(
-            f"{what} {location.url}: cannot be reached ({_first_line(error)}); check AWS_ENDPOINT_URL or "
+            f"{what} {location.url}: cannot be reached ({first_line(error)}); check AWS_ENDPOINT_URL or "
             "storage.endpoint_url, and the network"
         ) from error
 
 
-def _is_botocore(error: Exception) -> bool:
-    """Whether S3's client raised it, told without importing that client for a local store."""
-    return type(error).__module__.startswith("botocore.")
+def is_storage_error(error: Exception) -> bool:
+    """Whether a disk or S3's client raised it, told without importing that client for a local store."""
+    return isinstance(error, OSError) or type(error).__module__.startswith(("botocore.", "aiobotocore."))
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__

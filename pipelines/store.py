@@ -16,7 +16,17 @@ from operators.errors import PlumblineError
 from operators.models.checkpoints import digest_file
 from operators.rows import count_errors
 from pipelines.cells import Cell, Outcome
-from pipelines.storage import Location, StorageConfig, create, locate, readable_errors, replace
+from pipelines.storage import (
+    Location,
+    StorageConfig,
+    create,
+    first_line,
+    is_storage_error,
+    locate,
+    readable_errors,
+    replace,
+    write_errors,
+)
 
 METADATA = b"plumbline"
 LATEST = "runs/latest"
@@ -65,22 +75,24 @@ class Store:
         """Commits a cell by one create-only PUT; the first writer wins and a later one is harmless.
 
         A cell with a retryable error is saved as a draft instead: this run reads it, the next one computes it anew.
+        Raises WriteError where neither can be written.
         """
         errors = count_errors(table)
         location = self.location
         data = _encode(table, {"key": cell.key, "node": cell.node, "inputs": cell.inputs, "errors": errors})
         if count_errors(table, retryable_only=True):
-            replace(location, location.at(_draft(cell.path)), data)
+            self._replace(_draft(cell.path), data)
             return Outcome(state="draft", rows=len(table), errors=errors)
-        create(location, location.at(cell.path), data)
+        with write_errors(location.at(cell.path)):
+            create(location, location.at(cell.path), data)
         return Outcome(state="committed", rows=len(table), errors=errors)
 
     def read(self, path: str, *, key: str | None = None, draft: bool = False) -> pa.Table:
-        """A cell's table; raises StoreError naming the file where it is damaged or another cell's."""
+        """A cell's table; raises StoreError naming the file where it is damaged, another cell's or out of reach."""
         location = self.location
         where = _draft(path) if draft else path
         try:
-            data = pa.BufferReader(location.fs.cat_file(location.at(where)))
+            data = pa.BufferReader(_content(location, where))
             table = pq.ParquetFile(data, pre_buffer=False).read(use_threads=False)
         except pa.ArrowInvalid as error:
             raise StoreError(f"{location.at(where)}: the cell is damaged ({error}); delete it and run again") from error
@@ -91,10 +103,15 @@ class Store:
 
     def write_table(self, path: str, table: pa.Table) -> None:
         """A run's output table."""
-        replace(self.location, self.location.at(path), _encode(table, {}))
+        self._replace(path, _encode(table, {}))
 
     def write_text(self, path: str, text: str) -> None:
-        replace(self.location, self.location.at(path), text.encode())
+        self._replace(path, text.encode())
+
+    def _replace(self, path: str, data: bytes) -> None:
+        location = self.location
+        with write_errors(location.at(path)):
+            replace(location, location.at(path), data)
 
     def read_text(self, path: str) -> str | None:
         """A small text object, or None where there is none."""
@@ -130,6 +147,15 @@ class Store:
 
 def _draft(path: str) -> str:
     return path.removesuffix(".parquet") + ".draft.parquet"
+
+
+def _content(location: Location, path: str) -> bytes:
+    try:
+        return bytes(location.fs.cat_file(location.at(path)))
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        raise StoreError(f"{location.at(path)}: the cell cannot be read ({first_line(error)}); run again") from error
 
 
 def _encode(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:

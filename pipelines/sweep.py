@@ -83,7 +83,7 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
         store=planned.store,
         storage=planned.config.storage,
         limits=planned.config.limits,
-        prompt_shards=tuple(planned.sources.prompt_shards),
+        prompt_shards=() if planned.sources.own_prompts else tuple(planned.sources.prompt_shards),
     )
     return run_plan(planned.plan, context, planned.config.cluster, report)
 

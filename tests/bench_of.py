@@ -11,6 +11,13 @@ from jobs.command import load_values
 from pipelines.config import SweepConfig, read_config
 
 PACK = Path(__file__).parent.parent / "assets" / "shapes"
+SMALL = (
+    "shard_rows=4",
+    "cluster.pools.answers.threads=1",
+    "cluster.pools.answers.min_size=1",
+    "cluster.pools.answers.max_size=1",
+)
+"""Shards of four rows and small pools."""
 
 
 def prompts(count: int) -> list[dict[str, Any]]:
@@ -22,6 +29,19 @@ def images(generator: str, count: int) -> list[dict[str, Any]]:
     """A generator's images of the pack's first prompts."""
     table = pq.read_table(PACK / "images" / generator / "00000.parquet", columns=["image_id", "prompt_id", "image"])
     return [dict(row) for row in table.slice(0, count).to_pylist()]
+
+
+def captioned(generator: str, count: int) -> list[dict[str, Any]]:
+    """A generator's images of the pack's first prompts, with the texts in their rows and names of someone else's."""
+    texts = {prompt["prompt_id"]: prompt["text"] for prompt in prompts(count)}
+    return [
+        {"picture": row["image"], "caption": texts[row["prompt_id"]], "seed": number}
+        for number, row in enumerate(images(generator, count))
+    ]
+
+
+CAPTIONED = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption")
+"""How such rows are read."""
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int = 4) -> None:
@@ -48,11 +68,14 @@ def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> Swee
             f"benchmark.prompts={folder}/prompts.parquet",
             f"benchmark.images={folder}/images",
             f"store={store}",
-            "shard_rows=4",
-            "cluster.pools.answers.threads=1",
-            "cluster.pools.answers.min_size=1",
-            "cluster.pools.answers.max_size=1",
+            *SMALL,
             *overrides,
         ],
     )
+    return read_config(values, SweepConfig)
+
+
+def score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
+    """A sweep over images whose rows hold their own prompts, as jobs.score runs it, with the pack's checkpoints."""
+    values = load_values("score", ["models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides])
     return read_config(values, SweepConfig)

@@ -1,5 +1,6 @@
 """Fixtures that several rooms share: a clean environment, the S3 server, one Ray for all."""
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -33,7 +34,8 @@ def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pyt
     """A bucket of the test's own, reachable by the standard AWS variables."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
-    name = "b-" + "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip("-")
+    readable = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:40].strip("-")
+    name = f"b-{readable}-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:8]}"
     s3_server.filesystem().mkdir(name)
     return f"s3://{name}"
 

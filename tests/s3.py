@@ -94,7 +94,7 @@ def free_ports(count: int) -> list[int]:
     """Loopback ports that nobody listens on, below the range that the system hands out by itself."""
     ports: list[int] = []
     with ExitStack() as stack:
-        candidate = 20000 + os.getpid() % 9000
+        candidate = 20000 + os.getpid() * 16 % 9000
         while len(ports) < count:
             candidate += 1
             holder = stack.enter_context(socket.socket())

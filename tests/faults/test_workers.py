@@ -1,4 +1,4 @@
-"""What dies or hangs takes nothing with it: the deadly row is found and left out, and a stage that cannot start says why."""
+"""What dies or hangs takes nothing with it: the deadly row is left out, and a stage that cannot start says why."""
 
 import shutil
 from pathlib import Path

@@ -24,7 +24,9 @@ SWEEP = {
     "cluster": {"address", "num_cpus", "max_attempts", "pools"},
     "cluster.pools": {"questions", "answers", "similarities", "scores"},
     **{f"cluster.pools.{stage}": POOL for stage in ("questions", "answers", "similarities", "scores")},
-    "benchmark": {"name", "prompts", "images", "generators", "require_every_prompt"},
+    "benchmark": {"name", "prompts", "images", "generators", "columns", "prompt_columns", "require_every_prompt"},
+    "benchmark.columns": {"image_id", "prompt_id", "image", "uri", "prompt", "extra"},
+    "benchmark.prompt_columns": {"prompt_id", "text", "skills"},
     "models": {"vqa", "clip"},
     "models.vqa": MODEL,
     "models.clip": MODEL,
@@ -33,8 +35,9 @@ SWEEP = {
     "metrics.clipscore": {"kind", "model", "variant"},
 }  # fmt: skip
 CHOICES = {
-    "sweep": {"shapes", "own_images"},
-    "benchmark": {"shapes", "own"},
+    "sweep": {"shapes", "own_images", "own_rows"},
+    "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k"},
+    "models": {"shapes", "released"},
     "metric": {"vqascore", "clipscore"},
     "cluster": {"local", "gpu1", "gpu8"},
     "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32"},
@@ -47,6 +50,28 @@ def dotted(keys: dict[str, set[str]]) -> set[str]:
 
 def test_the_sweep_has_exactly_these_keys() -> None:
     assert set(dotted_keys(load_values("sweep", ["sweep=shapes"]))) == dotted(SWEEP)
+
+
+def test_score_has_the_keys_of_the_sweep() -> None:
+    assert set(dotted_keys(load_values("score", ["benchmark.images=x"]))) == dotted(SWEEP)
+
+
+@pytest.mark.parametrize("benchmark", sorted(CHOICES["benchmark"]))
+def test_every_ready_made_benchmark_has_the_same_keys_and_fits_any_sweep(benchmark: str) -> None:
+    given = ["benchmark.prompts=s3://b/prompts.json", "benchmark.images=s3://b/images"]
+    values = load_values("sweep", ["sweep=own_images", f"benchmark={benchmark}", *given])
+    assert set(dotted_keys(values)) == dotted(SWEEP)
+    assert read_config(values, SweepConfig).benchmark.columns.prompt == "prompt"
+
+
+def test_models_are_chosen_together_or_one_by_one() -> None:
+    given = ["sweep=own_images", "benchmark.prompts=p", "benchmark.images=i"]
+    tiny = load_values("sweep", [*given, "models=shapes"])["models"]
+    assert [Path(model["checkpoint"]).name for model in tiny.values()] == ["clip-flant5-shapes", "clip-shapes"]
+    one = load_values("sweep", [*given, "model@models.vqa=clip_flant5_xxl"])["models"]
+    assert [model["checkpoint"] for model in one.values()] == [
+        "zhiqiulin/clip-flant5-xxl", "openai/clip-vit-base-patch32"
+    ]  # fmt: skip
 
 
 def test_status_and_train_have_exactly_these_keys() -> None:
@@ -93,6 +118,15 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["store=s3://bucket/x"], "s3://: no credentials found; set AWS_ACCESS_KEY_ID"),
         (["models.vqa.checkpoint=/nowhere"], "model '/nowhere': no such folder"),
         (["sweep=own_images"], "config key 'benchmark.images' is required; set it"),
+        (["benchmark.columns.imge=x"], "unknown config key 'benchmark.columns.imge'; did you mean"),
+        (["benchmark.columns.image=pix"], "column(s) pix, found image_id"),
+        (["benchmark.columns.image=pix"], "or correct benchmark.columns.image"),
+        (["benchmark.prompt_columns.text=caption"], "or correct benchmark.prompt_columns.text"),
+        (["benchmark.columns.extra=[seed]"], "benchmark.columns.extra: no images table has a column 'seed'; found"),
+        (["benchmark.columns.extra=[score]"], "benchmark.columns.extra: scores have a column 'score' of their own"),
+        (["benchmark.prompts=null"], "column(s) prompt, found image_id"),
+        (["benchmark.generators={a: b}"], "expected either images, or generators as {name: path}, got images="),
+        (["benchmark.images=null"], "expected either images, or generators as {name: path}, got images=None"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -122,4 +156,4 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
 
 def test_help_names_the_choices() -> None:
     text = job("jobs.sweep", "--help").stdout
-    assert "sweep=own_images|shapes" in text and "metric=clipscore|vqascore" in text
+    assert "sweep=own_images|own_rows|shapes" in text and "metric=clipscore|vqascore" in text

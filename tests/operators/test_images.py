@@ -1,5 +1,6 @@
 """Every row of an images table becomes an RGB image or keeps its place with the reason it is not one."""
 
+import math
 import resource
 import struct
 import zlib
@@ -14,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from operators.errors import ConfigError, RowError
+from operators.errors import ConfigError, PlumblineError, RowError
 from operators.images import ImageLimits, decode_image, identify, prepare_images
 from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
@@ -144,6 +145,47 @@ def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
         ImageLimits(**{field: 0})
 
 
+@pytest.mark.parametrize("place", [0.3, 0.5, 0.9])
+def test_a_png_whose_pixels_were_damaged_is_a_corrupt_image_and_not_another_picture(place: float) -> None:
+    content = bytearray(encoded(picture(0)))
+    content[int(len(content) * place)] ^= 0xFF
+    assert "checksum" in refusal({"image": bytes(content)}).message
+
+
+@pytest.mark.parametrize("colour", [(220, 120, 40, 0), (220, 120, 40, 128)])
+def test_transparency_is_ignored_as_the_released_code_does(colour: tuple[int, int, int, int]) -> None:
+    assert decode(encoded(Image.new("RGBA", (4, 4), colour))).getpixel((0, 0)) == ORANGE
+
+
+def test_an_exif_orientation_is_ignored_as_the_released_code_does() -> None:
+    orientation = Image.Exif()
+    orientation[0x0112] = 6
+    assert decode(encoded(PLAIN, "JPEG", exif=orientation)).size == (20, 10)
+
+
+@pytest.mark.parametrize("value", ["outputs/a.png", 7, 0, 1.5, True, [1, 2], [[1.0], [2.0]]])
+@pytest.mark.parametrize("bare", [True, False])
+def test_what_is_no_bytes_is_named_by_its_type(value: Any, bare: bool) -> None:
+    error = refusal({"image": value if bare else {"bytes": value, "path": None}, "uri": "a.png"})
+    assert error.kind == "corrupt_image" and not error.retryable
+    assert ("text" if isinstance(value, str) else f"type {type(value).__name__};") in error.message
+
+
+def test_a_struct_with_only_a_path_says_where_to_put_it() -> None:
+    error = refusal({"image": {"bytes": None, "path": "a.png"}})
+    assert error.kind == "missing_image" and "only the path 'a.png'" in error.message and "`uri`" in error.message
+
+
+def test_a_uri_that_is_no_text_is_named_and_not_fetched() -> None:
+    error = refusal({"uri": 7})
+    assert (error.kind, error.retryable) == ("unreadable_uri", False)
+
+
+def test_an_empty_file_at_a_uri_is_a_missing_image() -> None:
+    error = refusal({"uri": "a.png"}, fetch=lambda uri: b"")
+    assert (error.kind, error.retryable) == ("missing_image", True) and "an empty file at 'a.png'" in error.message
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -183,6 +225,8 @@ def test_a_uri_is_not_fetched_where_the_row_has_bytes() -> None:
         (PermissionError("denied"), "unreadable_uri"),
         (TimeoutError("slow"), "unreadable_uri"),
         (ValueError("Protocol not known: foo"), "unreadable_uri"),
+        (PlumblineError("expected a local path or an s3:// URL"), "unreadable_uri"),
+        (RuntimeError("the client's own"), "unreadable_uri"),
     ],
 )
 def test_a_uri_that_cannot_be_read_is_named_and_may_be_retried(raised: Exception, kind: str) -> None:
@@ -241,6 +285,20 @@ def test_bad_rows_cost_only_themselves_and_keep_their_places() -> None:
     assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 30]
 
 
+def test_a_missing_number_as_an_id_is_none() -> None:
+    row = identify({"image_id": math.nan, "prompt_id": math.nan, "image": b"x"}, "gen")
+    assert row.prompt_id is None and row == identify({"prompt_id": None, "image": b"x"}, "gen")
+
+
+def test_text_that_is_not_utf8_costs_only_its_own_row() -> None:
+    images = pa.array([{"bytes": encoded(PLAIN), "path": "a.png"}] * 2)
+    prompt_ids = pa.array([b"caf\xe9", b"p"], pa.binary()).view(pa.string())
+    table = pa.table({"image_id": ["a", "b"], "prompt_id": prompt_ids, "image": images, "uri": pa.nulls(2)})
+    prepared = prepare_images(table, "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch)
+    assert [row.prompt_id for row in prepared.rows] == ["caf\ufffd", "p"]
+    assert [row.image_id for row in prepared.rows] == ["a", "b"] and prepared.errors == [None, None]
+
+
 def test_a_row_without_prompt_id_is_not_even_fetched() -> None:
     table = pa.table({"prompt_id": pa.array([None], pa.string()), "uri": ["s3://bucket/a.png"]})
     prepared = prepare_images(table, "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch)
@@ -248,7 +306,7 @@ def test_a_row_without_prompt_id_is_not_even_fetched() -> None:
     assert prepared.rows[0].image_id is not None
 
 
-@pytest.mark.parametrize("raised", [ValueError("no"), OSError("no"), MemoryError(), OverflowError("too large")])
+@pytest.mark.parametrize("raised", [ValueError("no"), OSError("no"), MemoryError(), RuntimeError("no")])
 def test_an_image_that_cannot_be_preprocessed_costs_only_itself(raised: Exception) -> None:
     def preprocess(image: Image.Image) -> torch.Tensor:
         if image.width == 5:

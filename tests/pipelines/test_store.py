@@ -12,8 +12,10 @@ from operators import rows
 from operators.errors import ConfigError
 from pipelines import storage
 from pipelines.cells import Cell
-from pipelines.storage import StorageConfig, create
+from pipelines.storage import StorageConfig, WriteError, create
 from pipelines.store import Store, StoreError
+from tests.faults.hook import ROOM, scarce
+from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
 CELL = Cell(
@@ -57,6 +59,28 @@ def test_one_of_many_racing_writers_wins_and_readers_see_it_whole(store: Store) 
     assert sum(won) == 1
     assert location.fs.cat_file(location.at("race")) == contents[won.index(True)]
     assert [path.split("/")[-1] for path in location.fs.find(location.path)] == ["race"], "no leftovers"
+
+
+@pytest.mark.parametrize("fault", ["lost-500", "lost-reset"])
+def test_a_commit_whose_answer_is_lost_is_ours(fault: str, bucket: str, s3_server: S3Server) -> None:
+    with faulty(FaultProxy(s3_server, 1, share=0.4, faults=[fault])) as endpoint:
+        location = Store(url=bucket, storage=StorageConfig(endpoint_url=endpoint)).location
+        paths = [location.at(f"cells/{n}") for n in range(3)]
+        assert all(create(location, path, b"ours") for path in paths)
+        assert not any(create(location, path, b"a rival's") for path in paths)
+        assert {location.fs.cat_file(path) for path in paths} == {b"ours"}
+
+
+def test_a_full_disk_is_named_with_the_remedy_and_nothing_half_written_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "write_new", scarce(storage.write_new))
+    store = Store(url=str(tmp_path), storage=StorageConfig())
+    (tmp_path / ROOM).write_text("0")
+    with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
+        store.save(CELL, scores(0.5))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert store.save(CELL, scores(0.5)).state == "committed"
 
 
 def test_a_permanent_error_is_committed_and_a_retryable_one_is_only_a_draft(store: Store) -> None:

@@ -1,0 +1,120 @@
+"""What grows with a sweep and what must not: planning over many committed cells, memory over many rows."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from pipelines.sweep import PlannedSweep, plan_sweep
+from tests.bench_of import images, prompts, sweep_config, write_rows
+
+GENERATORS = ("atlas", "flint")
+SHARDS = 25_000
+"""Of each generator, each shard with an answers and a scores cell: with those of the questions over 100,000 cells."""
+ROOT = Path(__file__).parent.parent.parent
+ROWS, COPIES = 125, 80
+"""10,000 rows, and then ten times as many."""
+FLAT = 1.25
+"""The most that memory may grow by while rows grow tenfold."""
+
+
+def planned(folder: Path, store: Path) -> PlannedSweep:
+    return plan_sweep(sweep_config(folder, store, "metric=[vqascore]", "shard_rows=1", "benchmark.name=many"))
+
+
+def test_planning_over_100_000_committed_cells_takes_seconds_and_one_listing_per_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "bench/prompts.parquet", prompts(8))
+    row = images("atlas", 1)[0]
+    for generator in GENERATORS:
+        rows = [{**row, "image_id": f"{generator}{n}"} for n in range(SHARDS)]
+        write_rows(tmp_path / f"bench/images/{generator}/0.parquet", rows, row_group=1)
+    first = planned(tmp_path / "bench", tmp_path / "store")
+    for cell in first.plan.cells:
+        path = tmp_path / "store" / cell.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    listed = []
+    find = LocalFileSystem.find
+
+    def counting_find(self: LocalFileSystem, path: str, *arguments: Any, **options: Any) -> Any:
+        listed.append(path)
+        return find(self, path, *arguments, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "find", counting_find)
+    began = time.monotonic()
+    again = planned(tmp_path / "bench", tmp_path / "store")
+    seconds = time.monotonic() - began
+    in_store = [path for path in listed if path.startswith(str(tmp_path / "store"))]
+    with capsys.disabled():
+        print(f"\nplanning over {len(again.plan.cells):,} committed cells: {seconds:.1f} s, {len(in_store)} listings")
+    assert len(again.plan.cells) > 100_000 and not again.plan.missing
+    assert len(in_store) == len(again.plan.nodes)
+
+
+class Peaks(NamedTuple):
+    """Peak resident memory in MB."""
+
+    driver: float
+    worker: float
+    """The largest of the stages' actors."""
+
+
+def test_memory_stays_flat_while_rows_grow_tenfold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small, large = (peaks_of_a_sweep(tmp_path / str(copies), copies) for copies in (COPIES, 10 * COPIES))
+    with capsys.disabled():
+        print(
+            f"\n{COPIES * ROWS:,} rows: driver {small.driver:.0f} MB, largest worker {small.worker:.0f} MB; "
+            f"ten times the rows: driver {large.driver:.0f} MB, largest worker {large.worker:.0f} MB"
+        )
+    assert large.driver < FLAT * small.driver and large.worker < FLAT * small.worker
+
+
+def peaks_of_a_sweep(folder: Path, copies: int) -> Peaks:
+    """A sweep of the tiny CLIP over so many copies of a generator's images."""
+    write_rows(folder / "bench/prompts.parquet", prompts(ROWS))
+    rows = images("atlas", ROWS)
+    for copy in range(copies):
+        write_rows(folder / f"bench/images/atlas/{copy}.parquet", rows, row_group=ROWS)
+    command = [sys.executable, "-m", "jobs.sweep", "sweep=shapes", f"store={folder}/store", "metric=[clipscore]"]
+    command += [f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+    driver = worker = 0.0
+    waiting = threading.Event()
+    while process.poll() is None:
+        waiting.wait(0.1)
+        driver = max(driver, peak_memory(process.pid))
+        worker = max([worker, *(peak_memory(pid) for pid in actors_of(process.pid))])
+    assert process.returncode == 0, (folder / "log").read_text()
+    return Peaks(driver, worker)
+
+
+def actors_of(session: int) -> list[int]:
+    """The stages' actors among the processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+            if fields and int(fields[3]) == session and b"MapWorker" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def peak_memory(pid: int) -> float:
+    """Peak resident memory of a process in MB; 0 where it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    peaks = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(peaks[0]) / 1024 if peaks else 0.0

@@ -1,0 +1,190 @@
+"""A faulty network: a loopback proxy before the real S3 server that fails a share of the calls, by a seed."""
+
+import asyncio
+import random
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from tests.s3 import S3Server
+
+SHARE = 0.2
+DELAY_SECONDS = 0.3
+CODES = {500: "InternalError", 503: "SlowDown"}
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER such that closing a socket resets the connection."""
+FAULTS = ("500", "503", "reset", "delay", "lost-500", "lost-reset")
+"""The lost ones do what was asked at the server, and then keep its answer from the client."""
+ENDED = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
+
+
+class Stream(NamedTuple):
+    """One end of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class Head(NamedTuple):
+    """The first lines of a request or an answer, as they came."""
+
+    raw: bytes
+    start: str
+    headers: dict[str, str]
+
+    @property
+    def status(self) -> int:
+        return int(self.start.split()[1])
+
+
+class FaultProxy:
+    """Passes calls on as they came, but for a share that it answers badly, late or not at all."""
+
+    def __init__(self, server: S3Server, seed: int, *, share: float = SHARE, faults: Sequence[str] = FAULTS) -> None:
+        upstream = urlsplit(server.endpoint)
+        self.upstream = (upstream.hostname, upstream.port)
+        self.faults = faults
+        self.share = share
+        self.random = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of a client, and one to the server for it, for as many calls as the client makes."""
+        client = Stream(reader, writer)
+        with suppress(*ENDED):
+            server = Stream(*await asyncio.open_connection(*self.upstream))
+            try:
+                while await self._call(client, server):
+                    pass
+            finally:
+                server.writer.close()
+        writer.close()
+
+    async def _call(self, client: Stream, server: Stream) -> bool:
+        """One call; whether the connection may go on."""
+        request = await read_head(client.reader)
+        fault = self.random.choice(self.faults) if self.random.random() < self.share else "none"
+        self.counts[fault] += 1
+        if fault in ("none", "delay"):
+            await asyncio.sleep(DELAY_SECONDS if fault == "delay" else 0)
+            return await pass_on(request, client, server)
+        if fault.startswith("lost"):
+            await swallow(request, client, server)
+        elif fault != "reset":
+            await take_body(request, client)
+        await refuse(request, client, fault.removeprefix("lost-"))
+        return False
+
+
+async def read_head(reader: asyncio.StreamReader) -> Head:
+    """Up to and with the empty line."""
+    raw = await reader.readuntil(b"\r\n\r\n")
+    start, *lines = raw.decode("latin-1").rstrip().split("\r\n")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return Head(raw, start, headers)
+
+
+async def copy_body(head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter | None) -> None:
+    """A body as it came, whole or in chunks; None reads it to nowhere."""
+    if head.headers.get("transfer-encoding", "").lower() == "chunked":
+        size = -1
+        while size:
+            line = await reader.readuntil(b"\r\n")
+            size = int(line.split(b";")[0], 16)
+            await _put(writer, line + await reader.readexactly(size + 2))
+    elif (left := int(head.headers.get("content-length", 0))) > 0:
+        while left:
+            part = await reader.read(min(left, 1 << 16))
+            if not part:
+                raise asyncio.IncompleteReadError(b"", left)
+            left -= len(part)
+            await _put(writer, part)
+
+
+async def _put(writer: asyncio.StreamWriter | None, part: bytes) -> None:
+    if writer is not None:
+        writer.write(part)
+        await writer.drain()
+
+
+async def ask(request: Head, client: Stream, server: Stream) -> Head:
+    """Hands a request to the server and gives the head of its answer; 100 Continue reaches the client by itself."""
+    server.writer.write(request.raw)
+    body = asyncio.create_task(copy_body(request, client.reader, server.writer))
+    try:
+        while (answer := await read_head(server.reader)).status == 100:
+            await _put(client.writer, answer.raw)
+        await body
+    finally:
+        body.cancel()
+    return answer
+
+
+async def pass_on(request: Head, client: Stream, server: Stream) -> bool:
+    """A call without a fault; whether the connection may go on."""
+    answer = await ask(request, client, server)
+    await _put(client.writer, answer.raw)
+    await _copy_answer(request, answer, server, client.writer)
+    return "close" not in (request.headers.get("connection", ""), answer.headers.get("connection", ""))
+
+
+async def swallow(request: Head, client: Stream, server: Stream) -> None:
+    """The server does what was asked, and nobody hears of it."""
+    answer = await ask(request, client, server)
+    await _copy_answer(request, answer, server, None)
+
+
+async def _copy_answer(request: Head, answer: Head, server: Stream, writer: asyncio.StreamWriter | None) -> None:
+    if not request.start.startswith("HEAD ") and answer.status not in (204, 304):
+        await copy_body(answer, server.reader, writer)
+
+
+async def take_body(request: Head, client: Stream) -> None:
+    """Reads a request to its end as a server would that fails afterwards."""
+    if request.headers.get("expect", "").lower() == "100-continue":
+        await _put(client.writer, b"HTTP/1.1 100 Continue\r\n\r\n")
+    await copy_body(request, client.reader, None)
+
+
+async def refuse(request: Head, client: Stream, fault: str) -> None:
+    """A reset connection, or S3's error document, after which the connection is closed."""
+    if fault == "reset":
+        connection = client.writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        client.writer.transport.abort()
+        return
+    code = CODES[int(fault)]
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>a fault of the test</Message></Error>".encode()
+    body = b"" if request.start.startswith("HEAD ") else body
+    head = f"HTTP/1.1 {fault} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+    await _put(client.writer, f"{head}Connection: close\r\n\r\n".encode() + body)
+
+
+@contextmanager
+def faulty(proxy: FaultProxy) -> Iterator[str]:
+    """Runs a proxy in a thread of its own, and gives its address."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(proxy.serve, "127.0.0.1", 0), loop).result()
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        asyncio.run_coroutine_threadsafe(_end(listening), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _end(listening: asyncio.Server) -> None:
+    """Stops listening and ends the connections that are still open."""
+    listening.close()
+    calls = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in calls:
+        task.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)

@@ -1,0 +1,398 @@
+"""One sweep over every kind of bad row and bad shard: each keeps its place with its reason, and all else is scored."""
+
+import io
+import math
+import os
+import re
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from operators.errors import REMEDIES, ConfigError
+from pipelines.sweep import plan_sweep
+from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from tests.operators.tiny import encoded, picture
+from tests.s3 import S3Server
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = (ROOT / "docs" / "failures.md").read_text()
+SOUND = images("atlas", 8)
+PROMPT = SOUND[0]["prompt_id"]
+PNG = SOUND[0]["image"]
+PICTURE = picture(0)
+JPEG = encoded(picture(0, width=200, height=200), "JPEG")
+ORIENTED = Image.Exif()
+ORIENTED[0x0112] = 6
+
+
+def chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def png(width: int, height: int, pixels: bytes, *, depth: int = 8, colour: int = 0, extra: bytes = b"") -> bytes:
+    """A PNG written by hand, so that it may lie."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + extra + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
+
+
+def flipped(content: bytes, start: float, stop: float) -> bytes:
+    """The content with every bit between two shares of its length turned."""
+    first, last = int(len(content) * start), int(len(content) * stop)
+    return content[:first] + bytes(byte ^ 0xFF for byte in content[first:last]) + content[last:]
+
+
+def zipped() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("image.png", PNG)
+    return stream.getvalue()
+
+
+def transparent_palette() -> bytes:
+    image = PICTURE.quantize(8)
+    image.info["transparency"] = bytes([0, 128, 255])
+    return encoded(image)
+
+
+def two_frames(image_format: str) -> bytes:
+    return encoded(PICTURE, image_format, save_all=True, append_images=[picture(1)])
+
+
+class Kind(NamedTuple):
+    """One way a row can be bad, or odd and yet good."""
+
+    name: str
+    """Its name here and in docs/failures.md, and its image_id."""
+    row: Mapping[str, Any]
+    error: str | None = None
+    """The kind of its error; None where it is scored."""
+    found: str = ""
+    remedy: str = ""
+    retried: bool = False
+    file: str = "bytes"
+    """The file, and the generator, whose columns can hold it."""
+    prompt: Mapping[str, Any] | None = None
+    copies: int = 1
+
+
+def corrupt(name: str, image: Any, found: str, remedy: str = "generate it again", **more: Any) -> Kind:
+    return Kind(name, {"image": image}, "corrupt_image", found, remedy, **more)
+
+
+def too_large(name: str, image: bytes, found: str, remedy: str) -> Kind:
+    return Kind(name, {"image": image}, "image_too_large", found, remedy)
+
+
+def missing(name: str, row: Mapping[str, Any], found: str, remedy: str = "generate the image", **more: Any) -> Kind:
+    return Kind(name, {"image": None, **row}, "missing_image", found, remedy, **more)
+
+
+def unreadable(name: str, uri: str, found: str) -> Kind:
+    return Kind(name, {"image": None, "uri": uri}, "unreadable_uri", found, "check the address", retried=True)
+
+
+def of_prompt(name: str, text: str | None, error: str | None = None, file: str = "bytes") -> Kind:
+    found = "no text" if error else ""
+    return Kind(name, {"prompt_id": name}, error, found, "drop the prompt", file=file, prompt={"text": text})
+
+
+def of_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str, file: str = "bytes") -> Kind:
+    return Kind(name, {"prompt_id": prompt_id}, error, found, remedy, file=file)
+
+
+NOT_BYTES = "put bytes there, or addresses in `uri`"
+ZEROS = zlib.compress(b"\0" * 200_000_000)
+KINDS = [
+    corrupt("corrupt bytes", b"\x13\x37" * 50, "found 100 bytes that begin with"),
+    corrupt("truncated PNG", PNG[: len(PNG) // 2], "does not decode"),
+    corrupt("PNG with damaged pixels", flipped(PNG, 0.5, 0.51), "checksum"),
+    corrupt("truncated JPEG", JPEG[: len(JPEG) // 2], "truncated"),
+    corrupt("truncated WebP", encoded(PICTURE, "WEBP")[:200], "does not decode"),
+    corrupt("zip archive", zipped(), "begin with b'PK"),
+    corrupt("HTML page", b"<!DOCTYPE html><title>403</title>", "begin with b'<!DOCTY"),
+    corrupt("PDF document", b"%PDF-1.7\n1 0 obj\n", "begin with b'%PDF-1.7"),
+    corrupt("unknown image format", encoded(PICTURE, "PPM"), "expected an image (PNG, JPEG"),
+    corrupt("zero-size image", png(0, 0, b""), "expected an image"),
+    corrupt("text chunk bomb", png(2, 2, bytes(6), extra=chunk(b"zTXt", b"a\0\0" + ZEROS)), "too large"),
+    corrupt("colour profile bomb", png(2, 2, bytes(6), extra=chunk(b"iCCP", b"a\0\0" + ZEROS)), "too large"),
+    corrupt("32-bit pixels", encoded(Image.new("F", (8, 8), 5.0), "TIFF"), "no fixed range", "8-bit RGB"),
+    corrupt("text in the image column", "outputs/a.png", "found text", NOT_BYTES, file="texts"),
+    corrupt("numbers in the image column", 7, "type int", NOT_BYTES, file="numbers"),
+    corrupt("lists in the image column", [0.5, 1.0], "type list", NOT_BYTES, file="lists"),
+    too_large("decompression bomb", png(60_000, 60_000, b""), "60000x60000 pixels", "limits.max_pixels"),
+    too_large("too many bytes", PNG + bytes(2_000_000), "bytes is over limits.max_bytes=2000000", "raise the limit"),
+    too_large("too elongated", encoded(Image.new("L", (40_000, 1))), "40000x1 is over 16 times", "crop it"),
+    missing("empty bytes", {"image": b""}, "neither image bytes nor a uri"),
+    missing("null image", {}, "neither image bytes nor a uri"),
+    missing("struct path without bytes", {"image": {"bytes": None, "path": "a.png"}}, "only the path 'a.png'",
+            "put the address in `uri`", file="structs"),
+    missing("uri to nothing", {"uri": "FOLDER/nothing.png"}, "nothing at", retried=True),
+    missing("uri to an empty file", {"uri": "FOLDER/empty.png"}, "an empty file at", retried=True),
+    unreadable("uri to a directory", "FOLDER/images", "Is a directory"),
+    unreadable("uri denied", "s3://private/a.png", "cannot read 's3://private/a.png'"),
+    unreadable("uri of an unsupported scheme", "ftp://host/a.png", "expected a local path or an s3:// URL"),
+    of_prompt("empty prompt", "", "empty_prompt"),
+    of_prompt("whitespace-only prompt", " \n\t ", "empty_prompt"),
+    of_prompt("null prompt", None, "empty_prompt"),
+    of_id("null prompt_id", None, "missing_prompt_id", "names no prompt", "fill its prompt_id"),
+    of_id("NaN prompt_id", math.nan, "missing_prompt_id", "names no prompt", "fill its prompt_id", "floats"),
+    of_id("prompt_id that became a float", 7.0, "unknown_prompt", "'7.0' is not in", "correct the id", "floats"),
+    of_id("unknown prompt_id", "nobody's", "unknown_prompt", "\"nobody's\" is not in", "add the prompt"),
+    of_id("prompt_id that is not UTF-8", b"caf\xe9", "unknown_prompt", "'caf\ufffd' is not in", "correct", "latin1"),
+    # From here on, rows that are odd and yet scored.
+    of_id("numeric prompt_id", 7, None, "", "", "integers"),
+    of_prompt("10,000-character prompt", "a red circle " * 770, file="long"),
+    of_prompt("control characters", "a red\x00 circle\x07 \x1b[31mleft of\u200b a blue square"),
+    Kind("animated GIF", {"image": two_frames("GIF")}),
+    Kind("animated WebP", {"image": two_frames("WEBP")}),
+    Kind("animated PNG", {"image": two_frames("PNG")}),
+    Kind("CMYK JPEG", {"image": encoded(PICTURE.convert("CMYK"), "JPEG")}),
+    Kind("16-bit grey PNG", {"image": encoded(Image.fromarray(np.full((8, 8), 40_000, np.uint16)))}),
+    Kind("16-bit RGB PNG", {"image": png(2, 2, (b"\0" + b"\xff\xff\x80\0\0\0" * 2) * 2, depth=16, colour=2)}),
+    Kind("palette with transparency", {"image": transparent_palette()}),
+    Kind("RGBA", {"image": encoded(PICTURE.convert("RGBA"))}),
+    Kind("1-bit image", {"image": encoded(PICTURE.convert("1"))}),
+    Kind("pixel data bomb", {"image": png(2, 2, bytes(50_000_000))}),
+    Kind("EXIF-rotated JPEG", {"image": encoded(PICTURE, "JPEG", exif=ORIENTED)}),
+    Kind("wrong extension", {"image": {"bytes": PNG, "path": "a.jpg"}}, file="structs"),
+    Kind("duplicate image_id", {}, copies=2),
+    Kind("several images of one prompt", {"prompt_id": SOUND[1]["prompt_id"]}, copies=2),
+    Kind("null image_id", {"image_id": None}, file="anonymous"),
+]  # fmt: skip
+BAD = [kind for kind in KINDS if kind.error]
+ODD = [kind for kind in KINDS if not kind.error]
+
+COLUMNS = {"image_id": pa.string(), "prompt_id": pa.string(), "image": pa.binary(), "uri": pa.string()}
+FILES: Mapping[str, Mapping[str, pa.DataType]] = {
+    "bytes": {},
+    "anonymous": {},
+    "long": {},
+    "structs": {"image": pa.struct([("bytes", pa.binary()), ("path", pa.string())])},
+    "texts": {"image": pa.string()},
+    "numbers": {"image": pa.int64()},
+    "lists": {"image": pa.list_(pa.float32())},
+    "integers": {"prompt_id": pa.int64()},
+    "floats": {"prompt_id": pa.float64()},
+    "latin1": {"prompt_id": pa.binary()},
+}
+"""The generators of bad rows, and which of their columns differ."""
+
+
+class BadShard(NamedTuple):
+    """A file that cannot be read, or has nothing in it; a generator of its own, beside a sound file."""
+
+    name: str
+    spoil: Callable[[bytes], bytes]
+    found: str
+    """What the message says beside the file; empty where nothing is wrong."""
+    error: str = "broken_file"
+    """`shard_failed` where the ids of the lost rows can still be read."""
+
+
+def parquet(
+    rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None, *, compression: str = "snappy"
+) -> bytes:
+    stream = io.BytesIO()
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    pq.write_table(table, stream, compression=compression)
+    return stream.getvalue()
+
+
+LOST = [dict(row, image_id=f"lost-{n}") for n, row in enumerate(SOUND)]
+
+
+def corrupt_page(_: bytes) -> bytes:
+    """Bytes turned in the middle of a page of images, which lies in the middle of the file."""
+    return flipped(parquet(LOST, compression="gzip"), 0.45, 0.5)
+
+
+SHARDS = [
+    BadShard("truncated Parquet", lambda content: content[:-100], "not a readable Parquet file"),
+    BadShard("half a Parquet", lambda content: content[: len(content) // 2], "not a readable Parquet file"),
+    BadShard("not Parquet", lambda content: b"prompt_id,image\n1,a.png\n", "not a readable Parquet file"),
+    BadShard("empty file", lambda content: b"", "not a readable Parquet file"),
+    BadShard("corrupt footer", lambda content: flipped(content, 0.98, 0.99), "not a readable Parquet file"),
+    BadShard("corrupt page header", lambda content: content[:4] + b"\xff" * 2000 + content[2004:], "unreadable"),
+    BadShard("corrupt data page", corrupt_page, "unreadable", error="shard_failed"),
+    BadShard("wrong schema", lambda content: parquet([{"prompt_id": "1", "picture": b""}]), "expected column(s) image"),
+    BadShard("empty shard", lambda content: parquet([], pa.schema(COLUMNS)), ""),
+]
+
+
+class Sweep(NamedTuple):
+    """What the one sweep left."""
+
+    scores: list[dict[str, Any]]
+    errors: list[dict[str, Any]]
+    printed: str
+    exit_code: int
+    folder: Path
+
+    def of(self, generator: str, image_id: str | None) -> list[dict[str, Any]]:
+        return [row for row in self.scores if row["generator"] == generator and image_id in (None, row["image_id"])]
+
+
+def slug(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def write_bad_rows(folder: Path) -> None:
+    """A generator per file of KINDS; in the largest every bad row stands between sound ones."""
+    (folder / "empty.png").write_bytes(b"")
+    for name, columns in FILES.items():
+        types = {**COLUMNS, **columns}
+        sound = [dict(row, image_id=f"sound-{n}") for n, row in enumerate(SOUND * 6)] if name == "bytes" else []
+        mine = [row for kind in KINDS if kind.file == name for row in [bad_row(kind, folder, types)] * kind.copies]
+        mixed = [row for n in range(max(len(sound), len(mine))) for row in (*sound[n : n + 1], *mine[n : n + 1])]
+        table = pa.Table.from_pylist(mixed, schema=pa.schema(types))
+        if name == "latin1":
+            table = table.set_column(1, "prompt_id", table.column("prompt_id").combine_chunks().view(pa.string()))
+        target = folder / "images" / name / "00000.parquet"
+        target.parent.mkdir(parents=True)
+        pq.write_table(table, target, row_group_size=8)
+
+
+def bad_row(kind: Kind, folder: Path, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
+    prompt_id = PROMPT if pa.types.is_string(types["prompt_id"]) else 7
+    image = PNG if pa.types.is_binary(types["image"]) else None
+    row = {"image_id": kind.name, "prompt_id": prompt_id, "image": image, **kind.row}
+    return row | ({"uri": row["uri"].replace("FOLDER", str(folder))} if "uri" in row else {})
+
+
+def write_bad_shards(folder: Path) -> None:
+    good = parquet(LOST)
+    for shard in SHARDS:
+        target = folder / "images" / slug(shard.name)
+        write_rows(target / "00001.parquet", [dict(row, image_id=f"sound-{n}") for n, row in enumerate(SOUND[:2])])
+        (target / "00000.parquet").write_bytes(shard.spoil(good))
+
+
+def all_prompts() -> list[dict[str, Any]]:
+    odd = [{"prompt_id": kind.name, "skills": [], **kind.prompt} for kind in KINDS if kind.prompt is not None]
+    return [*prompts(8), {"prompt_id": "7", "text": "a red circle", "skills": []}, *odd]
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Sweep:
+    """The sweep as a person runs it, with S3 credentials that open nothing."""
+    folder = tmp_path_factory.mktemp("bad")
+    write_rows(folder / "prompts.parquet", all_prompts())
+    write_bad_rows(folder)
+    write_bad_shards(folder)
+    overrides = [
+        "sweep=shapes",
+        "benchmark.name=bad",
+        f"benchmark.prompts={folder}/prompts.parquet",
+        f"benchmark.images={folder}/images",
+        "benchmark.require_every_prompt=false",
+        "limits.max_bytes=2000000",
+        f"store={folder}/store",
+        "shard_rows=32",
+        "cluster.pools.answers.min_size=1",
+        "cluster.pools.answers.max_size=1",
+    ]
+    environment = os.environ | s3_server.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"}
+    command = [sys.executable, "-m", "jobs.sweep", *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    runs = folder / "store" / "runs"
+    assert (runs / "latest").exists(), done.stdout + done.stderr
+    run = runs / (runs / "latest").read_text().strip()
+    scores, errors = (pq.read_table(run / f"{name}.parquet").to_pylist() for name in ("scores", "errors"))
+    return Sweep(scores, errors, done.stdout, done.returncode, folder)
+
+
+@pytest.mark.parametrize("kind", BAD, ids=lambda kind: kind.name)
+def test_a_bad_row_is_an_error_row_with_kind_row_and_remedy(sweep: Sweep, kind: Kind) -> None:
+    failed = [row for row in sweep.errors if (row["generator"], row["image_id"]) == (kind.file, kind.name)]
+    assert sorted(row["metric"] for row in failed) == ["clipscore", "vqascore"]
+    for row in failed:
+        assert (row["kind"], row["retryable"]) == (kind.error, kind.retried), row["message"]
+        assert kind.found in row["message"] and kind.remedy in row["message"], row["message"]
+    assert [row["score"] for row in sweep.of(kind.file, kind.name)] == [None, None]
+
+
+@pytest.mark.parametrize("kind", ODD, ids=lambda kind: kind.name)
+def test_an_odd_row_is_scored(sweep: Sweep, kind: Kind) -> None:
+    mine = sweep.of(kind.file, kind.row.get("image_id", kind.name))
+    assert len(mine) == 2 * kind.copies
+    for row in mine:
+        assert row["error"] is None and math.isfinite(row["score"])
+        assert row["truncated"] == (kind.name == "10,000-character prompt" and row["metric"] == "clipscore")
+
+
+@pytest.mark.parametrize("shard", SHARDS, ids=lambda shard: shard.name)
+def test_a_bad_shard_is_named_and_its_neighbour_scored(sweep: Sweep, shard: BadShard) -> None:
+    rows = sweep.of(slug(shard.name), None)
+    failed = [row["error"] for row in rows if row["score"] is None]
+    assert sorted(row["image_id"] for row in rows if row["score"] is not None) == ["sound-0"] * 2 + ["sound-1"] * 2
+    lost = len(LOST) if shard.error == "shard_failed" else len(all_prompts()) - 2
+    assert len(failed) == (2 * lost if shard.found else 0)
+    for error in failed:
+        assert (error["kind"], error["retryable"]) == (shard.error, True)
+        assert f"{slug(shard.name)}/00000.parquet" in error["message"] and shard.found in error["message"]
+        assert "again" in error["message"] or "rename" in error["message"]
+
+
+def test_all_else_is_scored_and_no_failure_is_a_zero(sweep: Sweep) -> None:
+    sound = [row for row in sweep.of("bytes", None) if row["image_id"].startswith("sound-")]
+    assert len(sound) == 2 * 6 * len(SOUND) and all(row["score"] is not None for row in sound)
+    assert all((row["score"] is None) == (row["error"] is not None) for row in sweep.scores)
+    assert len(sweep.errors) == sum(row["score"] is None for row in sweep.scores)
+    rows = sum(pq.read_metadata(sweep.folder / f"images/{name}/00000.parquet").num_rows for name in FILES)
+    assert sum(row["generator"] in FILES for row in sweep.scores) == 2 * rows
+
+
+def test_the_console_shows_the_coverage_and_every_kind_with_an_example_and_its_remedy(sweep: Sweep) -> None:
+    board = sweep.printed.split("rows without a score")[1]
+    for kind in {row["kind"] for row in sweep.errors}:
+        count = sum(row["kind"] == kind for row in sweep.errors)
+        assert re.search(rf"{kind} +│ +{count} │ +{count / len(sweep.scores):.1%}", board), board
+    assert "bytes, image corrupt bytes" in board and "generate the image again" in board
+    assert re.search(rf"coverage [\d.]+%: {len(sweep.errors)} of {len(sweep.scores)} rows have no score", board)
+    assert sweep.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("prompt without prompt_id", parquet([{"prompt_id": None, "text": "a"}, {"prompt_id": "b", "text": "b"}]),
+         "row 0: the prompt has no prompt_id"),
+        ("prompt_id that stands twice", parquet([{"prompt_id": "a", "text": "a"}, {"prompt_id": "a", "text": "b"}]),
+         "row 1: prompt_id 'a' stands twice"),
+        ("prompts without text column", parquet([{"prompt_id": "a"}]), r"expected column\(s\) text"),
+        ("prompts that are numbers", parquet([{"prompt_id": "a", "text": 7}]),
+         "expected the prompt as text, found int"),
+        ("prompts that are bytes", parquet([{"prompt_id": "a", "text": b"caf\xe9"}]),
+         "expected the prompt as text, found bytes"),
+        ("truncated prompts", parquet([{"prompt_id": "a", "text": "a"}])[:-50], "not a readable Parquet file"),
+    ],
+)  # fmt: skip
+def test_bad_prompts_refuse_the_plan(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+    folder = write_benchmark(tmp_path, ["atlas"])
+    (folder / "prompts.parquet").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"prompts\.parquet.*{problem}"):
+        plan_sweep(sweep_config(folder, tmp_path / "store"))
+    assert f"| {name} |" in DOCS
+
+
+def test_every_kind_of_failure_stands_in_the_docs_with_its_remedy() -> None:
+    sources = [file for room in ("operators", "pipelines") for file in (ROOT / room).rglob("*.py")]
+    kinds = {kind for file in sources for kind in re.findall(r'RowError\(\s*"(\w+)"', file.read_text())}
+    assert {kind for kind in kinds if f"| `{kind}` |" not in DOCS} == set()
+    assert kinds - REMEDIES.keys() == set()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *SHARDS], ids=lambda kind: kind.name)
+def test_every_bad_row_and_shard_stands_in_the_docs(kind: Kind | BadShard) -> None:
+    assert re.search(rf"^\| {re.escape(kind.name)} \|", DOCS, re.MULTILINE)

@@ -1,0 +1,300 @@
+"""Interruptions end in the tables of an undisturbed run: faulty networks, killed processes, rivals and full disks."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.storage import StorageConfig, WriteError, locate
+from pipelines.store import Store
+from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.faults.hook import BAIT, ROOM, Bait
+from tests.faults.proxy import FaultProxy, faulty
+from tests.s3 import S3Server
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+ROOT = Path(__file__).parent.parent.parent
+GENERATORS = ("atlas", "flint")
+IMAGES, SHARD = 12, 2
+CELLS = 2 * len(GENERATORS) * IMAGES // SHARD
+OVERRIDES = ("metric=[clipscore]", f"shard_rows={SHARD}")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+POLL_SECONDS = 0.05
+PATIENCE_SECONDS = 240
+ORPHAN_SECONDS = 10
+MARK = "PLUMBLINE_TEST_MARK"
+"""An environment variable that a driver and all that it starts carry."""
+Etags = Mapping[str, object]
+SEEDS = [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+"""Each draws other faults, moments or places."""
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A benchmark of 24 images in 12 shards."""
+    return write_bench(tmp_path_factory.mktemp("bench"))
+
+
+def write_bench(folder: Path, baited: Bait | None = None) -> Path:
+    """The benchmark, of which one image may be bait."""
+    write_rows(folder / "prompts.parquet", prompts(IMAGES))
+    for generator in GENERATORS:
+        rows = images(generator, IMAGES)
+        if baited is not None and baited.generator == generator:
+            rows[baited.row]["image"] += BAIT + str(baited.note).encode()
+        write_rows(folder / "images" / generator / "00000.parquet", rows, row_group=SHARD)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(bench: Path, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
+    """A run that nothing disturbs."""
+    done = run(bench, str(tmp_path_factory.mktemp("undisturbed")))
+    assert (done.computed, done.exit_code) == (CELLS, 0)
+    return done
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket")
+    return Store(url=url, storage=StorageConfig())
+
+
+def run(bench: Path, store: str, *overrides: str) -> FinishedSweep:
+    return run_sweep(plan_sweep(sweep_config(bench, store, *OVERRIDES, *overrides)), lambda progress: None)
+
+
+def scores(folder: str) -> pd.DataFrame:
+    """A run's scores as they stand in its store, in one order."""
+    location = locate(folder, StorageConfig())
+    with location.fs.open(location.at("scores.parquet"), "rb") as stream:
+        return pq.read_table(stream).to_pandas().sort_values("image_id", ignore_index=True)
+
+
+def assert_same_tables(folder: str, undisturbed: FinishedSweep, *, rtol: float = 0) -> None:
+    pd.testing.assert_frame_equal(scores(folder), scores(undisturbed.folder), rtol=rtol, atol=0, check_exact=not rtol)
+
+
+def etags(store: Store) -> Etags:
+    """What stands at each cell's path: S3's ETag and time, or the inode and modification time of a file."""
+    location = store.location
+    with suppress(FileNotFoundError):
+        found = location.fs.find(location.path, detail=True)
+        return {path: _etag(entry) for path, entry in found.items() if _is_cell(path)}
+    return {}
+
+
+def _is_cell(path: str) -> bool:
+    stage, *_, name = path.split("/")[-4:]
+    return stage in ("similarities", "scores") and name.endswith(".parquet") and not name.startswith(".")
+
+
+def _etag(entry: Mapping[str, object]) -> object:
+    return (entry["ETag"], entry["LastModified"]) if "ETag" in entry else (entry["ino"], entry["mtime"])
+
+
+def until(met: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:
+    """Whether a condition came to be met in time."""
+    waiting = threading.Event()
+    ends = time.monotonic() + seconds
+    while not (now := met()) and time.monotonic() < ends:
+        waiting.wait(POLL_SECONDS)
+    return now
+
+
+class Driver:
+    """A sweep in a process of its own with its own local Ray, and all the processes that it starts."""
+
+    def __init__(self, bench: Path, store: Store) -> None:
+        self.mark = uuid.uuid4().hex
+        arguments = [
+            "sweep=shapes",
+            "benchmark.name=small",
+            f"benchmark.prompts={bench}/prompts.parquet",
+            f"benchmark.images={bench}/images",
+            f"store={store.url}",
+            "cluster.num_cpus=2",
+            *OVERRIDES,
+        ]
+        self.printed = bench / f"{self.mark}.printed"
+        with self.printed.open("wb") as printed:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "jobs.sweep", *arguments],
+                cwd=ROOT,
+                env={**os.environ, MARK: self.mark},
+                stdout=printed,
+                stderr=printed,
+            )
+
+    def kill(self) -> None:
+        """Ends the driver, and it alone, as the system would that has no memory left."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def processes(self) -> list[int]:
+        """Its processes that still run, known by the mark in their environment."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+        return found
+
+    def end(self) -> None:
+        """Waits for what is left of it to end, and kills what does not."""
+        until(lambda: not self.processes(), ORPHAN_SECONDS)
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert until(lambda: not self.processes())
+
+
+@contextmanager
+def driver(bench: Path, store: Store) -> Iterator[Driver]:
+    started = Driver(bench, store)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.kill()
+        started.end()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_failing_every_fifth_call_changes_no_score(
+    seed: int, bench: Path, bucket: str, s3_server: S3Server, undisturbed: FinishedSweep
+) -> None:
+    proxy = FaultProxy(s3_server, seed)
+    with faulty(proxy) as endpoint:
+        done = run(bench, bucket, f"storage.endpoint_url={endpoint}")
+    assert (done.computed, done.exit_code) == (CELLS, 0)
+    assert sum(proxy.counts.values()) - proxy.counts["none"] > CELLS / 2
+    assert_same_tables(done.folder, undisturbed)
+    assert len(etags(Store(url=bucket, storage=StorageConfig()))) == CELLS
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_killed_driver_loses_no_committed_cell(
+    seed: int, bench: Path, store: Store, undisturbed: FinishedSweep
+) -> None:
+    """The first seed kills once; each later one kills once more, ever later in the sweep."""
+    committed: Etags = {}
+    for count in sorted(random.Random(seed).sample(range(1, CELLS), 1 + seed)):
+        with driver(bench, store) as started:
+            assert until(lambda count=count: len(etags(store)) >= count or started.process.poll() is not None)
+            started.kill()
+            assert started.process.returncode == -signal.SIGKILL, started.printed.read_text()
+        assert committed.items() <= etags(store).items(), "a committed cell was computed again"
+        committed = etags(store)
+    done = run(bench, store.url)
+    assert (done.computed, done.exit_code) == (CELLS - len(committed), 0)
+    assert committed.items() <= etags(store).items(), "a committed cell was computed again"
+    assert_same_tables(done.folder, undisturbed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_killed_worker_costs_nothing(seed: int, tmp_path: Path, undisturbed: FinishedSweep) -> None:
+    choice = random.Random(seed)
+    bait = Bait(choice.choice(GENERATORS), choice.randrange(IMAGES), tmp_path / "pid")
+    bench = write_bench(tmp_path / "bench", bait)
+    with ThreadPoolExecutor(1) as pool:
+        running: Future[FinishedSweep] = pool.submit(run, bench, str(tmp_path / "store"))
+        assert until(lambda: bait.note.exists() or running.done())
+        os.kill(int(bait.note.read_text()), signal.SIGKILL)
+        done = running.result()
+    assert (done.computed, done.exit_code) == (CELLS, 0)
+    assert_same_tables(done.folder, undisturbed, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_on_one_store_end_alike(bench: Path, bucket: str, undisturbed: FinishedSweep) -> None:
+    store = Store(url=bucket, storage=StorageConfig())
+    with driver(bench, store) as one, driver(bench, store) as other:
+        codes = [started.process.wait(PATIENCE_SECONDS) for started in (one, other)]
+        assert codes == [0, 0], one.printed.read_text() + other.printed.read_text()
+    assert len(store.run_ids()) == 2
+    for run_id in store.run_ids():
+        assert_same_tables(f"{store.url}/runs/{run_id}", undisturbed)
+
+
+def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
+    bench: Path, store: Store, undisturbed: FinishedSweep
+) -> None:
+    planned = [plan_sweep(sweep_config(bench, store.url, *OVERRIDES)) for _ in range(2)]
+    first, won = run_sweep(planned[0], lambda progress: None), etags(store)
+    second = run_sweep(planned[1], lambda progress: None)
+    assert (first.computed, second.computed) == (CELLS, CELLS)
+    assert etags(store) == won
+    assert_same_tables(second.folder, undisturbed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_write_that_finds_the_disk_full_fails_its_cell_alone(
+    seed: int, bench: Path, tmp_path: Path, undisturbed: FinishedSweep
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / ROOM).write_text(str(random.Random(seed).randrange(CELLS // 2)))
+    done = run(bench, str(store))
+    messages = {error["message"] for error in done.results.errors.to_pylist()}
+    assert done.exit_code == 1 and len(messages) == 1
+    (message,) = messages
+    assert str(store) in message and "the disk is full: free some space and run again" in message
+    assert leftovers(store) == []
+    again = run(bench, str(store))
+    assert (done.computed + again.computed, again.exit_code) == (CELLS, 0) and again.computed <= 2
+    assert_same_tables(again.folder, undisturbed)
+
+
+def test_a_sweep_on_a_disk_that_fills_up_goes_on_when_there_is_room(
+    bench: Path, tmp_path: Path, undisturbed: FinishedSweep
+) -> None:
+    with small_disk(tmp_path / "disk", pages(Path(undisturbed.folder).parent.parent) // 2) as disk:
+        with suppress(WriteError):  # of the run's tables, if there is no room for them either
+            assert run(bench, str(disk)).exit_code == 1
+        assert leftovers(disk) == []
+        committed = etags(Store(url=str(disk), storage=StorageConfig()))
+        assert 0 < len(committed) < CELLS
+        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        again = run(bench, str(disk))
+        assert (again.computed, again.exit_code) == (CELLS - len(committed), 0)
+        assert_same_tables(again.folder, undisturbed)
+
+
+def leftovers(store: Path) -> list[Path]:
+    """Files that are neither cells, nor a run's, nor the store's own."""
+    return [path for path in store.rglob("*") if path.name.startswith(".") or ".draft." in path.name]
+
+
+def pages(store: Path) -> int:
+    """The pages of memory that a store's files would take."""
+    return sum(-(-path.stat().st_size // PAGE) for path in store.rglob("*") if path.is_file())
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """A disk of this many pages, where the system lets us mount one."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size * PAGE}", "tmpfs", folder], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
