@@ -54,9 +54,13 @@ ERRORS = pa.schema(
         ("kind", pa.string()),
         ("message", pa.string()),
         ("retryable", pa.bool_()),
+        ("file", pa.string()),
+        ("row", pa.int64()),
     ]
 )
-"""The view of a run's failures that a person opens first; `image_id` is null where no image could be read."""
+"""The view of a run's failures that a person opens first; `image_id` is null where no image could be read.
+
+`file` and `row` (counted from the file's first, 0) tell where the image stands; null where there is none."""
 
 SUMMARY = pa.schema(
     [

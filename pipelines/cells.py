@@ -27,6 +27,8 @@ class Shard:
     """What changes when the file does: S3's ETag, or the modification time of a local file."""
     row_groups: tuple[int, ...]
     rows: int
+    first_row: int = 0
+    """Rows of the file before it; row groups in the key say as much."""
     columns: tuple[tuple[str, str], ...] = ()
     """Our names of columns with the file's own, where they differ; `prompt` always, where the rows hold prompts."""
     content: str = ""

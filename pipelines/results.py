@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from operators import rows
 from operators.errors import PlumblineError, RowError
-from operators.images import identify
+from operators.images import identify, image_records
 from operators.summary import summarise
 from pipelines.cells import Cell, Outcome, Shard
 from pipelines.plan import Plan
@@ -58,8 +58,11 @@ def gather_results(
         lost = [file for (its, _, _), file in pairs if its == metric and isinstance(file, BrokenFile)]
         missing = _missing_rows(metric, sources, tables, [*sources.broken, *lost], benchmark)
         tables.append(_beside(missing, sources.extra.empty_table(), sources.extra))
+    placed = [(table, shard) for table, (_, shard, _) in zip(found, wanted, strict=True) if isinstance(table, pa.Table)]
+    unplaced = [(table, None) for table in tables[len(placed) :]]
     scores = pa.concat_tables(tables)
-    return Results(scores, summarise(scores, sources.skills), _errors(scores))
+    errors = pa.concat_tables([_errors(table, shard) for table, shard in (*placed, *unplaced)])
+    return Results(scores, summarise(scores, sources.skills), errors)
 
 
 def _cell_scores(
@@ -90,7 +93,7 @@ def _failed_rows(
 ) -> pa.Table | BrokenFile:
     """A null row per image of a shard that failed whole, where at least the ids can be read."""
     try:
-        records = read_shard(shard, storage, ("image_id", "prompt_id")).to_pylist()
+        records = image_records(read_shard(shard, storage, ("image_id", "prompt_id")))
         further = _read_extra(shard, storage, extra)
     except PlumblineError:
         return BrokenFile(shard.group, error.message, shard.rows)
@@ -160,12 +163,16 @@ def _missing_error(generator: str, broken: Sequence[BrokenFile]) -> RowError:
     return RowError("missing_image", f"generator {generator} has no image of this prompt; {remedy}", retryable=True)
 
 
-def _errors(scores: pa.Table) -> pa.Table:
-    """The rows without a score, with their errors spread into columns."""
-    failed = scores.filter(pc.is_valid(scores.column("error")))
-    columns = {name: failed.column(name) for name in ("image_id", "prompt_id", "generator", "metric")}
-    error = pa.chunked_array(failed.column("error").chunks, type=rows.ERROR)
+def _errors(scores: pa.Table, shard: Shard | None) -> pa.Table:
+    """The rows without a score, with their errors spread into columns, and where they stand in the shard's file."""
+    failed = pc.indices_nonzero(pc.is_valid(scores.column("error")))
+    taken = scores.take(failed).combine_chunks()
+    columns = {name: taken.column(name) for name in ("image_id", "prompt_id", "generator", "metric")}
+    error = taken.column("error")
     columns |= {name: pc.struct_field(error, name) for name in rows.ERROR.names}
+    nowhere = pa.nulls(len(failed))
+    columns["file"] = pa.array([shard.url] * len(failed), pa.string()) if shard else nowhere.cast(pa.string())
+    columns["row"] = pc.add(failed.cast(pa.int64()), shard.first_row) if shard else nowhere.cast(pa.int64())
     return pa.table(columns, schema=rows.ERRORS)
 
 

@@ -15,7 +15,7 @@ from operators import rows
 from operators.errors import ConfigError, SourceError
 from pipelines import prompt_files
 from pipelines.cells import Shard, digest
-from pipelines.storage import Location, StorageConfig, locate, readable_errors
+from pipelines.storage import Location, StorageConfig, first_line, is_storage_error, locate, readable_errors
 
 IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
@@ -433,6 +433,7 @@ def _shards(file: _File, footer: pq.FileMetaData, names: tuple[tuple[str, str], 
             etag=file.etag,
             row_groups=tuple(run),
             rows=sum(sizes[index] for index in run),
+            first_row=sum(sizes[: run[0]]),
             columns=names,
         )
         for run in _runs(sizes, shard_rows)
@@ -457,9 +458,11 @@ def _read_footer(file: _File, storage: StorageConfig) -> pq.FileMetaData:
     try:
         with location.fs.open(location.path, "rb") as stream:
             return pq.read_metadata(stream)
-    except (pa.ArrowException, OSError) as error:
+    except Exception as error:
+        if not isinstance(error, pa.ArrowException) and not is_storage_error(error):
+            raise
         raise SourceError(
-            f"{file.url}: not a readable Parquet file ({str(error).splitlines()[0]}); "
+            f"{file.url}: not a readable Parquet file ({first_line(error)}); "
             "it may be truncated: write or upload it again"
         ) from error
 
@@ -492,7 +495,7 @@ def _read(shard: Shard, storage: StorageConfig, names: Mapping[str, str]) -> pa.
     Read in this thread: Arrow's own threads hold on to the Python stream, and abort a process that ends meanwhile.
     """
     with _opened(shard, storage) as stream:
-        file = pq.ParquetFile(stream, pre_buffer=False)
+        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         present = {name: its for name, its in names.items() if its in file.schema_arrow.names}
         wanted = list(dict.fromkeys(present.values()))
         table = file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False)
@@ -508,11 +511,14 @@ def _opened(shard: Shard, storage: StorageConfig) -> Iterator[Any]:
         with location.fs.open(location.path, "rb") as stream:
             yield stream
         _check_unchanged(shard, location)
-    except (pa.ArrowException, OSError) as error:
+    except Exception as error:
+        if not isinstance(error, (pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(error):
+            raise
         _check_unchanged(shard, location)
         groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SourceError(f"{shard.url}{groups}: unreadable ({reason}); write or upload the file again") from error
+        raise SourceError(
+            f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again"
+        ) from error
 
 
 def _check_unchanged(shard: Shard, location: Location) -> None:
@@ -576,12 +582,19 @@ def _own_prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
 def _prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
     names = {name: dict(shard.columns).get(name, name) for name in PROMPT_COLUMNS}
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
-        return [dict(row) for row in read_shard(shard, storage, PROMPT_COLUMNS).to_pylist()]
+        return _as_records(read_shard(shard, storage, PROMPT_COLUMNS), shard)
     with _opened(shard, storage) as stream:
         records = prompt_files.read_prompt_file(stream.read(), shard.url, [names["prompt_id"], names["text"]])
     in_csv = shard.url.lower().endswith(".csv")
     found = [{name: record.get(its) for name, its in names.items()} for record in records]
     return [{**one, "skills": _one_skill(one["skills"])} for one in found] if in_csv else found
+
+
+def _as_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
+    try:
+        return [dict(row) for row in table.to_pylist()]
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{shard.url}: a prompt is not UTF-8 ({error}); write the file in UTF-8") from error
 
 
 def _one_skill(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`ray job submit`: the sweep as a job of a Ray head node, with its log in the job's log and its exit code passed on."""
+"""`ray job submit`: the sweep as a job of a Ray head node, with its log the job's and its exit code passed on."""
 
 import os
 import subprocess
