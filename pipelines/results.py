@@ -137,12 +137,7 @@ def _missing_rows(
 
     A broken file leaves at least as many as it had rows, also where no prompt can be named.
     """
-    seen = {
-        (row["generator"], row["prompt_id"])
-        for table in tables
-        if len(table) and table.column("metric")[0].as_py() == metric
-        for row in table.select(["generator", "prompt_id"]).to_pylist()
-    }
+    seen = _seen([table for table in tables if len(table) and table.column("metric")[0].as_py() == metric])
     records = []
     for generator in sources.generators:
         broken = [file for file in broken_files if file.generator == generator]
@@ -154,6 +149,13 @@ def _missing_rows(
         error = _missing_error(generator, broken)
         records += [_null_row(metric, error, generator=generator, prompt_id=prompt) for prompt in absent]
     return rows.table(records, rows.SCORES)
+
+
+def _seen(tables: Sequence[pa.Table]) -> set[tuple[str, str | None]]:
+    """The generators and prompts that have a row, each pair once however many rows there are."""
+    pairs = pa.concat_tables([rows.SCORES.empty_table(), *tables], promote_options="default")
+    unique = pairs.select(["generator", "prompt_id"]).group_by(["generator", "prompt_id"]).aggregate([])
+    return set(zip(*(unique.column(name).to_pylist() for name in ("generator", "prompt_id")), strict=True))
 
 
 def _missing_error(generator: str, broken: Sequence[BrokenFile]) -> RowError:
