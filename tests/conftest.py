@@ -30,14 +30,17 @@ def s3_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A bucket of the test's own, reachable by the standard AWS variables."""
+def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of the test's own, reachable by the standard AWS variables, which are forgotten after it."""
+    from pipelines.storage import _s3
+
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     readable = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:40].strip("-")
     name = f"b-{readable}-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:8]}"
     s3_server.filesystem().mkdir(name)
-    return f"s3://{name}"
+    yield f"s3://{name}"
+    _s3.cache_clear()
 
 
 @pytest.fixture(scope="session")

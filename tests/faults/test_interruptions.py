@@ -68,7 +68,7 @@ def undisturbed(bench: Path, ray_cluster: None, tmp_path_factory: pytest.TempPat
     return done
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket")
     return Store(url=url, storage=StorageConfig())
