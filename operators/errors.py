@@ -41,8 +41,10 @@ REMEDIES: Mapping[str, str] = {
     "missing_image": "generate the image, or set benchmark.require_every_prompt=false",
     "missing_prompt_id": "fill in the row's prompt_id",
     "model_failed": "run again; if it stays, set a smaller image_batch",
+    "no_questions": "look at the prompt's questions; lower the metric's threshold or switch its filter off",
     "not_finite": "set the model's dtype=float32",
     "shard_failed": "run again; if it stays, act on the message",
+    "unreadable_reply": "use a more able model for the questions, or raise the metric's max_tokens",
     "unknown_prompt": "add the prompt to the benchmark, or correct the row's prompt_id",
     "unreadable_uri": "check the address, and that the credentials may read it",
 }

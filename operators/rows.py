@@ -20,13 +20,48 @@ QUESTIONS = pa.schema(
         ("question_id", pa.string()),
         ("text", pa.string()),
         ("choices", pa.list_(pa.string())),
+        ("answer", pa.string()),
+        ("kind", pa.string()),
+        ("span", pa.string()),
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("parents", pa.list_(pa.string())),
+        ("keep", pa.bool_()),
         ("error", ERROR),
     ]
 )
-"""What is asked of every image of a prompt; `choices` are the answers whose likelihood is measured."""
+"""What is asked of every image of a prompt, in the order written.
 
-ANSWER = pa.struct([("question_id", pa.string()), ("token_logprobs", pa.list_(pa.list_(pa.float32())))])
-"""One question's answer: natural-log probabilities, one list per choice, one number per answer token with its EOS."""
+`answer` is the one of `choices` that a faithful image gets. `kind` is what is asked about (entity, color, ...), `span`
+the words of the prompt that the question is about, which stand at its characters `start` to `end` (null where they were
+not found). `parents` are the question_ids that must hold for this one to make sense. `keep` is false where the metric's
+own filter dropped the question, null where it has none. A prompt whose questions could not be made has one row, with
+the error and no question_id.
+"""
+
+ENTAILMENTS = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("question_id", pa.string()),
+        ("hypothesis", pa.string()),
+        ("p_entail", pa.float32()),
+        ("error", ERROR),
+    ]
+)
+"""One row per question: whether the prompt entails it with its answer, put as the statement `hypothesis`."""
+
+ANSWER = pa.struct(
+    [
+        ("question_id", pa.string()),
+        ("token_logprobs", pa.list_(pa.list_(pa.float32()))),
+        ("reply", pa.string()),
+        ("chosen", pa.string()),
+    ]
+)
+"""One question's answer: natural-log probabilities, one list per choice, one number per answer token with its EOS.
+
+Where a metric wants the model's own words instead, `reply` has them and `chosen` the choice that they mean.
+"""
 
 _IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 
@@ -45,7 +80,26 @@ SCORES = pa.schema(
         ("error", ERROR),
     ]
 )
-"""One row per image and metric; `score` is null exactly where `error` is not."""
+"""One row per image and metric; `score` is null exactly where `error` is not.
+
+`n_questions` counts those that entered the score."""
+
+ELEMENT = pa.struct(
+    [
+        ("question_id", pa.string()),
+        ("text", pa.string()),
+        ("span", pa.string()),
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("wanted", pa.string()),
+        ("given", pa.string()),
+        ("score", pa.float64()),
+    ]
+)
+"""One question's part in a score: the answer wanted and given, and its score in [0, 1], null where it was left out."""
+
+ELEMENT_SCORES = SCORES.append(pa.field("elements", pa.list_(ELEMENT)))
+"""Scores as the cells keep them, with the score of every element of the prompt; null for metrics that ask only once."""
 
 ERRORS = pa.schema(
     [

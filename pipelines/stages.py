@@ -20,6 +20,9 @@ from pipelines.sources import IMAGE_COLUMNS, read_prompts, read_shard
 from pipelines.storage import StorageConfig, locate
 from pipelines.store import Store
 
+REMEMBERED_SHARDS = 4
+"""Whose own prompts an actor remembers: those it works on at once, and not all that it ever saw."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageContext:
@@ -129,32 +132,30 @@ class SimilaritiesStage:
             fetch=_fetcher(context.storage, context.limits),
         )
         self._shard = _shard_reader(context)
-        self.prompts: dict[str, str] = {}
-        for shard in context.prompt_shards:
-            self._learn_prompts(shard)
+        self._own_texts = lru_cache(maxsize=REMEMBERED_SHARDS)(lambda shard: _texts([shard], context))
+        self.texts = _texts(context.prompt_shards, context)
 
-    def prepare(self, work: Work, cells: Sequence[Cell]) -> PreparedImages:
-        if work.shard.holds_prompts:
-            self._learn_prompts(work.shard)
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> tuple[PreparedImages, Mapping[str, str]]:
         images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
-        return self.operator.prepare(images, work.shard.group)
+        return self.operator.prepare(images, work.shard.group), self._texts_of(work.shard)
 
-    def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> PreparedImages:
-        if work.shard.holds_prompts:
-            self._learn_prompts(work.shard)
-        return self.operator.prepare(self._shard(work.shard).slice(row, 1), work.shard.group)
+    def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> tuple[PreparedImages, Mapping[str, str]]:
+        image = self._shard(work.shard).slice(row, 1)
+        return self.operator.prepare(image, work.shard.group), self._texts_of(work.shard)
 
-    def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> PreparedImages:
-        return _refused(self._shard(work.shard), work.shard, row, error)
+    def refuse_row(
+        self, work: Work, cells: Sequence[Cell], row: int, error: RowError
+    ) -> tuple[PreparedImages, Mapping[str, str]]:
+        return _refused(self._shard(work.shard), work.shard, row, error), self._texts_of(work.shard)
 
-    def _learn_prompts(self, shard: Shard) -> None:
-        """Adds a shard's texts; no id stands for two, so that what another shard added stays as it is."""
-        prompts = read_prompts(shard, self.context.storage)
-        ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
-        self.prompts.update({prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)})
+    def compute(
+        self, prepared: tuple[PreparedImages, Mapping[str, str]], cells: Sequence[Cell]
+    ) -> Mapping[str, pa.Table]:
+        return self.operator.compare(*prepared, {cell.metric: self.metrics[cell.metric] for cell in cells})
 
-    def compute(self, prepared: PreparedImages, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        return self.operator.compare(prepared, self.prompts, {cell.metric: self.metrics[cell.metric] for cell in cells})
+    def _texts_of(self, shard: Shard) -> Mapping[str, str]:
+        """The prompts of a shard's images: its own, where its rows hold them, or else the benchmark's."""
+        return self._own_texts(shard) if shard.holds_prompts else self.texts
 
 
 class ScoresStage:
@@ -182,6 +183,13 @@ RUNNERS: Mapping[str, type[QuestionsStage | AnswersStage | SimilaritiesStage | S
 def _shard_reader(context: StageContext) -> Callable[[Shard], pa.Table]:
     """Reads a shard's images, remembering the last one."""
     return lru_cache(maxsize=1)(lambda shard: read_shard(shard, context.storage, IMAGE_COLUMNS))
+
+
+def _texts(shards: Sequence[Shard], context: StageContext) -> dict[str, str]:
+    """The prompts' texts by prompt_id."""
+    tables = [read_prompts(shard, context.storage) for shard in shards]
+    records = [record for table in tables for record in table.select(["prompt_id", "text"]).to_pylist()]
+    return {record["prompt_id"]: record["text"] or "" for record in records}
 
 
 def _refused(images: pa.Table, shard: Shard, row: int, error: RowError) -> PreparedImages:

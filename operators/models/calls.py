@@ -1,12 +1,74 @@
 """The model calls that metrics are made of, as protocols a backend implements and an operator relies on."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from PIL import Image
 
+from operators.errors import RowError
+
 if TYPE_CHECKING:
     import torch
+
+
+class Usage(NamedTuple):
+    """What model calls took, in tokens where the model counts any."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens that were read from a prefix cache."""
+    new_tokens: int = 0
+
+    def plus(self, other: "Usage") -> "Usage":
+        return Usage(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+    def minus(self, other: "Usage") -> "Usage":
+        return Usage(*(mine - its for mine, its in zip(self, other, strict=True)))
+
+
+class Message(NamedTuple):
+    """One turn of a conversation."""
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
+class Request(NamedTuple):
+    """A conversation to be continued by the model."""
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    """The reply is cut there."""
+    temperature: float = 0.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    """The reply ends before the first of these."""
+    schema: str | None = None
+    """A JSON schema, as text, that the reply must fit where the backend can enforce one."""
+
+
+class Generation(NamedTuple):
+    """A model's reply."""
+
+    text: str
+    complete: bool
+    """False where it was cut at max_tokens."""
+    usage: Usage
+
+
+class GenerateModel(Protocol):
+    """`generate(conversations) -> text`."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
+        """The reply to each request, or why there is none; may be called from several threads at once."""
+
+
+class EntailmentModel(Protocol):
+    """`entailment(premises, hypotheses) -> probability`."""
+
+    def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The probability in [0, 1] that each (premise, hypothesis) pair is one of entailment."""
 
 
 class Question(NamedTuple):
@@ -19,16 +81,25 @@ class Question(NamedTuple):
 
 
 class LikelihoodModel(Protocol):
-    """`likelihood(images, questions with candidate answers) -> log-probability of each answer`."""
+    """`likelihood(images, questions with candidate answers) -> log-probability of each answer`.
 
-    def preprocess(self, image: Image.Image) -> "torch.Tensor":
-        """One RGB image as the vision tower's input, (3, height, width), on the CPU."""
+    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
+    """
 
-    def encode(self, pixels: "Sequence[torch.Tensor]") -> "Sequence[torch.Tensor]":
-        """Images (3, height, width) as the features that every question on them shares, each (patches, width)."""
+    usage: Usage
+    """What its calls have taken since it was loaded."""
 
-    def likelihood(self, features: "Sequence[torch.Tensor]", questions: Sequence[Question]) -> list[list[list[float]]]:
+    def preprocess(self, image: Image.Image) -> Any:
+        """One RGB image made ready for `encode`, on the CPU."""
+
+    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
+        """Preprocessed images as what every question on them shares, computed once for each."""
+
+    def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]]]:
         """Natural-log probability of every token of every choice of every question, EOS included."""
+
+    def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> list[str]:
+        """The model's own answer to every question, in its likeliest words; the choices are not shown to it."""
 
 
 class TextFeatures(NamedTuple):

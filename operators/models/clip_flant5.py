@@ -20,7 +20,7 @@ from transformers.activations import NewGELUActivation
 from transformers.modeling_outputs import BaseModelOutput
 
 from operators.errors import ModelError
-from operators.models.calls import Question
+from operators.models.calls import Question, Usage
 from operators.models.processing import PixelTransform, load_pixel_transform, load_tokenizer
 
 SYSTEM_MESSAGE = (
@@ -31,6 +31,8 @@ BEFORE_IMAGE = f"{SYSTEM_MESSAGE} USER: "
 AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
+LONGEST_REPLY = 32
+"""Tokens of an answer in the model's own words."""
 CACHED_CHOICES = 4096
 EMBEDDING_ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
@@ -116,6 +118,7 @@ class ClipFlanT5Likelihood:
         self.pair_batch = pair_batch
         self.parameter = next(model.parameters())
         self.before = torch.tensor(tokenizer(BEFORE_IMAGE).input_ids, device=self.parameter.device)
+        self.usage = Usage()
         self._choice = lru_cache(maxsize=CACHED_CHOICES)(lambda choice: tokenizer(choice).input_ids)
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
@@ -144,6 +147,24 @@ class ClipFlanT5Likelihood:
             for index, answer in zip(batch, answered, strict=True):
                 results[index] = answer
         return results
+
+    @torch.inference_mode()
+    def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
+        """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
+        batches = [questions[first : first + self.pair_batch] for first in range(0, len(questions), self.pair_batch)]
+        return [answer for batch in batches for answer in self._reply(features, batch)]
+
+    def _reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
+        ids = self.tokenizer([AFTER_IMAGE.format(question=question.text) for question in questions]).input_ids
+        images = torch.stack([features[question.image] for question in questions])
+        encoded = self.model.encode_questions(images, self.before, self._pad(ids))
+        tokens = self.model.language_model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
+            attention_mask=encoded.mask,
+            max_new_tokens=LONGEST_REPLY,
+            do_sample=False,
+        )
+        return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
     def _answer(
         self, features: Sequence[torch.Tensor], questions: Sequence[Question], ids: Sequence[list[int]]

@@ -1,0 +1,89 @@
+"""How a metric has its questions written: a program of requests to a language model, and readers of its replies."""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, TypeVar
+
+from operators.errors import PlumblineError
+from operators.models.calls import Generation, Message, Request
+
+T = TypeVar("T")
+
+Writing = Generator[Sequence[Request], Sequence[Generation], T]
+"""A program that yields requests, is sent their replies in the same order, and in the end returns its result.
+
+All requests of one `yield` are answered together; the programs of many prompts run side by side.
+"""
+
+TOLD = "That reply could not be read: {error}. Write the whole reply again, exactly in the form of the examples."
+
+
+class UnreadableReply(PlumblineError):
+    """A model's reply that does not have the form that was asked for; the message says what is wrong with it."""
+
+
+class WrittenQuestion(NamedTuple):
+    """A question as the table QUESTIONS holds it (operators/rows.py)."""
+
+    question_id: str
+    """Unique within its prompt."""
+    text: str
+    choices: tuple[str, ...]
+    answer: str | None = None
+    kind: str | None = None
+    span: str | None = None
+    start: int | None = None
+    end: int | None = None
+    parents: tuple[str, ...] = ()
+    keep: bool | None = None
+
+
+class Sampling(NamedTuple):
+    """How replies are drawn; part of the questions' recipe."""
+
+    max_tokens: int = 2048
+    """Tokens after which a reply is cut."""
+    temperature: float = 0.0
+    """0 takes the likeliest token each time."""
+    seed: int = 0
+    """Seed of the draws at a temperature above 0."""
+
+    def request(self, text: str, *, stop: tuple[str, ...] = (), schema: str | None = None) -> Request:
+        """A conversation that opens with this text."""
+        messages = (Message("user", text),)
+        return Request(messages, self.max_tokens, self.temperature, self.seed, stop, schema)
+
+
+def ask(request: Request, read: Callable[[str], T]) -> Writing[T]:
+    """One reply, read; raises UnreadableReply where it cannot be read even after the model was told why."""
+    return (yield from ask_each([request], [read]))[0]
+
+
+def ask_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]) -> Writing[list[T]]:
+    """Several replies side by side; those that cannot be read are asked for once more, with the reason."""
+    replies = yield requests
+    read: list[T | UnreadableReply] = [_try(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
+    again = [index for index, one in enumerate(read) if isinstance(one, UnreadableReply)]
+    if again:
+        retries = yield [_told(requests[index], replies[index], read[index]) for index in again]
+        for index, reply in zip(again, retries, strict=True):
+            read[index] = readers[index](_whole(reply))
+    return [one for one in read if not isinstance(one, UnreadableReply)]
+
+
+def _try(reader: Callable[[str], T], reply: Generation) -> T | UnreadableReply:
+    try:
+        return reader(_whole(reply))
+    except UnreadableReply as error:
+        return error
+
+
+def _whole(reply: Generation) -> str:
+    if not reply.complete:
+        raise UnreadableReply(f"it was cut after {reply.usage.new_tokens} tokens; raise the metric's max_tokens")
+    return reply.text
+
+
+def _told(request: Request, reply: Generation, error: object) -> Request:
+    """The conversation so far and what was wrong with the reply."""
+    told = (Message("assistant", reply.text), Message("user", TOLD.format(error=error)))
+    return request._replace(messages=(*request.messages, *told))
