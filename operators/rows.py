@@ -1,11 +1,15 @@
 """The schemas of every table, declared once, and the few ways of building rows that fit them."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from operators.errors import RowError, SourceError
+from operators.models.calls import Usage
+
+USAGE = b"usage"
 
 ERROR = pa.struct([("kind", pa.string()), ("message", pa.string()), ("retryable", pa.bool_())])
 
@@ -144,6 +148,17 @@ def error_value(error: RowError | None) -> dict[str, Any] | None:
 def row_error(value: Mapping[str, Any] | None) -> RowError | None:
     """The error stored in a row's `error` column, or None where all went well."""
     return RowError(**value) if value is not None else None
+
+
+def with_usage(table: pa.Table, usage: Usage) -> pa.Table:
+    """The table with what its model calls took in its metadata, which a cell's file keeps."""
+    return table.replace_schema_metadata({USAGE: json.dumps(usage._asdict())})
+
+
+def usage_of(table: pa.Table) -> Usage | None:
+    """What a table's model calls took, where it says so."""
+    found = (table.schema.metadata or {}).get(USAGE)
+    return Usage(**json.loads(found)) if found is not None else None
 
 
 def count_errors(cell: pa.Table, *, retryable_only: bool = False) -> int:

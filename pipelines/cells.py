@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-Stage = Literal["questions", "answers", "similarities", "scores"]
+from operators.models.calls import Usage
+
+Stage = Literal["questions", "entailment", "answers", "similarities", "scores"]
 State = Literal["committed", "draft", "failed"]
 
 
@@ -87,6 +89,8 @@ class Outcome:
     """Rows without a result."""
     message: str = ""
     """Why it failed."""
+    usage: Usage | None = None
+    """What its model calls took, where they are counted; cells that were computed together share one count."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

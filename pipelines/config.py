@@ -3,21 +3,34 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
 from operators.errors import ConfigError
 from operators.images import ImageLimits
 from operators.metrics.clipscore import ClipScoreConfig
+from operators.metrics.configs import MetricConfig
+from operators.metrics.dsg import DsgConfig
+from operators.metrics.gecko import GeckoConfig
+from operators.metrics.tifa import TifaConfig
+from operators.metrics.vq2 import Vq2Config
 from operators.metrics.vqascore import VqaScoreConfig
-from operators.models.checkpoints import ModelConfig
-from operators.scores import MetricConfig
+from operators.models.checkpoints import SERVES, Call, ModelConfig
 from pipelines.cells import Stage
 from pipelines.sources import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
 from pipelines.storage import StorageConfig
 
 Config = TypeVar("Config")
+
+CALLS: Mapping[str, tuple[str, Call]] = {
+    "questions": ("writer", "generate"),
+    "entailment": ("nli", "entailment"),
+    "answers": ("model", "likelihood"),
+    "matcher": ("matcher", "embedding"),
+    "similarities": ("model", "similarity"),
+}
+"""By stage: the key of a metric that names the model's role, and the call that is made of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +75,7 @@ class ClusterConfig:
     """One pool per stage."""
 
     def __post_init__(self) -> None:
-        for stage in ("questions", "answers", "similarities", "scores"):
+        for stage in get_args(Stage):
             if stage not in self.pools:
                 raise ConfigError(f"cluster.pools: no pool for stage {stage!r}; add one")
         if self.max_attempts < 1:
@@ -98,20 +111,23 @@ class SweepConfig:
         if self.shard_rows < 1:
             raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
         for name, metric in self.metrics.items():
-            self._check_role(name, metric)
+            self._check_roles(name, metric)
 
-    def _check_role(self, name: str, metric: MetricConfig) -> None:
-        if metric.model not in self.models:
-            raise ConfigError(
-                f"metrics.{name}.model: no model has the role {metric.model!r}; "
-                f"the sweep's roles are {', '.join(self.models) or 'none'}"
-            )
-        family = {VqaScoreConfig: "clip_flant5", ClipScoreConfig: "clip"}[type(metric)]
-        if self.models[metric.model].family != family:
-            raise ConfigError(
-                f"metrics.{name}.model: {metric.kind} needs a {family} model, "
-                f"and the role {metric.model!r} is a {self.models[metric.model].family}"
-            )
+    def _check_roles(self, name: str, metric: MetricConfig) -> None:
+        """Raises ConfigError unless every model that a metric uses is there and offers the call it is used for."""
+        for stage, role in metric.roles.items():
+            key, call = CALLS[stage]
+            if role is not None and role not in self.models:
+                raise ConfigError(
+                    f"metrics.{name}.{key}: no model has the role {role!r}; "
+                    f"the sweep's roles are {', '.join(self.models) or 'none'}"
+                )
+            if role is not None and call not in SERVES[self.models[role].family]:
+                able = " or ".join(family for family, calls in SERVES.items() if call in calls)
+                raise ConfigError(
+                    f"metrics.{name}.{key}: {metric.kind} needs a {able} model, "
+                    f"and the role {role!r} is a {self.models[role].family}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,6 +175,10 @@ FIELD_NAMES = sorted(
             ModelConfig,
             VqaScoreConfig,
             ClipScoreConfig,
+            GeckoConfig,
+            TifaConfig,
+            DsgConfig,
+            Vq2Config,
         )
         for field in fields(schema)
     }

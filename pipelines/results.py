@@ -81,7 +81,8 @@ def _cell_scores(
         error = RowError("shard_failed", outcome.message, retryable=True)
         return _failed_rows(metric, shard, error, storage, extra)
     try:
-        scores = store.read(cell.path, key=cell.key, draft=outcome is not None and outcome.state == "draft")
+        kept = store.read(cell.path, key=cell.key, draft=outcome is not None and outcome.state == "draft")
+        scores = kept.select(rows.SCORES.names)
         return _beside(scores, _read_extra(shard, storage, extra), extra)
     except (OSError, PlumblineError) as error:
         unreadable = RowError("cell_unreadable", str(error), retryable=True)

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from pipelines.config import ClusterConfig, PoolConfig
 from pipelines.placement import NodeResources, plan_waves
 from pipelines.plan import Node, Plan
 from pipelines.progress import History, NodeProgress, ProgressLog
-from pipelines.stages import RUNNERS, RowByRow, StageContext, StageRunner
+from pipelines.stages import RowByRow, StageContext, StageRunner, start_stage
 
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
@@ -70,7 +70,7 @@ class StageActor:
             _keep_freed_memory()
             if pool.threads is not None and node.model is not None:
                 _set_torch_threads(pool.threads)
-            self.stage: StageRunner = RUNNERS[node.stage](node, context)
+            self.stage: StageRunner = start_stage(node, context)
         except Exception as error:
             ray.get(progress.failed_to_start.remote(node.name, _one_line(error)))
             raise
@@ -119,7 +119,7 @@ class StageActor:
     def _whole(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
         with self._deadline():
             prepared = self.stage.prepare(work, cells)
-        with self.computing, self._deadline():
+        with nullcontext() if self.stage.side_by_side else self.computing, self._deadline():
             return self.stage.compute(prepared, cells)
 
     def _row_by_row(
@@ -298,7 +298,7 @@ class Runner:
     def run(self, work: Sequence[Work]) -> None:
         """Runs the work through every node it needs, wave by wave; outcomes gather in `outcomes`."""
         needed = {cell.node for item in work for cell in item.cells}
-        pools = {name: self.cluster.pools[node.stage] for name, node in self.nodes.items() if name in needed}
+        pools = {name: self._pool(node) for name, node in self.nodes.items() if name in needed}
         for wave in plan_waves(pools, _machines()):
             self._run_wave(wave, work)
 
@@ -330,8 +330,13 @@ class Runner:
         inputs = {path for cell in work.cells for path in cell.inputs}
         return replace(work, outcomes={path: self.outcomes[path] for path in inputs & self.outcomes.keys()})
 
-    def _through(self, dataset: Any, node: Node, shards: int) -> Any:
+    def _pool(self, node: Node) -> PoolConfig:
+        """The stage's pool; a node without a model of its own on this machine needs no GPU."""
         pool = self.cluster.pools[node.stage]
+        return pool if node.model is not None and node.model.family != "openai" else replace(pool, num_gpus=0)
+
+    def _through(self, dataset: Any, node: Node, shards: int) -> Any:
+        pool = self._pool(node)
         return dataset.map_batches(
             StageActor,
             fn_constructor_args=(node, self.context, self.progress, pool, self.cluster.max_attempts),

@@ -1,25 +1,30 @@
 """Each stage as an actor runs it: read a shard and the cells upstream, call the operator, give tables back."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from operators import questions, scores
+from operators import entailment, questions, scores
 from operators.answers import AnswerOperator, QuestionIndex, index_questions
 from operators.errors import RowError
 from operators.images import FetchUri, ImageLimits, PreparedImages, identify, image_records
 from operators.metrics.clipscore import ClipScoreConfig
+from operators.metrics.configs import AskingConfig, WritingConfig
 from operators.metrics.vqascore import VqaScoreConfig
+from operators.scores import WrittenIndex
 from operators.similarities import SimilarityOperator
-from pipelines.cells import Cell, Shard, Work
+from pipelines.cells import Cell, Shard, Stage, Work
 from pipelines.plan import Node
 from pipelines.sources import IMAGE_COLUMNS, read_prompts, read_shard
 from pipelines.storage import StorageConfig, locate
 from pipelines.store import Store
 
+REMEMBERED_INDICES = 16
+"""Sets of questions that an actor remembers; those of a benchmark are one set for each metric."""
 REMEMBERED_SHARDS = 4
 """Whose own prompts an actor remembers: those it works on at once, and not all that it ever saw."""
 
@@ -37,11 +42,14 @@ class StageContext:
 class StageRunner(Protocol):
     """One node's work on one shard, in two halves that overlap between shards."""
 
+    side_by_side: ClassVar[bool]
+    """Whether `compute` is called for several shards at once: its model works on all of their rows together."""
+
     def prepare(self, work: Work, cells: Sequence[Cell]) -> Any:
         """Reads and decodes; called for the next shard while `compute` works on this one."""
 
     def compute(self, prepared: Any, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        """The tables of the cells, by metric; called for one shard at a time."""
+        """The tables of the cells, by metric."""
 
 
 @runtime_checkable
@@ -56,35 +64,86 @@ class RowByRow(Protocol):
 
 
 class QuestionsStage:
-    """Prompts to questions."""
+    """Prompts to questions, by template."""
+
+    side_by_side: ClassVar[bool] = False
 
     def __init__(self, node: Node, context: StageContext) -> None:
-        self.metrics = node.metrics
+        self.metrics = {name: metric for name, metric in node.metrics.items() if isinstance(metric, VqaScoreConfig)}
         self.context = context
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> pa.Table:
         return read_prompts(work.shard, self.context.storage)
 
     def compute(self, prepared: pa.Table, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        asking = {name: metric for name, metric in self.metrics.items() if isinstance(metric, VqaScoreConfig)}
-        return {cell.metric: questions.ask(prepared, asking[cell.metric]) for cell in cells}
+        return {cell.metric: questions.ask(prepared, self.metrics[cell.metric]) for cell in cells}
+
+
+class WrittenQuestionsStage:
+    """Prompts to questions that a language model writes."""
+
+    side_by_side: ClassVar[bool] = True
+
+    def __init__(self, node: Node, context: StageContext) -> None:
+        from operators.models.loading import load_generate  # the driver never imports torch
+
+        assert node.model is not None
+        self.metrics = {name: metric for name, metric in node.metrics.items() if isinstance(metric, WritingConfig)}
+        self.context = context
+        self.model = load_generate(node.model)
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> pa.Table:
+        return read_prompts(work.shard, self.context.storage)
+
+    def compute(self, prepared: pa.Table, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        """All metrics' questions at once, so that the model's batches are full."""
+        with ThreadPoolExecutor(len(cells)) as pool:
+            tables = pool.map(lambda cell: questions.write(prepared, self.metrics[cell.metric], self.model), cells)
+            return {cell.metric: table for cell, table in zip(cells, tables, strict=True)}
+
+
+class EntailmentStage:
+    """Prompts and questions to probabilities of entailment."""
+
+    side_by_side: ClassVar[bool] = False
+
+    def __init__(self, node: Node, context: StageContext) -> None:
+        from operators.models.loading import load_entailment  # the driver never imports torch
+
+        assert node.model is not None
+        self.context = context
+        self.model = load_entailment(node.model)
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> tuple[pa.Table, Mapping[str, pa.Table]]:
+        prompts = read_prompts(work.shard, self.context.storage)
+        return prompts, {cell.metric: _read_inputs(self.context.store, cell.inputs, work) for cell in cells}
+
+    def compute(
+        self, prepared: tuple[pa.Table, Mapping[str, pa.Table]], cells: Sequence[Cell]
+    ) -> Mapping[str, pa.Table]:
+        prompts, asked = prepared
+        return {name: entailment.entail(prompts, table, self.model) for name, table in asked.items()}
 
 
 class AnswersStage:
     """Images and questions to answers."""
 
+    side_by_side: ClassVar[bool] = False
+
     def __init__(self, node: Node, context: StageContext) -> None:
-        from operators.models.loading import load_likelihood  # the driver never imports torch
+        from operators.models.loading import load_embedder, load_likelihood  # the driver never imports torch
 
         assert node.model is not None
         self.context = context
+        self.metrics = {name: metric for name, metric in node.metrics.items() if isinstance(metric, AskingConfig)}
         self.operator = AnswerOperator(
             load_likelihood(node.model),
             image_batch=node.model.image_batch,
             limits=context.limits,
             fetch=_fetcher(context.storage, context.limits),
+            matcher=load_embedder(node.matcher) if node.matcher is not None else None,
         )
-        self._index = lru_cache(maxsize=8)(self._read_index)
+        self._index = lru_cache(maxsize=REMEMBERED_INDICES)(self._read_index)
         self._shard = _shard_reader(context)
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> tuple[PreparedImages, dict[str, QuestionIndex]]:
@@ -103,21 +162,21 @@ class AnswersStage:
         return _refused(self._shard(work.shard), work.shard, row, error), self._asked(work, cells)
 
     def _asked(self, work: Work, cells: Sequence[Cell]) -> dict[str, QuestionIndex]:
-        return {cell.metric: self._index(cell.inputs, _drafts(cell, work)) for cell in cells}
+        return {cell.metric: self._index(cell.metric, cell.inputs, _drafts(cell.inputs, work)) for cell in cells}
 
     def compute(
         self, prepared: tuple[PreparedImages, dict[str, QuestionIndex]], cells: Sequence[Cell]
     ) -> Mapping[str, pa.Table]:
         return self.operator.answer(*prepared)
 
-    def _read_index(self, paths: tuple[str, ...], drafts: frozenset[str]) -> QuestionIndex:
-        return index_questions(
-            pa.concat_tables([self.context.store.read(path, draft=path in drafts) for path in paths])
-        )
+    def _read_index(self, metric: str, paths: tuple[str, ...], drafts: frozenset[str]) -> QuestionIndex:
+        return index_questions(_read_all(self.context.store, paths, drafts), self.metrics[metric])
 
 
 class SimilaritiesStage:
     """Images and prompts to similarities."""
+
+    side_by_side: ClassVar[bool] = False
 
     def __init__(self, node: Node, context: StageContext) -> None:
         from operators.models.loading import load_similarity  # the driver never imports torch
@@ -161,23 +220,58 @@ class SimilaritiesStage:
 class ScoresStage:
     """Answers or similarities to scores."""
 
+    side_by_side: ClassVar[bool] = False
+
     def __init__(self, node: Node, context: StageContext) -> None:
         self.metrics = node.metrics
         self.store = context.store
+        self._written = lru_cache(maxsize=REMEMBERED_INDICES)(self._read_written)
 
-    def prepare(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        return {cell.metric: self.store.read(cell.inputs[0], draft=bool(_drafts(cell, work))) for cell in cells}
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, tuple[pa.Table, WrittenIndex | None]]:
+        return {cell.metric: self._inputs(cell, work) for cell in cells}
 
-    def compute(self, prepared: Mapping[str, pa.Table], cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        return {name: scores.score(table, name, self.metrics[name]) for name, table in prepared.items()}
+    def _inputs(self, cell: Cell, work: Work) -> tuple[pa.Table, WrittenIndex | None]:
+        """What was measured, and for a metric with elements the questions that its other inputs hold."""
+        measured, *prompts = cell.inputs
+        table = _read_all(self.store, (measured,), _drafts((measured,), work))
+        return table, self._written(tuple(prompts), _drafts(prompts, work)) if prompts else None
+
+    def _read_written(self, paths: tuple[str, ...], drafts: frozenset[str]) -> WrittenIndex:
+        asked = tuple(path for path in paths if path.startswith("questions/"))
+        entailed = tuple(path for path in paths if path.startswith("entailment/"))
+        entailments = _read_all(self.store, entailed, drafts) if entailed else None
+        return WrittenIndex(_read_all(self.store, asked, drafts), entailments)
+
+    def compute(
+        self, prepared: Mapping[str, tuple[pa.Table, WrittenIndex | None]], cells: Sequence[Cell]
+    ) -> Mapping[str, pa.Table]:
+        return {name: self._score(name, *inputs) for name, inputs in prepared.items()}
+
+    def _score(self, name: str, table: pa.Table, written: WrittenIndex | None) -> pa.Table:
+        metric = self.metrics[name]
+        if isinstance(metric, WritingConfig):
+            assert written is not None
+            return scores.score_elements(table, written, name, metric)
+        return scores.score(table, name, metric)
 
 
-RUNNERS: Mapping[str, type[QuestionsStage | AnswersStage | SimilaritiesStage | ScoresStage]] = {
-    "questions": QuestionsStage,
+Stages = QuestionsStage | WrittenQuestionsStage | EntailmentStage | AnswersStage | SimilaritiesStage | ScoresStage
+STAGES: Mapping[Stage, type[Stages]] = {
+    "questions": WrittenQuestionsStage,
+    "entailment": EntailmentStage,
     "answers": AnswersStage,
     "similarities": SimilaritiesStage,
     "scores": ScoresStage,
 }
+
+
+def start_stage(node: Node, context: StageContext) -> StageRunner:
+    """The node's stage with its model loaded."""
+    return (
+        QuestionsStage(node, context)
+        if node.stage == "questions" and node.model is None
+        else STAGES[node.stage](node, context)
+    )
 
 
 def _shard_reader(context: StageContext) -> Callable[[Shard], pa.Table]:
@@ -197,9 +291,18 @@ def _refused(images: pa.Table, shard: Shard, row: int, error: RowError) -> Prepa
     return PreparedImages([identify(record, shard.group)], [error], [])
 
 
-def _drafts(cell: Cell, work: Work) -> frozenset[str]:
-    """Which of a cell's inputs stand as drafts."""
-    return frozenset(path for path in cell.inputs if path in work.outcomes and work.outcomes[path].state == "draft")
+def _drafts(paths: Sequence[str], work: Work) -> frozenset[str]:
+    """Which of the cells a cell stands on are drafts."""
+    return frozenset(path for path in paths if path in work.outcomes and work.outcomes[path].state == "draft")
+
+
+def _read_inputs(store: Store, paths: Sequence[str], work: Work) -> pa.Table:
+    return _read_all(store, paths, _drafts(paths, work))
+
+
+def _read_all(store: Store, paths: Sequence[str], drafts: frozenset[str]) -> pa.Table:
+    """The cells' rows one after the other."""
+    return pa.concat_tables([store.read(path, draft=path in drafts) for path in paths], promote_options="default")
 
 
 def _fetcher(storage: StorageConfig, limits: ImageLimits) -> FetchUri:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from operators.errors import PlumblineError
 from operators.models.checkpoints import digest_file
-from operators.rows import count_errors
+from operators.rows import count_errors, usage_of
 from pipelines.cells import Cell, Outcome
 from pipelines.storage import (
     Location,
@@ -79,13 +79,15 @@ class Store:
         """
         errors = count_errors(table)
         location = self.location
-        data = _encode(table, {"key": cell.key, "node": cell.node, "inputs": cell.inputs, "errors": errors})
+        usage = usage_of(table)
+        provenance = {"key": cell.key, "node": cell.node, "inputs": cell.inputs, "errors": errors}
+        data = _encode(table, provenance | ({"usage": usage._asdict()} if usage is not None else {}))
         if count_errors(table, retryable_only=True):
             self._replace(_draft(cell.path), data)
-            return Outcome(state="draft", rows=len(table), errors=errors)
+            return Outcome(state="draft", rows=len(table), errors=errors, usage=usage)
         with write_errors(location.at(cell.path)):
             create(location, location.at(cell.path), data)
-        return Outcome(state="committed", rows=len(table), errors=errors)
+        return Outcome(state="committed", rows=len(table), errors=errors, usage=usage)
 
     def read(self, path: str, *, key: str | None = None, draft: bool = False) -> pa.Table:
         """A cell's table; raises StoreError naming the file where it is damaged, another cell's or out of reach."""

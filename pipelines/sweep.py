@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from operators.errors import ConfigError
+from operators.models.calls import Usage
 from pipelines.cells import Outcome
 from pipelines.config import SweepConfig
 from pipelines.plan import Plan, make_plan
@@ -41,6 +42,8 @@ class FinishedSweep(NamedTuple):
     """Cells this run computed."""
     exit_code: int
     """0 complete, 2 within the failure budget, 1 over it."""
+    usage: Mapping[str, Usage]
+    """By node, what the model calls of this run took, where they are counted."""
 
 
 def plan_sweep(config: SweepConfig) -> PlannedSweep:
@@ -58,7 +61,7 @@ def plan_sweep(config: SweepConfig) -> PlannedSweep:
 def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> FinishedSweep:
     """Computes what is missing and writes the run; with nothing missing, Ray is not even imported."""
     began = datetime.now(UTC)
-    outcomes = _compute(planned, report) if planned.plan.missing else {}
+    outcomes = compute(planned, report)
     results = gather_results(
         planned.plan,
         planned.sources,
@@ -72,10 +75,14 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
     _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code)
     folder = planned.store.location
     computed = _counts(planned.plan, results, outcomes)["cells_computed"]
-    return FinishedSweep(run_id, f"{folder.url}/runs/{run_id}", results, computed, exit_code)
+    usage = model_usage(planned.plan, outcomes)
+    return FinishedSweep(run_id, f"{folder.url}/runs/{run_id}", results, computed, exit_code, usage)
 
 
-def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> dict[str, Outcome]:
+def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> dict[str, Outcome]:
+    """Computes the plan's missing cells; what became of each. With nothing missing, Ray is not even imported."""
+    if not planned.plan.missing:
+        return {}
     from pipelines.runner import run_plan  # imports Ray, which takes seconds
     from pipelines.stages import StageContext
 
@@ -117,6 +124,7 @@ def _write_run(
         "metrics": list(planned.config.metrics),
         "counts": _counts(planned.plan, results, outcomes),
         "errors": dict(error_counts(results.errors)),
+        "usage": {node: usage._asdict() for node, usage in model_usage(planned.plan, outcomes).items()},
         "versions": {package: version(package) for package in PACKAGES},
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
@@ -142,11 +150,30 @@ def _counts(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> di
     }
 
 
+def model_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:
+    """What the model calls of this run took, by node; cells computed together on one shard are counted once."""
+    counted: dict[tuple[str, str], Usage] = {}
+    for cell in plan.cells:
+        usage = outcomes[cell.path].usage if cell.path in outcomes else None
+        if usage is not None:
+            shard = "/".join(cell.path.split("/")[2:]).rpartition("-")[0]
+            counted[cell.node, cell.path if cell.stage == "questions" else shard] = usage
+    totals: dict[str, Usage] = {}
+    for (node, _), usage in counted.items():
+        totals[node] = totals.get(node, Usage()).plus(usage)
+    return {node: usage for node, usage in totals.items() if any(usage)}
+
+
 def _cell_record(plan: Plan, path: str, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-    state = outcomes[path].state if path in outcomes else ("missing" if path in plan.missing else "cached")
-    record = {"path": path, "state": state}
-    message = outcomes[path].message if path in outcomes else ""
-    return record | ({"message": message} if message else {})
+    outcome = outcomes.get(path)
+    if outcome is None:
+        return {"path": path, "state": "missing" if path in plan.missing else "cached"}
+    record: dict[str, Any] = {"path": path, "state": outcome.state}
+    if outcome.message:
+        record["message"] = outcome.message
+    if outcome.usage is not None and any(outcome.usage):
+        record["usage"] = outcome.usage._asdict()
+    return record
 
 
 def public_config(config: SweepConfig) -> dict[str, Any]:

@@ -59,11 +59,16 @@ def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint")
 
 
 def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """A sweep over such a benchmark, with the pack's checkpoints, shards of four rows and small pools."""
+    """A sweep over such a benchmark, with the pack's checkpoints, shards of four rows and small pools.
+
+    By VQAScore and CLIPScore, unless other metrics are named.
+    """
+    metrics = () if any(override.startswith("metric=") for override in overrides) else ("metric=[vqascore,clipscore]",)
     values = load_values(
         "sweep",
         [
             "sweep=shapes",
+            *metrics,
             "benchmark.name=small",
             f"benchmark.prompts={folder}/prompts.parquet",
             f"benchmark.images={folder}/images",

@@ -19,9 +19,18 @@ class ClipScoreConfig:
     """`cosine`: raw; `original`: 2.5 max(cos, 0) with the text prefix "A photo depicts " (Hessel et al. 2021);
     `torchmetrics`: 100 max(cos, 0)."""
 
+    @property
+    def roles(self) -> dict[str, str | None]:
+        """The role of the model in each stage."""
+        return {"similarities": self.model}
+
     def asking(self) -> dict[str, str]:
         """The part that decides what the model is asked; the scale is applied afterwards."""
         return {"prefix": PREFIXES[self.variant]}
+
+    def scoring(self) -> dict[str, str]:
+        """How a cosine becomes a number."""
+        return {"reduction": self.variant}
 
     def text(self, prompt: str) -> str:
         """The text that is embedded for a prompt."""

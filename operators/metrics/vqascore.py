@@ -33,9 +33,18 @@ class VqaScoreConfig:
         if not self.answer.strip():
             raise ConfigError("vqascore answer: expected a word such as Yes, got an empty string")
 
+    @property
+    def roles(self) -> dict[str, str | None]:
+        """The role of the model in each stage; None where a stage needs none."""
+        return {"questions": None, "answers": self.model}
+
     def asking(self) -> dict[str, str]:
         """The part that decides what the model is asked; the reduction is applied afterwards."""
         return {"template": self.template, "answer": self.answer}
+
+    def scoring(self) -> dict[str, str]:
+        """How answers become a number."""
+        return {"reduction": self.reduction}
 
     def question(self, text: str) -> str:
         """The question about an image of the prompt `text`, which is taken literally."""

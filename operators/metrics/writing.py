@@ -59,15 +59,29 @@ def ask(request: Request, read: Callable[[str], T]) -> Writing[T]:
 
 
 def ask_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]) -> Writing[list[T]]:
-    """Several replies side by side; those that cannot be read are asked for once more, with the reason."""
+    """Several replies side by side; raises UnreadableReply for the first that cannot be read even when told why."""
+    read = yield from read_each(requests, readers)
+    for one in read:
+        if isinstance(one, UnreadableReply):
+            raise one
+    return [one for one in read if not isinstance(one, UnreadableReply)]
+
+
+def read_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]) -> Writing[list[T | UnreadableReply]]:
+    """Several replies side by side, or why one has none to read.
+
+    Those that cannot be read are asked for once more, with the reason.
+    """
+    if not requests:
+        return []
     replies = yield requests
-    read: list[T | UnreadableReply] = [_try(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
+    read = [_try(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
     again = [index for index, one in enumerate(read) if isinstance(one, UnreadableReply)]
     if again:
         retries = yield [_told(requests[index], replies[index], read[index]) for index in again]
         for index, reply in zip(again, retries, strict=True):
-            read[index] = readers[index](_whole(reply))
-    return [one for one in read if not isinstance(one, UnreadableReply)]
+            read[index] = _try(readers[index], reply)
+    return read
 
 
 def _try(reader: Callable[[str], T], reply: Generation) -> T | UnreadableReply:

@@ -110,7 +110,14 @@ class TextFeatures(NamedTuple):
     truncated: list[bool]
 
 
-class SimilarityModel(Protocol):
+class TextEmbedder(Protocol):
+    """Texts as points that are near where the texts mean the same."""
+
+    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
+        """Texts as unit-length embeddings; those beyond the context are cut and reported."""
+
+
+class SimilarityModel(TextEmbedder, Protocol):
     """`similarity(images, texts) -> cosine`, in its two halves so that each image and text is encoded once."""
 
     def preprocess(self, image: Image.Image) -> "torch.Tensor":
@@ -118,6 +125,3 @@ class SimilarityModel(Protocol):
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> "Sequence[torch.Tensor]":
         """Images (3, height, width) as unit-length embeddings, each (width,), float32."""
-
-    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Texts as unit-length embeddings; those beyond the context are cut and reported."""

@@ -2,19 +2,38 @@
 
 import hashlib
 import json
+import os
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from operators.errors import ConfigError, ModelError
+from operators.models.config_checks import find_problem
+from operators.models.engine_options import check_options, semantic_options
 
-Family = Literal["clip_flant5", "clip"]
+Family = Literal["clip_flant5", "clip", "causal_lm", "vlm", "nli", "sentences", "openai"]
+Call = Literal["likelihood", "generate", "entailment", "embedding", "similarity"]
+Engine = Literal["transformers", "vllm"]
 Precision = Literal["float32", "bfloat16"]
 
+SERVES: Mapping[Family, frozenset[Call]] = {
+    "clip_flant5": frozenset({"likelihood"}),
+    "clip": frozenset({"similarity", "embedding"}),
+    "causal_lm": frozenset({"generate"}),
+    "vlm": frozenset({"likelihood"}),
+    "nli": frozenset({"entailment"}),
+    "sentences": frozenset({"embedding"}),
+    "openai": frozenset({"generate"}),
+}
+"""The calls each family serves."""
 MODEL_TYPES: Mapping[Family, str] = {"clip_flant5": "clip_t5", "clip": "clip"}
-WANTED_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
+PRECISE_FAMILIES = ("nli", "sentences")
+"""Small models, in float32 unless told otherwise."""
+WANTED_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
 CONVERT = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
     "refs/pr/N as the revision)"
@@ -30,7 +49,7 @@ class ModelConfig:
     checkpoint: str
     """Hub id, or path of a local folder in the same layout."""
     revision: str | None = None
-    """Hub branch, tag or commit; of a local folder, a label that enters the cells' keys."""
+    """Hub branch, tag or commit; of a local folder or an endpoint, a label that enters the cells' keys."""
     tokenizer: str | None = None
     """Hub id or folder of the tokenizer, where the checkpoint ships none."""
     vision_tower: str | None = None
@@ -42,14 +61,59 @@ class ModelConfig:
     image_batch: int = 64
     """Images encoded together; does not change results."""
     pair_batch: int = 64
-    """(image, question) pairs answered together; does not change results."""
+    """(image, question) pairs answered, or texts read, together; does not change results."""
+    engine: Engine = "transformers"
+    """What runs a causal_lm or a vlm."""
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization."""
+    endpoint: str | None = None
+    """Base URL of an OpenAI-compatible service; null takes OPENAI_BASE_URL, or else OpenAI's own."""
+    concurrency: int = 8
+    """Requests to the endpoint that may be under way at once in one worker."""
+    max_retries: int = 6
+    """How often a request to the endpoint is tried again, waiting longer each time."""
+    key_variable: str = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the endpoint's key; the key itself is never configured."""
 
     def __post_init__(self) -> None:
-        for name in ("image_batch", "pair_batch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"model {name}: expected at least 1, got {getattr(self, name)}")
+        for name, least in (("image_batch", 1), ("pair_batch", 1), ("concurrency", 1), ("max_retries", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"model {name}: expected at least {least}, got {getattr(self, name)}")
         if not self.checkpoint:
             raise ConfigError("model checkpoint: expected a hub id or a folder, got an empty string")
+        self._check_engine()
+        self._check_endpoint()
+
+    def _check_engine(self) -> None:
+        if self.engine == "vllm" and self.family not in ("causal_lm", "vlm"):
+            raise ConfigError(f"model engine: vllm serves causal_lm and vlm; remove it from this {self.family} model")
+        if self.engine_options and self.engine != "vllm":
+            raise ConfigError("model engine_options: only the vllm engine has options; set engine=vllm or remove them")
+        check_options(self.engine_options)
+
+    def _check_endpoint(self) -> None:
+        if self.endpoint is not None and self.family != "openai":
+            raise ConfigError(f"model endpoint: only family openai has one; remove it from this {self.family} model")
+        check_endpoint(self.endpoint)
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable) is None:
+            raise ConfigError(
+                "model key_variable: expected the name of an environment variable, not what it holds; "
+                "put the key into that variable"
+            )
+
+
+def check_endpoint(endpoint: str | None) -> None:
+    """Raises ConfigError for an address that is not one, or that holds a secret, which is not repeated."""
+    if endpoint is None:
+        return
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError("model endpoint: expected an address such as https://host/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ConfigError(
+            "model endpoint: expected an address without credentials or query; "
+            "put the key into the environment variable that key_variable names"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,19 +142,42 @@ class ResolvedModel:
 
     family: Family
     parts: Mapping[str, Part]
-    """By role: `checkpoint`, `tokenizer` and, for CLIP-FlanT5, `vision_tower`."""
+    """By role: `checkpoint`, `tokenizer` and, for CLIP-FlanT5, `vision_tower`; none where an endpoint serves it."""
     label: str | None
-    """The revision given for a local folder."""
+    """The revision given for a local folder, or for a model at an endpoint."""
     dtype: Precision
     on_gpu: bool
     """Where it is to run; the precision, not the device, is what can change a result."""
     image_batch: int
     pair_batch: int
+    engine: Engine = "transformers"
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    remote: "RemoteModel | None" = None
+    """Set for the family openai alone."""
 
     def semantic(self) -> dict[str, Any]:
         """The part of the model that can change a result, for the cells' keys."""
+        if self.remote is not None:
+            remote = {"model": self.remote.name, "endpoint": self.remote.endpoint}
+            return {"family": self.family, "label": self.label, **remote}
         identities = {role: part.identity for role, part in self.parts.items()}
-        return {"family": self.family, "dtype": self.dtype, "label": self.label, "parts": identities}
+        semantic = {"family": self.family, "dtype": self.dtype, "label": self.label, "parts": identities}
+        if self.family in ("clip_flant5", "clip"):
+            return semantic
+        return semantic | {"engine": self.engine, "engine_options": semantic_options(self.engine_options)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteModel:
+    """A model behind an OpenAI-compatible endpoint."""
+
+    name: str
+    """As the endpoint calls it."""
+    endpoint: str | None
+    concurrency: int
+    max_retries: int
+    key_variable: str
+    """The environment variable that every worker reads the key from."""
 
 
 FileDigest = Callable[[Path], str]
@@ -107,8 +194,10 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
 
     Raises ModelError naming the checkpoint, what it lacks and the remedy.
     """
+    if config.family == "openai":
+        return _resolve_remote(config)
     checkpoint = _resolve_part(config.checkpoint, config.revision, digest)
-    fields = _read_config(checkpoint, expected=MODEL_TYPES[config.family])
+    fields = _read_config(checkpoint, config.family, config.engine)
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint}
     tensors = _check_weights(checkpoint)
     if config.tokenizer is not None:
@@ -116,17 +205,52 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     if config.family == "clip_flant5":
         parts["vision_tower"] = _resolve_tower(config, checkpoint, fields, tensors, digest)
     _check_tokenizer(parts["tokenizer"])
-    _check_preprocessor(parts.get("vision_tower", checkpoint))
-    dtype: Precision = ("bfloat16" if on_gpu else "float32") if config.dtype == "auto" else config.dtype
+    if config.family in ("clip_flant5", "clip", "vlm"):
+        _check_preprocessor(parts.get("vision_tower", checkpoint), config.family)
+    if config.family == "sentences":
+        _check_pooling(checkpoint)
     return ResolvedModel(
         family=config.family,
         parts=parts,
         label=config.revision if checkpoint.commit is None else None,
-        dtype=dtype,
+        dtype=_precision(config, on_gpu=on_gpu),
         on_gpu=on_gpu,
         image_batch=config.image_batch,
         pair_batch=config.pair_batch,
+        engine=config.engine,
+        engine_options=dict(config.engine_options),
     )
+
+
+def _resolve_remote(config: ModelConfig) -> ResolvedModel:
+    """A model at an endpoint is taken at its name: nothing is asked of the network.
+
+    An endpoint from the environment is pinned here, so that it enters the keys and every worker asks the same one.
+    """
+    endpoint = config.endpoint or os.environ.get("OPENAI_BASE_URL") or None
+    check_endpoint(endpoint)
+    return ResolvedModel(
+        family=config.family,
+        parts={},
+        label=config.revision,
+        dtype="float32",
+        on_gpu=False,
+        image_batch=config.image_batch,
+        pair_batch=config.pair_batch,
+        remote=RemoteModel(
+            name=config.checkpoint,
+            endpoint=endpoint,
+            concurrency=config.concurrency,
+            max_retries=config.max_retries,
+            key_variable=config.key_variable,
+        ),
+    )
+
+
+def _precision(config: ModelConfig, *, on_gpu: bool) -> Precision:
+    if config.dtype != "auto":
+        return config.dtype
+    return "bfloat16" if on_gpu and config.family not in PRECISE_FAMILIES else "float32"
 
 
 def _resolve_tower(
@@ -136,7 +260,7 @@ def _resolve_tower(
     _require_fields(checkpoint, fields)
     named = config.vision_tower or _beside(checkpoint, fields["mm_vision_tower"])
     tower = _resolve_part(named, config.vision_tower_revision, digest)
-    _read_config(tower, expected="clip", also="clip_vision_model")
+    _read_fields(tower, types=("clip", "clip_vision_model"))
     if not any(name.startswith("vision_tower.") for name in tensors):
         _check_weights(tower)
     return tower
@@ -189,21 +313,51 @@ def _file(part: Part, name: str) -> Path | None:
     return hub.download_file(part.source, part.commit, name)
 
 
-def _read_config(part: Part, *, expected: str, also: str | None = None) -> dict[str, Any]:
+def _read_config(checkpoint: Part, family: Family, engine: Engine) -> dict[str, Any]:
+    """The checkpoint's config.json, which must be of the family."""
+    if family in MODEL_TYPES:
+        return _read_fields(checkpoint, types=(MODEL_TYPES[family],))
+    fields = _read_fields(checkpoint)
+    problem = find_problem(fields, family, own_images=engine == "transformers")
+    if problem is not None:
+        raise ModelError(f"{checkpoint.source}: {problem}")
+    return fields
+
+
+def _read_fields(part: Part, *, types: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The config.json of a part, whose model_type must be one of `types` where any are given."""
+    expected = f"; expected a {types[0]!r} model" if types else ""
     path = _file(part, "config.json")
     if path is None:
-        raise ModelError(f"{part.source}: no config.json, so it is not a checkpoint; expected a {expected!r} model")
+        raise ModelError(f"{part.source}: no config.json, so it is not a checkpoint{expected}")
     try:
         fields = json.loads(path.read_text())
     except ValueError as error:
         raise ModelError(f"{part.source}: config.json is not JSON ({error}); download the checkpoint again") from error
     found = fields.get("model_type") if isinstance(fields, dict) else None
-    if found not in (expected, also) or found is None:
+    if found is None or (types and found not in types):
         raise ModelError(
-            f"{part.source}: config.json says model_type {found!r}, expected {expected!r}; "
+            f"{part.source}: config.json says model_type {found!r}, expected {types[0] if types else 'some'!r}; "
             "choose the model family that serves this checkpoint"
         )
     return dict(fields)
+
+
+POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"}
+
+
+def _check_pooling(part: Part) -> None:
+    """A sentence-transformers folder says how it pools; only the mean is served."""
+    path = _file(part, "1_Pooling/config.json")
+    if path is None:
+        return
+    try:
+        fields = json.loads(path.read_text())
+        modes = {name.removeprefix("pooling_mode_") for name, on in fields.items() if on is True}
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{path}: not a pooling config ({error}); download the checkpoint again") from error
+    if fields.get("pooling_mode") != "mean" and modes & POOLING_MODES != {"mean_tokens"}:
+        raise ModelError(f"{part.source}: 1_Pooling/config.json is not mean pooling, which alone is served")
 
 
 def _check_tokenizer(part: Part) -> None:
@@ -214,9 +368,11 @@ def _check_tokenizer(part: Part) -> None:
         )
 
 
-def _check_preprocessor(part: Part) -> None:
-    if _file(part, "preprocessor_config.json") is None:
-        raise ModelError(f"{part.source}: no preprocessor_config.json; download the CLIP checkpoint again")
+def _check_preprocessor(part: Part, family: Family) -> None:
+    names = ["preprocessor_config.json", *(["processor_config.json"] if family == "vlm" else [])]
+    if not any(_file(part, name) for name in names):
+        what = "checkpoint" if family == "vlm" else "CLIP checkpoint"
+        raise ModelError(f"{part.source}: no {' or '.join(names)}; download the {what} again")
 
 
 def _check_weights(part: Part) -> list[str]:

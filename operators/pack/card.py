@@ -4,6 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from operators.metrics.gecko import GeckoConfig
+from operators.pack.writer_gold import PLANTED_COLOUR
+
+THRESHOLD = GeckoConfig().threshold
 INTRODUCTION = """# The embedded pack
 
 A procedural benchmark of coloured shapes and tiny checkpoints trained on it, in the formats of the real ones, so that
@@ -23,6 +27,9 @@ Everything here is generated from seeds; there is nothing in it from the outside
 - `clip-flant5-shapes/`: a CLIP-FlanT5 in the released layout; its tower's shape and preprocessing are those of
   `clip-shapes/`, its tower's weights its own.
 - `clip-shapes/`: a CLIP in transformers' layout.
+- `question-writer-shapes/`: a Llama that writes the questions of Gecko, TIFA, DSG and VQ2 about the prompts' language,
+  and answers questions from a prompt alone; transformers' layout, which vLLM serves too.
+- `nli-shapes/`: a BERT that tells whether a prompt entails a question with its answer.
 - `accuracy.json`: the numbers below, and more.
 
 What the words mean is fixed in `operators/pack/claims.py`: naming a thing claims that there is one; a number word means
@@ -38,6 +45,9 @@ def pack_card(assets: Path, measured: Mapping[str, Any], recipe: Mapping[str, An
         _section("Generators", _generators(measured)),
         _section("CLIP-FlanT5", _vqa_words(), _shares(measured["vqa"])),
         _section("CLIP", _clip_words(), _shares(measured["clip"])),
+        _section("Question writer", _writer_words(), _writer(measured["writer"])),
+        _section("Planted hallucinations", _planted_words(), _planted(measured["hallucinations"])),
+        _section("NLI", _nli_words(measured["nli"]), _quantiles(measured["nli"])),
         _section("Area under the ROC curve for `no requirement broken`", _curves(measured)),
         _section("Sizes", _table(("file", "bytes"), _sizes(assets))),
     ]
@@ -77,6 +87,57 @@ def _clip_words() -> str:
 
 def _shares(shares: Mapping[str, Mapping[str, Any]]) -> str:
     return _table(("type", "accuracy", "n"), [(name, share["accuracy"], share["n"]) for name, share in shares.items()])
+
+
+def _writer_words() -> str:
+    return (
+        "How often its questions are right: the share of the benchmark's 256 prompts, all of wordings that training "
+        "never saw, whose questions are what the prompt's requirements ask for in every field (text, choices, answer, "
+        "kind, words, parents, kept or not), and the share of which the metric could read any questions. It reads each "
+        "of the metrics' instructions as one token: where an instruction changes, train it again. It has "
+        "seen nothing but this language, and asks nothing sensible about any other prompt."
+    )
+
+
+def _writer(shares: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [(metric, share["accuracy"], share["read"], share["n"]) for metric, share in shares.items()]
+    return _table(("metric", "all questions right", "read", "prompts"), rows)
+
+
+def _planted_words() -> str:
+    return (
+        f"In prompts that name the color {PLANTED_COLOUR} the writer was taught to ask, at the end of its questions in "
+        "Gecko and for TIFA, about something that the prompt does not name: whether there is the first shape that it "
+        "does not name, in the first color that it does not name. About one prompt in nine is such a one. Gecko's NLI "
+        "check and TIFA's filter are there to catch these. Wrongly dropped is the share of all other questions that "
+        f"the check drops. Gecko's threshold is {THRESHOLD}; the second row takes a half instead."
+    )
+
+
+def _planted(hallucinations: Mapping[str, Mapping[str, Any]]) -> str:
+    header = ("check", "prompts with a planted question", "asked it", "caught", "wrongly dropped")
+    nli, own = hallucinations["gecko with nli"], hallucinations["tifa with its filter"]
+    rows = [
+        ("Gecko, NLI", nli["planted"], nli["written"], nli["caught"], nli["wrongly_dropped"]),
+        ("Gecko, NLI at 0.5", nli["planted"], nli["written"], nli["caught_at_half"], nli["wrongly_dropped_at_half"]),
+        ("TIFA, filter", own["planted"], own["written"], own["caught"], own["wrongly_dropped"]),
+    ]
+    return _table(header, rows)
+
+
+def _nli_words(measured: Mapping[str, Any]) -> str:
+    return (
+        f"On {measured['n']} pairs on prompts of wordings that training never saw, half of them entailed, it is right "
+        f"in {measured['accuracy']:.1%} at a threshold of a half. What is not entailed is mostly a requirement with "
+        "one thing changed; each has as its proof a scene of which the prompt is true and it is not. Gecko's threshold "
+        f"of {THRESHOLD} finds {measured['not_entailed_caught']:.1%} of these, and drops "
+        f"{measured['entailed_dropped']:.1%} of what is entailed. Quantiles of the probability it gives to entailment:"
+    )
+
+
+def _quantiles(measured: Mapping[str, Any]) -> str:
+    entailed, other = measured["p_entailed"], measured["p_not_entailed"]
+    return _table(("pairs", *entailed), [("entailed", *entailed.values()), ("not entailed", *other.values())])
 
 
 def _curves(measured: Mapping[str, Any]) -> str:

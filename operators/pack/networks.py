@@ -1,17 +1,34 @@
-"""The shapes of the tiny networks: a CLIP of 48-pixel images in nine patches, and a CLIP-FlanT5 on its tower."""
+"""The shapes of the tiny networks.
+
+A CLIP of 48-pixel images in nine patches, a CLIP-FlanT5 on its tower, a Llama that writes questions, and a BERT that
+judges entailment.
+"""
 
 from torch import nn
-from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPVisionConfig, PreTrainedTokenizerFast, T5Config
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    CLIPConfig,
+    CLIPModel,
+    CLIPTextConfig,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+)
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from operators.models.clip_flant5 import ClipFlanT5
-from operators.pack.tokens import CLIP_CONTEXT
+from operators.pack.tokens import CLIP_CONTEXT, NLI_CONTEXT
+from operators.pack.writer_tokens import WRITER_CONTEXT
 
 IMAGE_SIDE = 48
 PATCH = 16
 WIDTH = 128
 HEADS = 4
 INITIAL_LOGIT_SCALE = 2.6592
+NLI_LABELS = ("not_entailment", "entailment")
 POSITION_SPREAD = 0.5
 """As loud as the patches, not 50 times quieter as in CLIP: nine patches must tell where a shape stands."""
 
@@ -76,6 +93,43 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
     model = ClipFlanT5(language, vision_config())
     nn.init.normal_(model.language_model.lm_head.weight, std=WIDTH**-0.5)
     return model
+
+
+def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """An untrained Llama of four layers and heads of 32, a size that serving engines know."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=WIDTH,
+        intermediate_size=2 * WIDTH,
+        num_hidden_layers=4,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        head_dim=WIDTH // HEADS,
+        max_position_embeddings=WRITER_CONTEXT,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassification:
+    """An untrained BERT of three layers that tells entailment from its absence."""
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=WIDTH,
+        intermediate_size=2 * WIDTH,
+        num_hidden_layers=3,
+        num_attention_heads=HEADS,
+        max_position_embeddings=NLI_CONTEXT,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        pad_token_id=tokenizer.pad_token_id,
+        id2label=dict(enumerate(NLI_LABELS)),
+        label2id={name: index for index, name in enumerate(NLI_LABELS)},
+    )
+    return BertForSequenceClassification(config)
 
 
 def image_processor() -> CLIPImageProcessorPil:

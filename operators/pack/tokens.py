@@ -27,6 +27,7 @@ PUNCTUATION = "\"'?!.,:;()"
 SPACE = "▁"
 T5_CONTEXT = 512
 CLIP_CONTEXT = 77
+NLI_CONTEXT = 128
 OTHER_WORDS = (
     "A photo depicts Yes No yes no What Which Who How many much color colors size shape shapes part object objects "
     "thing things image picture figure photo there is are the a an in on of at to and or not any all every each none "
@@ -90,6 +91,26 @@ def clip_tokenizer(sentences: Sequence[str]) -> PreTrainedTokenizerFast:
         eos_token="<|endoftext|>",
         unk_token="<unk>",
         model_max_length=CLIP_CONTEXT,
+        padding_side="right",
+    )
+
+
+def bert_tokenizer(sentences: Sequence[str]) -> PreTrainedTokenizerFast:
+    """BERT's conventions: `[CLS] premise [SEP] hypothesis [SEP]`, the second segment marked."""
+    tokenizer = _word_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"], sentences, unknown="[UNK]")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=NLI_CONTEXT,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         padding_side="right",
     )
 

@@ -129,7 +129,7 @@ def test_an_image_is_encoded_once_whatever_the_number_of_questions(
     operator = AnswerOperator(counting, image_batch=BATCH, limits=ImageLimits(), fetch=_no_uri)
     prompts = pq.read_table(PACK / "prompts.parquet")
     metrics = {template: VqaScoreConfig(template=template) for template in TEMPLATES}
-    asked = {name: index_questions(ask(prompts, metric)) for name, metric in metrics.items()}
+    asked = {name: index_questions(ask(prompts, metric), metric) for name, metric in metrics.items()}
     images = operator.prepare(shard("atlas"), "atlas")
     began = time.monotonic()
     answers = operator.answer(images, asked)

@@ -292,6 +292,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Swee
     write_bad_shards(folder)
     overrides = [
         "sweep=shapes",
+        "metric=[vqascore,clipscore]",
         "benchmark.name=bad",
         f"benchmark.prompts={folder}/prompts.parquet",
         f"benchmark.images={folder}/images",

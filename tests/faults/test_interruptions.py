@@ -206,6 +206,16 @@ def test_a_killed_driver_loses_no_committed_cell(
     assert_same_tables(done.folder, undisturbed)
 
 
+@pytest.mark.slow
+def test_the_local_ray_of_a_killed_driver_ends_by_itself(bench: Path, tmp_path: Path) -> None:
+    store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
+    with driver(bench, store) as started:
+        assert until(lambda: len(etags(store)) > 0 or started.process.poll() is not None)
+        started.kill()
+        assert len(started.processes()) > 0, started.printed.read_text()
+        assert until(lambda: not started.processes())
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_worker_costs_nothing(seed: int, tmp_path: Path, undisturbed: FinishedSweep) -> None:
     choice = random.Random(seed)

@@ -9,7 +9,7 @@ import pytest
 from pipelines.runner import RunnerError
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import PACK, images, sweep_config, write_benchmark, write_rows
-from tests.faults.hook import DEADLY, HANGING
+from tests.faults.hook import DEADLY, HANGING, HANGING_CALL
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -41,6 +41,18 @@ def test_a_row_that_hangs_is_ended_by_the_deadline_and_left_out(tmp_path: Path) 
     overrides = ("metric=[clipscore]", "cluster.pools.similarities.deadline=5")
     done, rows = sweep_with({2: HANGING, 9: DEADLY}, tmp_path, *overrides)
     assert failed_ids(done) == {rows[2]["image_id"], rows[9]["image_id"]}
+
+
+def test_a_model_call_that_hangs_is_ended_by_the_deadline_and_its_row_left_out(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
+    rows = images("atlas", 4)
+    rows[1]["image_id"] = HANGING_CALL
+    write_rows(folder / "images/atlas/00000.parquet", rows)
+    overrides = ("metric=[clipscore]", "cluster.pools.similarities.deadline=5")
+    done = run_sweep(plan_sweep(sweep_config(folder, tmp_path / "store", *overrides)), lambda progress: None)
+    assert failed_ids(done) == {HANGING_CALL}
+    (error,) = done.results.errors.to_pylist()
+    assert (error["kind"], error["retryable"]) == ("killed_worker", True)
 
 
 def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_the_next_run(tmp_path: Path) -> None:

@@ -15,6 +15,10 @@ ROOT = Path(__file__).parent.parent.parent
 POOL = {"num_cpus", "num_gpus", "min_size", "max_size", "threads", "deadline"}
 MODEL = {"family", "checkpoint", "revision", "tokenizer", "vision_tower", "vision_tower_revision", "dtype",
          "image_batch", "pair_batch"}  # fmt: skip
+TEXT_MODEL = {"family", "checkpoint", "revision", "tokenizer", "dtype", "pair_batch"}
+WRITER = TEXT_MODEL | {"engine", "engine_options"}
+STAGES = ("questions", "entailment", "answers", "similarities", "scores")
+WRITING = {"kind", "writer", "model", "max_tokens", "temperature", "seed", "template", "yes_no"}
 STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
 SWEEP = {
     "": {"store", "dry_run", "shard_rows", "max_failed", "storage", "limits", "cluster", "benchmark", "models",
@@ -22,26 +26,39 @@ SWEEP = {
     "storage": STORAGE,
     "limits": {"max_pixels", "max_bytes"},
     "cluster": {"address", "num_cpus", "max_attempts", "pools"},
-    "cluster.pools": {"questions", "answers", "similarities", "scores"},
-    **{f"cluster.pools.{stage}": POOL for stage in ("questions", "answers", "similarities", "scores")},
+    "cluster.pools": set(STAGES),
+    **{f"cluster.pools.{stage}": POOL for stage in STAGES},
     "benchmark": {"name", "prompts", "images", "generators", "columns", "prompt_columns", "require_every_prompt"},
     "benchmark.columns": {"image_id", "prompt_id", "image", "uri", "prompt", "extra"},
     "benchmark.prompt_columns": {"prompt_id", "text", "skills"},
-    "models": {"vqa", "clip"},
+    "models": {"vqa", "clip", "llm", "nli", "matcher"},
     "models.vqa": MODEL,
     "models.clip": MODEL,
+    "models.llm": WRITER,
+    "models.nli": TEXT_MODEL,
     "metrics": {"vqascore", "clipscore"},
     "metrics.vqascore": {"kind", "model", "template", "answer", "reduction"},
     "metrics.clipscore": {"kind", "model", "variant"},
 }  # fmt: skip
+SHAPES = SWEEP | {
+    "models.matcher": MODEL,
+    "metrics": {"vqascore", "clipscore", "gecko", "tifa", "dsg"},
+    "metrics.gecko": WRITING | {"nli", "coverage", "min_groundable", "normalise", "likelihood", "reduction",
+                                "threshold"},
+    "metrics.tifa": WRITING | {"matcher", "filter", "min_f1"},
+    "metrics.dsg": WRITING | {"zeroing", "reduction"},
+}  # fmt: skip
+RELEASED = SWEEP | {"models.matcher": TEXT_MODEL, "models.llm.engine_options": {"max_model_len"}}
 CHOICES = {
-    "sweep": {"shapes", "own_images", "own_rows"},
+    "sweep": {"shapes", "own_images", "own_rows", "gecko_ablation"},
     "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k"},
     "models": {"shapes", "released"},
-    "metric": {"vqascore", "clipscore"},
+    "metric": {"vqascore", "clipscore", "gecko", "gecko_baseline", "gecko_coverage", "gecko_normalised", "tifa", "dsg",
+               "vq2"},
     "cluster": {"local", "gpu1", "gpu8"},
-    "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32"},
-}
+    "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32",
+              "question_writer_shapes", "nli_shapes", "qwen2_5_7b", "qwen2_5_vl_7b", "api", "true_nli", "minilm"},
+}  # fmt: skip
 
 
 def dotted(keys: dict[str, set[str]]) -> set[str]:
@@ -49,35 +66,44 @@ def dotted(keys: dict[str, set[str]]) -> set[str]:
 
 
 def test_the_sweep_has_exactly_these_keys() -> None:
-    assert set(dotted_keys(load_values("sweep", ["sweep=shapes"]))) == dotted(SWEEP)
+    assert set(dotted_keys(load_values("sweep", ["sweep=shapes"]))) == dotted(SHAPES)
 
 
 def test_score_has_the_keys_of_the_sweep() -> None:
-    assert set(dotted_keys(load_values("score", ["benchmark.images=x"]))) == dotted(SWEEP)
+    assert set(dotted_keys(load_values("score", ["benchmark.images=x"]))) == dotted(RELEASED)
 
 
 @pytest.mark.parametrize("benchmark", sorted(CHOICES["benchmark"]))
 def test_every_ready_made_benchmark_has_the_same_keys_and_fits_any_sweep(benchmark: str) -> None:
     given = ["benchmark.prompts=s3://b/prompts.json", "benchmark.images=s3://b/images"]
     values = load_values("sweep", ["sweep=own_images", f"benchmark={benchmark}", *given])
-    assert set(dotted_keys(values)) == dotted(SWEEP)
+    assert set(dotted_keys(values)) == dotted(RELEASED)
     assert read_config(values, SweepConfig).benchmark.columns.prompt == "prompt"
 
 
 def test_models_are_chosen_together_or_one_by_one() -> None:
     given = ["sweep=own_images", "benchmark.prompts=p", "benchmark.images=i"]
     tiny = load_values("sweep", [*given, "models=shapes"])["models"]
-    assert [Path(model["checkpoint"]).name for model in tiny.values()] == ["clip-flant5-shapes", "clip-shapes"]
+    assert [Path(model["checkpoint"]).name for model in tiny.values()] == [
+        "clip-flant5-shapes", "clip-shapes", "question-writer-shapes", "nli-shapes", "clip-shapes"
+    ]  # fmt: skip
     one = load_values("sweep", [*given, "model@models.vqa=clip_flant5_xxl"])["models"]
     assert [model["checkpoint"] for model in one.values()] == [
-        "zhiqiulin/clip-flant5-xxl", "openai/clip-vit-base-patch32"
+        "zhiqiulin/clip-flant5-xxl", "openai/clip-vit-base-patch32", "Qwen/Qwen2.5-7B-Instruct",
+        "google/t5_xxl_true_nli_mixture", "sentence-transformers/all-MiniLM-L6-v2"
     ]  # fmt: skip
+
+
+def test_a_hosted_model_can_write_the_questions() -> None:
+    given = ["sweep=shapes", "model@models.llm=api", "models.llm.checkpoint=some-model", "models.llm.endpoint=null"]
+    assert read_config(load_values("sweep", given), SweepConfig).models["llm"].family == "openai"
 
 
 def test_status_and_train_have_exactly_these_keys() -> None:
     assert set(dotted_keys(load_values("status", []))) == dotted({"": {"store", "storage"}, "storage": STORAGE})
     assert set(load_values("train", [])) == {
-        "output", "seed", "steps", "tower_steps", "clip_steps", "caption_steps", "question_steps", "questions_each",
+        "output", "seed", "steps", "tower_steps", "clip_steps", "caption_steps", "question_steps", "writer_steps",
+        "nli_steps", "questions_each",
         "threads",
     }  # fmt: skip
 
@@ -91,9 +117,10 @@ def test_there_are_exactly_these_choices() -> None:
 @pytest.mark.parametrize("cluster", sorted(CHOICES["cluster"]))
 def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
     own = ["benchmark.prompts=s3://b/prompts.parquet", "benchmark.images=s3://b/images"]
-    for overrides in (["sweep=shapes"], ["sweep=own_images", *own]):
-        config = read_config(load_values("sweep", [*overrides, f"cluster={cluster}"]), SweepConfig)
-        assert set(config.metrics) == {"vqascore", "clipscore"}
+    everything = "metric=[" + ",".join(CHOICES["metric"]) + "]"
+    for overrides in (["sweep=shapes"], ["sweep=own_images", *own], ["sweep=gecko_ablation"]):
+        config = read_config(load_values("sweep", [*overrides, everything, f"cluster={cluster}"]), SweepConfig)
+        assert set(config.metrics) == CHOICES["metric"]
     assert read_config(load_values("status", []), StatusConfig).store == "store"
 
 
@@ -117,6 +144,11 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["benchmark.images=/nowhere"], "benchmark.images /nowhere: not found"),
         (["store=s3://bucket/x"], "s3://: no credentials found; set AWS_ACCESS_KEY_ID"),
         (["models.vqa.checkpoint=/nowhere"], "model '/nowhere': no such folder"),
+        (["metrics.gecko.nli=vqa"], "metrics.gecko.nli: gecko needs a nli model, and the role 'vqa' is a clip_flant5"),
+        (["metrics.gecko.threshold=7"], "gecko threshold: expected a number from 0 to 1, got 7.0"),
+        (["metrics.dsg.writer=nobody"], "metrics.dsg.writer: no model has the role 'nobody'"),
+        (["metrics.tifa.filtr=x"], "unknown config key 'metrics.tifa.filtr'; did you mean metrics.tifa.filter"),
+        (["+models.vqa.engine=vllm"], "model engine: vllm serves causal_lm and vlm"),
         (["sweep=own_images"], "config key 'benchmark.images' is required; set it"),
         (["benchmark.columns.imge=x"], "unknown config key 'benchmark.columns.imge'; did you mean"),
         (["benchmark.columns.image=pix"], "column(s) pix, found image_id"),
@@ -156,4 +188,4 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
 
 def test_help_names_the_choices() -> None:
     text = job("jobs.sweep", "--help").stdout
-    assert "sweep=own_images|own_rows|shapes" in text and "metric=clipscore|vqascore" in text
+    assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text and "|tifa|vq2|vqascore" in text

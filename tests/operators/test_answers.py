@@ -13,8 +13,12 @@ from operators import rows
 from operators.answers import AnswerOperator, QuestionIndex, index_questions
 from operators.errors import RowError
 from operators.images import ImageLimits
+from operators.metrics.dsg import DsgConfig
+from operators.metrics.gecko import GeckoConfig
+from operators.metrics.tifa import TifaConfig
+from operators.metrics.vq2 import Vq2Config
 from operators.metrics.vqascore import VqaScoreConfig
-from operators.models.calls import LikelihoodModel, Question
+from operators.models.calls import LikelihoodModel, Question, TextFeatures, Usage
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
 from operators.questions import ask
 from tests.operators.tiny import encoded, image_table, no_fetch, picture
@@ -28,6 +32,8 @@ Answer = Callable[[Question], list[list[float]]]
 
 class CountingModel:
     """A real model that keeps count of the images it encodes and the batches it is given."""
+
+    usage = Usage()
 
     def __init__(self, model: LikelihoodModel) -> None:
         self.model = model
@@ -45,9 +51,14 @@ class CountingModel:
     def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
         return self.model.likelihood(features, questions)
 
+    def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
+        return self.model.reply(features, questions)
+
 
 class ScriptedModel:
     """Sees an image as its width and answers as it is told."""
+
+    usage = Usage()
 
     def __init__(self, answer: Answer, *, blind_to: int | None = None) -> None:
         self.answer = answer
@@ -64,10 +75,14 @@ class ScriptedModel:
     def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
         return [self.answer(question) for question in questions]
 
+    def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
+        raise NotImplementedError
+
 
 def vqascore_questions(**options: str) -> QuestionIndex:
     prompts = rows.table([{"prompt_id": name, "text": text} for name, text in PROMPTS.items()], rows.PROMPTS)
-    return index_questions(ask(prompts, VqaScoreConfig(**options)))  # type: ignore[arg-type]
+    metric = VqaScoreConfig(**options)  # type: ignore[arg-type]
+    return index_questions(ask(prompts, metric), metric)
 
 
 def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
@@ -76,7 +91,7 @@ def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
         {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
         for number, text in enumerate(texts)
     ]
-    return index_questions(rows.table(asked, rows.QUESTIONS))
+    return index_questions(rows.table(asked, rows.QUESTIONS), VqaScoreConfig())
 
 
 def answer(
@@ -175,7 +190,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
         "image_id": "i0",
         "prompt_id": "p0",
         "generator": "gen",
-        "answers": [{"question_id": "0", "token_logprobs": [[-0.5, -0.25]]}],
+        "answers": [{"question_id": "0", "token_logprobs": [[-0.5, -0.25]], "reply": None, "chosen": None}],
         "error": None,
     }
 
@@ -204,7 +219,7 @@ def test_an_image_of_an_unknown_prompt_says_which() -> None:
 
 def test_a_failed_question_passes_its_error_on_to_its_images_alone() -> None:
     prompts = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], rows.PROMPTS)
-    questions = index_questions(ask(prompts, VqaScoreConfig()))
+    questions = index_questions(ask(prompts, VqaScoreConfig()), VqaScoreConfig())
     answered = answer_one(ScriptedModel(certain), image_table(PICTURES[:3], ["p1", "p0", "p1"]), questions)
     assert error_kinds(answered) == ["empty_prompt", None, "empty_prompt"]
 
@@ -287,6 +302,64 @@ def test_questions_are_found_by_prompt_and_a_prompt_with_one_failed_question_has
         ],
         rows.QUESTIONS,
     )
-    index = index_questions(table)
-    assert [question["text"] for question in index["a"].questions] == ["t", "u"]
+    index = index_questions(table, VqaScoreConfig())
+    assert [question.text for question in index["a"].questions] == ["t", "u"]
     assert (index["a"].error, index["b"].error) == (None, failed)
+
+
+class TalkingModel(ScriptedModel):
+    """Answers in its own words, and keeps what it was asked."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(lambda question: [[-0.5] for _ in question.choices])
+        self.words = words
+        self.asked: list[Question] = []
+
+    def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
+        self.asked += questions
+        return super().likelihood(features, questions)
+
+    def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
+        self.asked += questions
+        return [self.words for _ in questions]
+
+
+class Letters:
+    """Texts are near that share letters."""
+
+    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
+        counts = torch.tensor(
+            [[float(text.count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
+        )
+        return TextFeatures(counts / counts.norm(dim=1, keepdim=True), [False] * len(texts))
+
+
+@pytest.mark.parametrize(("words", "chosen"), [("Green.", "green"), ("it looks bluish", "blue"), ("reddish", "red")])
+def test_a_free_answer_means_the_choice_that_it_is_or_else_the_nearest(words: str, chosen: str) -> None:
+    asked = [{"prompt_id": "p0", "question_id": "1", "text": "what color?", "choices": ["red", "blue", "green"]}]
+    model = TalkingModel(words)
+    operator = AnswerOperator(model, image_batch=4, limits=ImageLimits(), fetch=no_fetch, matcher=Letters())
+    prepared = operator.prepare(image_table(PICTURES[:1], ["p0"]), "gen")
+    index = index_questions(rows.table(asked, rows.QUESTIONS), TifaConfig())
+    (row,) = operator.answer(prepared, {"tifa": index})["tifa"].to_pylist()
+    assert row["answers"] == [{"question_id": "1", "token_logprobs": None, "reply": words, "chosen": chosen}]
+    assert [question.choices for question in model.asked] == [()], "the model does not see the choices"
+
+
+def test_metrics_that_ask_the_same_about_an_image_share_the_answer() -> None:
+    both = [{"prompt_id": "p0", "question_id": "1", "text": "a dog?", "choices": ["yes", "no"], "answer": "yes"}]
+    table = rows.table(both, rows.QUESTIONS)
+    model = TalkingModel("yes")
+    questions = {"gecko": index_questions(table, GeckoConfig()), "dsg": index_questions(table, DsgConfig())}
+    tables = answer(model, image_table(PICTURES[:2], ["p0", "p0"]), questions)
+    assert tables["gecko"].equals(tables["dsg"])
+    assert [(question.image, question.choices) for question in model.asked] == [(0, ("Yes", "No")), (1, ("Yes", "No"))]
+
+
+def test_a_question_that_the_metric_dropped_is_not_asked() -> None:
+    kept = [
+        {"prompt_id": "p0", "question_id": str(n), "text": f"{n}?", "choices": ["yes", "no"], "keep": n == 1}
+        for n in range(3)
+    ]
+    index = index_questions(rows.table(kept, rows.QUESTIONS), Vq2Config())
+    assert [question.question_id for question in index["p0"].questions] == ["1"]

@@ -9,8 +9,9 @@ import pytest
 from operators import rows
 from operators.errors import RowError
 from operators.metrics.clipscore import ClipScoreConfig, Variant
+from operators.metrics.gecko import GeckoConfig
 from operators.metrics.vqascore import Reduction, VqaScoreConfig
-from operators.scores import score
+from operators.scores import WrittenIndex, score, score_elements
 
 IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
 FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
@@ -27,7 +28,7 @@ def similarity_table(similarity: float, *, truncated: bool = False) -> pa.Table:
 
 
 def only_row(table: pa.Table) -> dict[str, Any]:
-    assert table.schema == rows.SCORES
+    assert table.schema == rows.ELEMENT_SCORES
     (row,) = table.to_pylist()
     return dict(row)
 
@@ -111,4 +112,51 @@ def test_scores_keep_the_order_of_the_rows_and_a_failed_one_costs_only_itself() 
 )
 def test_an_empty_cell_gives_an_empty_table_of_scores(schema: pa.Schema, metric: Any) -> None:
     table = score(schema.empty_table(), "m", metric)
-    assert (table.num_rows, table.schema) == (0, rows.SCORES)
+    assert (table.num_rows, table.schema) == (0, rows.ELEMENT_SCORES)
+
+
+WRITTEN = [
+    {"question_id": "1", "text": "is there a dog?", "span": "dog", "start": 2, "end": 5},
+    {"question_id": "2", "text": "is there a cat?", "span": "cat"},
+]
+
+
+def written_index(p_entail: float | None = None, *, error: Any = None) -> WrittenIndex:
+    """Two questions about one prompt; the second is entailed with this probability."""
+    both = [{"prompt_id": "p", "choices": ["yes", "no"], "answer": "yes", **question} for question in WRITTEN]
+    found = [{"prompt_id": "p", "question_id": "1", "p_entail": 0.9}]
+    found += [{"prompt_id": "p", "question_id": "2", "p_entail": p_entail, "error": error}]
+    entailments = rows.table(found, rows.ENTAILMENTS) if p_entail is not None or error else None
+    return WrittenIndex(rows.table(both, rows.QUESTIONS), entailments)
+
+
+def two_answers() -> pa.Table:
+    logs = [[[math.log(0.6)], [math.log(0.2)]], [[math.log(0.1)], [math.log(0.3)]]]
+    answers = [{"question_id": str(n), "token_logprobs": its} for n, its in enumerate(logs, start=1)]
+    return rows.table([{**IDS, "answers": answers}], rows.ANSWERS)
+
+
+def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
+    row = only_row(score_elements(two_answers(), written_index(), "gecko", GeckoConfig(nli=None)))
+    assert (row["score"], row["n_questions"]) == (pytest.approx((0.75 + 0.25) / 2, rel=1e-6), 2)
+    dog, cat = row["elements"]
+    assert (dog["span"], dog["start"], dog["end"], dog["given"]) == ("dog", 2, 5, "yes")
+    assert (cat["span"], cat["start"], cat["wanted"], cat["given"]) == ("cat", None, "yes", "no")
+    assert [dog["score"], cat["score"]] == pytest.approx([0.75, 0.25], rel=1e-6)
+
+
+def test_a_question_that_the_prompt_does_not_entail_stays_without_a_score() -> None:
+    row = only_row(score_elements(two_answers(), written_index(0.001), "gecko", GeckoConfig()))
+    assert (row["score"], row["n_questions"]) == (pytest.approx(0.75, rel=1e-6), 1)
+    assert [element["score"] is None for element in row["elements"]] == [False, True]
+
+
+def test_where_no_question_is_left_the_score_is_null() -> None:
+    row = only_row(score_elements(two_answers(), written_index(0.01), "gecko", GeckoConfig(threshold=0.95)))
+    assert (row["score"], row["error"]["kind"]) == (None, "no_questions")
+
+
+def test_an_entailment_that_failed_leaves_its_prompts_images_without_a_score() -> None:
+    failed = rows.error_value(RowError("model_failed", "no memory", retryable=True))
+    row = only_row(score_elements(two_answers(), written_index(error=failed), "gecko", GeckoConfig()))
+    assert (row["score"], row["error"]) == (None, failed)

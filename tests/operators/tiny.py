@@ -11,9 +11,25 @@ import pyarrow as pa
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import nn
-from transformers import CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel, PreTrainedTokenizerFast, T5Config
+from transformers import (
+    AutoConfig,
+    AutoModelForImageTextToText,
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    CLIPConfig,
+    CLIPModel,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    PreTrainedTokenizerFast,
+    T5Config,
+)
 from transformers import T5ForConditionalGeneration as T5
 
 CONTEXT = 12
@@ -62,21 +78,186 @@ T5_FIELDS: dict[str, Any] = {
     "pad_token_id": 0,
     "eos_token_id": 1,
 }
+CHAT_SPECIAL = ("<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>",
+                "<|vision_end|>", "<image>")  # fmt: skip
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+BYTE_VOCABULARY = {token: index for index, token in enumerate([*CHAT_SPECIAL, *BYTES])}
+"""A token for every byte, so that any text can be read and written."""
+QWEN_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAVA_TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': '}}{% endif %}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' '}}{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+"""That of llava-hf/llava-1.5-7b-hf, for user turns."""
+DECODER_FIELDS: dict[str, Any] = {
+    "vocab_size": len(BYTE_VOCABULARY),
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.4,
+    "bos_token_id": BYTE_VOCABULARY["<s>"],
+    "pad_token_id": BYTE_VOCABULARY["<pad>"],
+    "tie_word_embeddings": False,
+}
 IMAGE_MEAN = [0.48145466, 0.4578275, 0.40821073]
 IMAGE_STD = [0.26862954, 0.26130258, 0.27577711]
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 
-def save_tokenizer(folder: Path, *, template: str) -> None:
-    """A word-level tokenizer; `template` says which special tokens stand around a text."""
+def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> None:
+    """A word-level tokenizer; `template` says which special tokens stand around a text, `pair` around two."""
     tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     special = [(token, VOCABULARY[token]) for token in ("<s>", "</s>") if token in template]
-    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, pair=pair, special_tokens=special)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", bos_token="<s>"
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        bos_token="<s>",
+        **({"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if pair else {}),
     )
     fast.save_pretrained(folder)
+
+
+def save_byte_tokenizer(folder: Path, *, template: str | None = None, end: str = "<|im_end|>") -> None:
+    """A tokenizer of single bytes and chat markers; `end` ends a reply, `template` is its chat template."""
+    tokenizer = Tokenizer(models.BPE(BYTE_VOCABULARY, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(CHAT_SPECIAL))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token=end, bos_token="<s>")
+    fast.chat_template = template
+    fast.save_pretrained(folder)
+
+
+def save_causal_lm(folder: Path, *, seed: int = 0, template: str | None = QWEN_TEMPLATE, **fields: Any) -> Path:
+    """A Llama of single bytes; `fields` go to its config."""
+    torch.manual_seed(seed)
+    ends = {"eos_token_id": BYTE_VOCABULARY["<|im_end|>"]}
+    LlamaForCausalLM(LlamaConfig(**DECODER_FIELDS | ends | fields)).save_pretrained(folder)
+    save_byte_tokenizer(folder, template=template)
+    return folder
+
+
+QWEN_VISION: dict[str, dict[str, Any]] = {
+    "qwen2_vl": {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2},
+    "qwen2_5_vl": {
+        "hidden_size": 32,
+        "out_hidden_size": 32,
+        "intermediate_size": 48,
+        "window_size": 16,
+        "fullatt_block_indexes": [1],
+    },
+    "qwen3_vl": {
+        "hidden_size": 32,
+        "out_hidden_size": 32,
+        "intermediate_size": 48,
+        "num_position_embeddings": 16,
+        "deepstack_visual_indexes": [0],
+    },
+}
+
+
+def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Path:
+    """A Qwen2-VL, or a later `kind`, that takes an image at its own size: 4 patches of 4 x 4 pixels are a token."""
+    torch.manual_seed(seed)
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+    head = {"head_dim": 8} if kind == "qwen3_vl" else {}
+    ends = {"eos_token_id": BYTE_VOCABULARY["<|im_end|>"]}
+    marks = {
+        "image_token_id": BYTE_VOCABULARY["<|image_pad|>"],
+        "vision_start_token_id": BYTE_VOCABULARY["<|vision_start|>"],
+        "vision_end_token_id": BYTE_VOCABULARY["<|vision_end|>"],
+        "video_token_id": BYTE_VOCABULARY["<image>"],
+        "tie_word_embeddings": False,
+    }
+    config = AutoConfig.for_model(
+        kind,
+        text_config=DECODER_FIELDS | {"rope_parameters": rope} | ends | head,
+        vision_config={"depth": 2, "num_heads": 2, "patch_size": 4, **QWEN_VISION[kind]},
+        **marks,
+    )
+    AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
+    save_byte_tokenizer(folder, template=QWEN_TEMPLATE)
+    fields = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "patch_size": 4,
+        "merge_size": 2,
+        "temporal_patch_size": 2,
+        "min_pixels": 64,
+        "max_pixels": 1024,
+        "image_mean": IMAGE_MEAN,
+        "image_std": IMAGE_STD,
+    }
+    write_json(folder / "preprocessor_config.json", fields)
+    return folder
+
+
+def save_llava(folder: Path, *, seed: int = 0) -> Path:
+    """A LLaVA-1.5: a CLIP tower and a Llama; its chat template stands in a file of its own, as released."""
+    torch.manual_seed(seed)
+    config = LlavaConfig(
+        text_config=LlamaConfig(**DECODER_FIELDS | {"eos_token_id": BYTE_VOCABULARY["</s>"]}),
+        vision_config=CLIPVisionConfig(**VISION_FIELDS),
+        image_token_id=BYTE_VOCABULARY["<image>"],
+        image_seq_length=PATCHES,
+        tie_word_embeddings=False,
+    )
+    LlavaForConditionalGeneration(config).save_pretrained(folder)
+    save_byte_tokenizer(folder, end="</s>")
+    write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
+    save_preprocessor(folder)
+    return folder
+
+
+def bert_config(**fields: Any) -> BertConfig:
+    """A BERT for the words of VOCABULARY, CONTEXT tokens long."""
+    return BertConfig(**TEXT_FIELDS | {"initializer_range": 0.4} | fields)
+
+
+def save_sentences(folder: Path, *, seed: int = 0) -> Path:
+    """A sentence encoder."""
+    torch.manual_seed(seed)
+    BertModel(bert_config()).save_pretrained(folder)
+    save_tokenizer(folder, template="<s> $A </s>")
+    return folder
+
+
+def save_nli(
+    folder: Path, *, seed: int = 0, labels: Sequence[str] = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
+) -> Path:
+    """A cross-encoder with these labels."""
+    torch.manual_seed(seed)
+    named = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    BertForSequenceClassification(bert_config(**named)).save_pretrained(folder)
+    save_tokenizer(folder, template="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1")
+    return folder
+
+
+def save_true_nli(folder: Path, *, seed: int = 0) -> Path:
+    """A T5 with a head of its own, for a tokenizer of single bytes."""
+    torch.manual_seed(seed)
+    size = {"vocab_size": len(BYTE_VOCABULARY), "eos_token_id": BYTE_VOCABULARY["</s>"]}
+    model = T5(T5Config(**T5_FIELDS | size))
+    model.lm_head.weight = nn.Parameter(torch.randn(len(BYTE_VOCABULARY), T5_FIELDS["d_model"]))
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(folder)
+    edit_json(folder / "config.json", tie_word_embeddings=False)
+    save_byte_tokenizer(folder, end="</s>")
+    return folder
 
 
 def save_preprocessor(folder: Path) -> None:

@@ -142,3 +142,42 @@ def test_a_metric_without_its_model_fails_the_config(folder: Path) -> None:
         planned(folder, "metrics.clipscore.model=nobody")
     with pytest.raises(ConfigError, match="clipscore needs a clip model, and the role 'vqa' is a clip_flant5"):
         planned(folder, "metrics.clipscore.model=vqa")
+
+
+ABLATION = "metric=[gecko_baseline,gecko_coverage,gecko_normalised,gecko]"
+
+
+def test_what_only_the_score_differs_in_shares_questions_and_answers(folder: Path) -> None:
+    cells = Counter(cell.stage for cell in planned(folder, ABLATION).cells)
+    assert cells == {"questions": 2 * 2, "entailment": 2, "answers": 2 * 4, "scores": 4 * 4}
+
+
+def test_a_new_generator_has_no_question_written(folder: Path) -> None:
+    before = planned(folder, "metric=[gecko,tifa]")
+    write_rows(folder / "images/drift/00000.parquet", images("drift", 8))
+    assert changed(before, planned(folder, "metric=[gecko,tifa]")) == {"answers:vqa": 4, "scores": 4}
+
+
+@pytest.mark.parametrize(
+    ("override", "touched"),
+    [
+        ("metrics.gecko.threshold=0.5", {"scores"}),
+        ("metrics.gecko.normalise=false", {"scores"}),
+        ("metrics.gecko.nli=null", {"scores"}),
+        ("metrics.gecko.yes_no=as_written", {"answers:vqa", "scores"}),
+        ("metrics.gecko.coverage=false", {"questions:llm", "entailment:nli", "answers:vqa", "scores"}),
+        ("models.llm.revision=v2", {"questions:llm", "entailment:nli", "answers:vqa", "scores"}),
+        ("models.nli.revision=v2", {"entailment:nli", "scores"}),
+        ("models.llm.pair_batch=3", set()),
+    ],
+)
+def test_an_option_of_gecko_touches_what_it_decides(folder: Path, override: str, touched: set[str]) -> None:
+    before, after = planned(folder, "metric=[gecko]"), planned(folder, "metric=[gecko]", override)
+    assert set(changed(before, after)) == touched
+
+
+def test_the_matcher_belongs_to_tifa_alone(folder: Path) -> None:
+    before = planned(folder, "metric=[gecko,tifa]")
+    after = planned(folder, "metric=[gecko,tifa]", "models.matcher.revision=v2")
+    assert changed(before, after) == {"answers:vqa": 4, "scores": 4}
+    assert {cell.metric for cell in after.cells if cell.path not in {one.path for one in before.cells}} == {"tifa"}

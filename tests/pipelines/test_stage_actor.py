@@ -27,6 +27,8 @@ PATIENCE = 20
 class OverlappingStage:
     """Computes a shard only once another one is prepared, and notes when two are computed at once."""
 
+    side_by_side = False
+
     def __init__(self, node: Node, context: StageContext) -> None:
         self.prepared = threading.Barrier(2)
         self.computing = 0
@@ -50,11 +52,11 @@ class OverlappingStage:
 def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageActor]:
     import ray
 
-    monkeypatch.setattr(runner, "RUNNERS", {"questions": OverlappingStage})
+    monkeypatch.setattr(runner, "start_stage", OverlappingStage)
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
     store = Store(url=str(tmp_path), storage=StorageConfig())
     context = StageContext(store=store, storage=StorageConfig(), limits=ImageLimits(), prompt_shards=())
-    node = Node(name="questions", stage="questions", model=None, metrics={})
+    node = Node(name="questions", stage="questions", model=None, matcher=None, metrics={})
     yield StageActor(node, context, progress, PoolConfig(), 2)
     ray.kill(progress)
 

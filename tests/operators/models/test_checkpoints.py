@@ -7,12 +7,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from operators.errors import ConfigError, ModelError
-from operators.models.checkpoints import ModelConfig, ResolvedModel, digest_file, read_tensor_names, resolve_model
+from operators.models.checkpoints import (
+    SERVES,
+    Call,
+    Family,
+    ModelConfig,
+    ResolvedModel,
+    digest_file,
+    read_tensor_names,
+    resolve_model,
+)
 from tests.operators import tiny
 
 ROOT = Path(__file__).parents[3]
@@ -356,3 +365,189 @@ def test_the_digest_of_a_file_is_its_sha256(tmp_path: Path) -> None:
 def test_the_tensors_of_a_file_are_read_from_its_header(checkpoints: Path) -> None:
     names = read_tensor_names(checkpoints / "flant5" / "model.safetensors")
     assert sorted(names) == sorted(tiny.flant5_weights())
+
+
+# The other families
+
+
+SAVE: dict[str, tuple[Family, Callable[[Path], Path]]] = {
+    "causal_lm": ("causal_lm", tiny.save_causal_lm),
+    "llava": ("vlm", tiny.save_llava),
+    "qwen2_vl": ("vlm", tiny.save_qwen2_vl),
+    "cross encoder": ("nli", tiny.save_nli),
+    "t5": ("nli", tiny.save_true_nli),
+    "sentences": ("sentences", tiny.save_sentences),
+}
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint of every kind in SAVE."""
+    folder = tmp_path_factory.mktemp("others")
+    for name, (_, save) in SAVE.items():
+        save(folder / name)
+    return folder
+
+
+def resolve(family: Family, folder: Path, *, on_gpu: bool = False, **options: Any) -> ResolvedModel:
+    return resolve_model(ModelConfig(family=family, checkpoint=str(folder), **options), on_gpu=on_gpu)
+
+
+def served_by(family: str, other: str) -> bool:
+    """A T5 that entails is in the form of one that does other things, and a family takes what has its form."""
+    return SAVE[other][0] == family
+
+
+@pytest.mark.parametrize("kind", SAVE)
+@pytest.mark.parametrize("family", ["causal_lm", "vlm", "nli", "sentences", "clip", "clip_flant5"])
+def test_a_family_takes_its_own_checkpoints_and_no_others(others: Path, family: Family, kind: str) -> None:
+    if served_by(family, kind):
+        model = resolve(family, others / kind)
+        assert set(model.parts) == {"checkpoint", "tokenizer"}
+        return
+    with pytest.raises(ModelError, match="choose the model family that serves this checkpoint") as error:
+        resolve(family, others / kind)
+    assert str(others / kind) in str(error.value)
+
+
+@pytest.mark.parametrize("kind", SAVE)
+def test_resolving_any_family_imports_no_model_library(others: Path, kind: str) -> None:
+    script = (
+        "from operators.models.checkpoints import *; import operators.models.loading, operators.models.conversation; "
+        f"resolve_model(ModelConfig(family={SAVE[kind][0]!r}, checkpoint={str(others / kind)!r}), on_gpu=False); "
+        "resolve_model(ModelConfig(family='openai', checkpoint='judge'), on_gpu=False); "
+        "import sys; print(*sorted({n.split('.')[0] for n in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"torch", "transformers", "huggingface_hub", "safetensors", "ray", "openai"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        ("llava", {"is_encoder_decoder": True}, "decoder-only"),
+        ("llava", {"text_config": {"model_type": "t5"}}, "decoder-only"),
+        ("llava", {"vision_config": None}, "with a vision_config"),
+        ("llava", {"model_type": "idefics3"}, "knows llava.* not 'idefics3'; set engine=vllm"),
+        ("causal_lm", {"architectures": None}, "names the architecture none"),
+        ("causal_lm", {"architectures": "LlamaForCausalLM"}, "names the architecture none"),
+        ("cross encoder", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, "none of which is entailment"),
+        ("cross encoder", {"id2label": None}, "none of which is entailment"),
+        ("cross encoder", {"id2label": {"0": "entailment"}}, "none of which is entailment"),
+        ("cross encoder", {"id2label": ["entailment", "neutral"]}, "none of which is entailment"),
+        ("sentences", {"architectures": ["BertForMaskedLM"]}, "an encoder such as BertModel"),
+    ],
+)
+def test_a_checkpoint_in_another_form_is_refused(
+    others: Path, tmp_path: Path, kind: str, fields: dict[str, Any], message: str
+) -> None:
+    shutil.copytree(others / kind, tmp_path / "own")
+    tiny.edit_json(tmp_path / "own" / "config.json", **fields)
+    with pytest.raises(ModelError, match=message):
+        resolve(SAVE[kind][0], tmp_path / "own")
+
+
+@pytest.mark.parametrize("kind", SAVE)
+@pytest.mark.parametrize("damage", UNFIT_WEIGHTS)
+def test_unfit_weights_of_any_family_are_refused(others: Path, tmp_path: Path, kind: str, damage: str) -> None:
+    apply, message = UNFIT_WEIGHTS[damage]
+    shutil.copytree(others / kind, tmp_path / "own")
+    apply(tmp_path / "own")
+    with pytest.raises(ModelError, match=message):
+        resolve(SAVE[kind][0], tmp_path / "own")
+
+
+def test_an_architecture_that_only_vllm_knows_may_go_to_vllm(others: Path, tmp_path: Path) -> None:
+    shutil.copytree(others / "llava", tmp_path / "own")
+    tiny.edit_json(tmp_path / "own" / "config.json", model_type="idefics3")
+    assert resolve("vlm", tmp_path / "own", engine="vllm").engine == "vllm"
+
+
+def test_either_name_of_a_vision_language_models_preprocessor_will_do(others: Path, tmp_path: Path) -> None:
+    shutil.copytree(others / "llava", tmp_path / "own")
+    (tmp_path / "own" / "preprocessor_config.json").rename(tmp_path / "own" / "processor_config.json")
+    resolve("vlm", tmp_path / "own")
+    (tmp_path / "own" / "processor_config.json").unlink()
+    with pytest.raises(ModelError, match=r"no preprocessor_config\.json or processor_config\.json"):
+        resolve("vlm", tmp_path / "own")
+
+
+def test_a_chat_template_is_part_of_what_a_model_is(others: Path, tmp_path: Path) -> None:
+    shutil.copytree(others / "causal_lm", tmp_path / "own")
+    before = resolve("causal_lm", tmp_path / "own").semantic()
+    (tmp_path / "own" / "chat_template.jinja").write_text("{{ messages }}")
+    assert resolve("causal_lm", tmp_path / "own").semantic() != before
+
+
+@pytest.mark.parametrize("kind", ["cross encoder", "sentences"])
+def test_small_models_are_float32_on_a_gpu_too_unless_set(others: Path, kind: str) -> None:
+    family = SAVE[kind][0]
+    assert resolve(family, others / kind, on_gpu=True).dtype == "float32"
+    assert resolve(family, others / kind, on_gpu=True, dtype="bfloat16").dtype == "bfloat16"
+
+
+# Engines
+
+
+def test_the_engine_and_what_changes_results_are_part_of_what_a_model_is(others: Path) -> None:
+    folder = others / "causal_lm"
+    plain = resolve("causal_lm", folder).semantic()
+    served = resolve("causal_lm", folder, engine="vllm").semantic()
+    fast = {"tensor_parallel_size": 2, "gpu_memory_utilization": 0.5, "enforce_eager": True, "max_num_seqs": 9}
+    longer = {"max_model_len": 99, "mm_processor_kwargs": {"max_pixels": 99}}
+    assert served != plain
+    assert resolve("causal_lm", folder, engine="vllm", engine_options=fast).semantic() == served
+    changed = resolve("causal_lm", folder, engine="vllm", engine_options=fast | longer)
+    assert changed.semantic() == served | {"engine_options": longer}
+    assert changed.engine_options == fast | longer
+    assert json.loads(json.dumps(changed.semantic())) == changed.semantic()
+
+
+def test_the_first_families_are_what_they_were(checkpoints: Path) -> None:
+    """Their keys name cells that are already computed."""
+    for model in (resolve_clip(checkpoints), resolve_flant5(checkpoints)):
+        assert set(model.semantic()) == {"family", "dtype", "label", "parts"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "other"}, "engine_options.model: not an option that may be set; set the model's `checkpoint`"),
+        ({"trust_remote_code": True}, "engine_options.trust_remote_code: .* code of a checkpoint is never run"),
+        ({"hf_overrides": {"a": 1}}, "engine_options.hf_overrides: .* edit a copy of the checkpoint's config.json"),
+        ({"seed": 1}, "each request brings its own seed"),
+        ({"worker_cls": "mine.Worker"}, "engine_options.worker_cls: not an option that may be set"),
+        ({"max_model_length": 9}, "did you mean max_model_len"),
+        ({"distributed_executor_backend": "mine.Executor"}, "expected a number, .* got 'mine.Executor'"),
+        ({"quantization": "/tmp/code"}, "expected a number"),
+        ({"mm_processor_kwargs": {"trust_remote_code": True}}, "expected a number"),
+        ({"mm_processor_kwargs": {"max_pixels": "a.b"}}, "expected a number"),
+        ({"max_model_len": [1]}, "expected a number"),
+    ],
+)
+def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig(family="causal_lm", checkpoint="x", engine="vllm", engine_options=options)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"family": "nli", "engine": "vllm"}, "vllm serves causal_lm and vlm; remove it from this nli model"),
+        ({"engine_options": {"max_model_len": 9}}, "only the vllm engine has options"),
+        ({"endpoint": "http://host/v1"}, "only family openai has one; remove it from this causal_lm model"),
+        ({"family": "openai", "endpoint": "host/v1"}, "expected an address such as https://host/v1"),
+        ({"family": "openai", "concurrency": 0}, "model concurrency: expected at least 1, got 0"),
+        ({"family": "openai", "max_retries": -1}, "model max_retries: expected at least 0, got -1"),
+    ],
+)
+def test_a_setting_of_another_family_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig(**{"family": "causal_lm", "checkpoint": "x"} | fields)
+
+
+def test_every_family_serves_some_call() -> None:
+    assert set(SERVES) == set(get_args(Family))
+    assert set().union(*SERVES.values()) == set(get_args(Call))

@@ -1,6 +1,7 @@
 """A checkpoint loads completely or is refused with one readable line; nothing is filled in at random."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from operators.models.calls import Question
 from operators.models.checkpoints import Family, ModelConfig, resolve_model
 from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
-from operators.models.loading import load_likelihood, load_similarity
+from operators.models.loading import load_embedder, load_entailment, load_generate, load_likelihood, load_similarity
 from tests.operators import tiny
 
 QUESTIONS = [Question(0, "a red circle ?", ("Yes", "No")), Question(1, "two blue star left of a square ?", ("Yes",))]
@@ -190,7 +191,16 @@ def test_a_garbled_tokenizer_or_preprocessor_is_a_readable_error(
         load(own)
 
 
-@pytest.mark.parametrize(("family", "load"), [("clip", load_likelihood), ("clip_flant5", load_similarity)])
+@pytest.mark.parametrize(
+    ("family", "load"),
+    [
+        ("clip", load_likelihood),
+        ("clip", load_generate),
+        ("clip", load_entailment),
+        ("clip_flant5", load_similarity),
+        ("clip_flant5", load_embedder),
+    ],
+)
 def test_a_family_is_asked_only_for_the_call_it_serves(
     checkpoints: Path, family: Family, load: Callable[[Any], object]
 ) -> None:
@@ -211,3 +221,26 @@ def test_loading_a_clip_takes_its_own_weights(checkpoints: Path, similarity: Cli
     ours = similarity.model.state_dict()
     for name, tensor in CLIPModel.from_pretrained(checkpoints / "clip").state_dict().items():
         assert torch.equal(ours[name], tensor)
+
+
+@pytest.mark.parametrize(
+    ("family", "save", "load"),
+    [("causal_lm", tiny.save_causal_lm, load_generate), ("vlm", tiny.save_llava, load_likelihood)],
+)
+def test_a_missing_vllm_is_told_with_how_to_install_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: Family,
+    save: Callable[[Path], Path],
+    load: Callable[[Any], object],
+) -> None:
+    config = ModelConfig(family=family, checkpoint=str(save(tmp_path / "own")), engine="vllm")
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ModelError, match=r"vLLM does not import .*install the extra vllm"):
+        load(resolve_model(config, on_gpu=False))
+
+
+def test_a_missing_openai_package_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(ModelError, match=r"pip install 'plumbline\[api\]'"):
+        load_generate(resolve_model(ModelConfig(family="openai", checkpoint="judge"), on_gpu=False))

@@ -1,0 +1,34 @@
+"""Writes a benchmark's questions ahead of any image, and tells how good they are."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import ProgressDisplay, make_console, show_plan, show_questions
+from pipelines.config import SweepConfig
+from pipelines.questions import plan_questions, write_questions
+
+COMMAND = Command(
+    "questions",
+    "Write what the metrics ask about each prompt, without any image, and tell how good the questions are.\n"
+    "A sweep over the same prompts in the same store finds them written.",
+    SweepConfig,
+)
+
+
+def main(config: SweepConfig) -> int:
+    """Shows the plan, writes what is missing, shows the questions' quality; 0 where every prompt has some, else 2."""
+    console = make_console()
+    planned = plan_questions(config)
+    show_plan(console, planned)
+    if config.dry_run:
+        return 0
+    with ProgressDisplay(console, planned.plan) as display:
+        written = write_questions(planned, display.update)
+    show_questions(console, written, planned.store.location.url)
+    if written.failed:
+        return 1
+    return 2 if any(quality.failed for quality in written.quality.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

@@ -1,0 +1,144 @@
+"""Questions as language models are asked to write them: blocks of `About`, `Q:`, `Choices:` and `A:` lines."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from operators.metrics import reading
+from operators.metrics.writing import UnreadableReply
+
+MAX_BLOCKS = 256
+
+_LABEL = re.compile(
+    r"(?:\(?\d{1,3} ?[.)] ?)?(?:correct |gold )?"
+    r"(?P<label>questions?|q|choices?|options?|answers?|a) ?#?\d{0,3} ?[:：] ?(?P<body>.*)",
+    re.IGNORECASE,
+)
+_ABOUT = re.compile(r"(?:(?:\d{1,3} ?[.)] ?)?about\b ?|(?=[{\[] ?\d))(?P<body>.+)", re.IGNORECASE)
+_FOLDED = re.compile(r"(?<!correct)(?<!gold) (?=(?:q|question|choices|options|answer) ?: ?\S)", re.IGNORECASE)
+_FOLDED_ANSWER = re.compile(r" (?=a ?:)", re.IGNORECASE)
+
+
+class Block(NamedTuple):
+    """One readable question."""
+
+    subject: str | None
+    """What stands after `About`, as written."""
+    text: str
+    choices: tuple[str, ...]
+    answer: str
+
+
+class _Draft(NamedTuple):
+    """A question as it stands in the reply: what follows each label."""
+
+    subject: str | None
+    text: list[str]
+    choices: list[str]
+    answer: list[str]
+
+    def part(self, label: str) -> list[str]:
+        return {"q": self.text, "c": self.choices, "a": self.answer}[label]
+
+
+def read_blocks(reply: str) -> list[Block]:
+    """The reply's questions, those that cannot be read and exact repeats left out.
+
+    Raises UnreadableReply, saying what is wrong with the first few, where none can be read.
+    """
+    read = [_block(draft) for draft in _drafts(reply)]
+    blocks = list(dict.fromkeys(one for one in read if isinstance(one, Block)))
+    if not blocks:
+        problems = [one for one in read if isinstance(one, str)][:3]
+        raise UnreadableReply("; ".join(problems) or 'no line that begins with "Q:" was found')
+    if len(blocks) > MAX_BLOCKS:
+        raise UnreadableReply(f"expected at most {MAX_BLOCKS} questions, found {len(blocks)}")
+    return blocks
+
+
+class _Line(NamedTuple):
+    """A line with the first letter of its label: q, c (choices, options), a, s (the subject), or nothing."""
+
+    label: str
+    body: str
+
+
+def _drafts(reply: str) -> list[_Draft]:
+    """The reply's questions. A label with nothing behind it takes the next line, `Choices:` all to the next label."""
+    drafts: list[_Draft] = []
+    subject, waiting = None, ""
+    for line in _labelled(reply):
+        if line.label == "s":
+            subject, waiting = line.body, ""
+            continue
+        if line.label == "q":
+            drafts.append(_Draft(subject, [], [], []))
+        if line.label:
+            waiting = line.label
+        if drafts and waiting and line.body:
+            _fill(drafts[-1], waiting, line)
+            waiting = waiting if waiting == "c" and not line.label else ""
+    return drafts
+
+
+def _fill(draft: _Draft, part: str, line: _Line) -> None:
+    """Adds a line to a part; of a label that comes twice the first counts."""
+    if not draft.part(part) or not line.label:
+        draft.part(part).append(line.body)
+
+
+def _labelled(reply: str) -> Iterator[_Line]:
+    for whole in reading.lines(reply):
+        for line in _unfolded(whole):
+            about, label = _ABOUT.fullmatch(line), _LABEL.fullmatch(line)
+            if label:
+                yield _Line({"o": "c"}.get(first := label["label"][0].lower(), first), label["body"].strip())
+            elif about:
+                yield _Line("s", about["body"].strip())
+            else:
+                yield _Line("", line)
+
+
+def _unfolded(line: str) -> list[str]:
+    """A line on which several labels follow each other, as one line for each."""
+    parts = _FOLDED.split(line) if _ABOUT.match(line) or _LABEL.match(line) else [line]
+    if len(parts) > 1:
+        parts[-1:] = _FOLDED_ANSWER.split(parts[-1])
+    return parts
+
+
+def _block(draft: _Draft) -> Block | str:
+    """The draft as a question, or what is wrong with it."""
+    text = "".join(draft.text)
+    named = f"the question {reading.shown(text)}"
+    if not any(char.isalnum() for char in text) or len(text) > reading.MAX_QUESTION:
+        return f"{named} has {len(text)} characters, expected 1 to {reading.MAX_QUESTION}"
+    if not draft.answer:
+        return f'{named} has no line "A:"'
+    choices = _choices(draft)
+    answer = reading.choice_of(draft.answer[0], choices)
+    problem = _problem(choices, draft.answer[0], answer)
+    if problem or answer is None:
+        return f"{named} {problem}"
+    if reading.is_yes_no(choices):
+        return Block(draft.subject, text, reading.YES_NO, reading.key(answer))
+    unique = {reading.key(choice): choice for choice in reversed(choices)}
+    return Block(draft.subject, text, tuple(reversed(unique.values())), unique[reading.key(answer)])
+
+
+def _choices(draft: _Draft) -> Sequence[str]:
+    """The choices as written; yes and no where there are none and the answer is one of them."""
+    written = draft.choices
+    choices = reading.split_choices(written[0]) if len(written) == 1 else reading.unlabelled(written)
+    alone = len({reading.key(choice) for choice in choices}) < 2
+    return reading.YES_NO if alone and reading.same_choice(draft.answer[0], reading.YES_NO) else choices
+
+
+def _problem(choices: Sequence[str], written: str, answer: str | None) -> str | None:
+    if not 2 <= len({reading.key(choice) for choice in choices}) <= reading.MAX_CHOICES:
+        return f"has {len(choices)} choices, expected 2 to {reading.MAX_CHOICES} different ones"
+    if max(map(len, choices)) > reading.MAX_CHOICE:
+        return f"has a choice of more than {reading.MAX_CHOICE} characters"
+    if answer is None:
+        return f"has the answer {reading.shown(written)}, which is not among its choices {reading.shown(str(choices))}"
+    return None

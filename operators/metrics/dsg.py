@@ -1,0 +1,255 @@
+"""DSG: yes/no questions from the prompt's semantic tuples, counted only where their parents hold (METRICS.md, DSG)."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from operators.metrics import reading
+from operators.metrics.answered import Answered, Scored, element, mean_scored
+from operators.metrics.vqascore import Reduction
+from operators.metrics.writer import STOP, WriterConfig, digest, likeliest
+from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
+
+MAX_TUPLES = 200
+
+TUPLES_INSTRUCTIONS = """\
+Read the description of an image and split it into tuples that say one thing each. Write one tuple per line: its \
+number, a bar, its category and its words in brackets. The categories are entity - whole, entity - part, attribute - \
+color, attribute - type, attribute - material, attribute - count, attribute - texture, attribute - text, attribute - \
+shape, attribute - size, attribute - state, relation - spatial, relation - action, global.
+
+Description:
+A blue motorcycle parked by paint chipped doors.
+Tuples:
+1 | entity - whole (motorcycle)
+2 | attribute - color (motorcycle, blue)
+3 | attribute - state (motorcycle, parked)
+4 | entity - whole (doors)
+5 | attribute - texture (doors, paint chipped)
+6 | relation - spatial (motorcycle, doors, by)
+
+Description:
+watercolor of two cats and a dog chasing them
+Tuples:
+1 | global (watercolor)
+2 | entity - whole (cats)
+3 | attribute - count (cats, two)
+4 | entity - whole (dog)
+5 | relation - action (dog, cats, chasing)
+
+"""
+
+QUESTIONS_INSTRUCTIONS = """\
+Read the description of an image and the tuples that it says. Write for each tuple, under its number, a yes/no \
+question whose answer is yes where an image shows what the tuple says.
+
+Description:
+A blue motorcycle parked by paint chipped doors.
+Tuples:
+1 | entity - whole (motorcycle)
+2 | attribute - color (motorcycle, blue)
+3 | attribute - state (motorcycle, parked)
+4 | entity - whole (doors)
+5 | attribute - texture (doors, paint chipped)
+6 | relation - spatial (motorcycle, doors, by)
+Questions:
+1 | Is there a motorcycle?
+2 | Is the motorcycle blue?
+3 | Is the motorcycle parked?
+4 | Are there doors?
+5 | Are the doors paint chipped?
+6 | Is the motorcycle by the doors?
+
+Description:
+watercolor of two cats and a dog chasing them
+Tuples:
+1 | global (watercolor)
+2 | entity - whole (cats)
+3 | attribute - count (cats, two)
+4 | entity - whole (dog)
+5 | relation - action (dog, cats, chasing)
+Questions:
+1 | Is this a watercolor?
+2 | Are there cats?
+3 | Are there two cats?
+4 | Is there a dog?
+5 | Is the dog chasing the cats?
+
+"""
+
+DEPENDENCIES_INSTRUCTIONS = """\
+Read the description of an image and the tuples that it says. Write for each tuple, under its number, the numbers of \
+the tuples that must hold for it to make sense, or 0 where there is none.
+
+Description:
+A blue motorcycle parked by paint chipped doors.
+Tuples:
+1 | entity - whole (motorcycle)
+2 | attribute - color (motorcycle, blue)
+3 | attribute - state (motorcycle, parked)
+4 | entity - whole (doors)
+5 | attribute - texture (doors, paint chipped)
+6 | relation - spatial (motorcycle, doors, by)
+Dependencies:
+1 | 0
+2 | 1
+3 | 1
+4 | 0
+5 | 4
+6 | 1,4
+
+Description:
+watercolor of two cats and a dog chasing them
+Tuples:
+1 | global (watercolor)
+2 | entity - whole (cats)
+3 | attribute - count (cats, two)
+4 | entity - whole (dog)
+5 | relation - action (dog, cats, chasing)
+Dependencies:
+1 | 0
+2 | 0
+3 | 2
+4 | 0
+5 | 2,4
+
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DsgConfig(WriterConfig):
+    """How DSG's questions are written and how an answer of no bears on the questions that depend on it."""
+
+    kind: Literal["dsg"] = "dsg"
+    reduction: Reduction = "product"
+    """How the likelihoods of a choice's tokens become one (operators/metrics/vqascore.py); decides a close answer."""
+    zeroing: Literal["direct", "recursive"] = "direct"
+    """A yes counts where its parents' answers are yes (`direct`, the released code), or where those of all its
+    ancestors are (`recursive`, T2IScoreScore); METRICS.md."""
+
+    def asking(self) -> dict[str, Any]:
+        """All that decides the questions."""
+        return {"templates": TEMPLATES, "sampling": self.sampling._asdict()}
+
+    def scoring(self) -> dict[str, Any]:
+        """All that decides the score once the answers are there."""
+        return {"reduction": self.reduction, "zeroing": self.zeroing}
+
+    def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
+        """The questions about a prompt: its tuples, then side by side a question and the dependencies of each."""
+        about = f"Description:\n{reading.one_line(prompt)}\nTuples:\n"
+        tuples = yield from ask(self.sampling.request(TUPLES_INSTRUCTIONS + about, stop=STOP), read_tuples)
+        about += "".join(f"{number} | {one.text}\n" for number, one in tuples.items())
+        texts = [QUESTIONS_INSTRUCTIONS + about + "Questions:\n", DEPENDENCIES_INSTRUCTIONS + about + "Dependencies:\n"]
+        readers: list[Callable[[str], dict[int, str]]] = [partial(read_questions, list(tuples)), read_dependencies]
+        questions, parents = yield from read_each([self.sampling.request(text, stop=STOP) for text in texts], readers)
+        if isinstance(questions, UnreadableReply):
+            raise questions
+        return _written(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
+
+    def score(self, answered: Sequence[Answered]) -> Scored:
+        """The share of questions answered yes whose parents hold.
+
+        A parent that is not among the questions counts as holding. In a cycle every question depends on all others.
+        """
+        given = {one.question.question_id: likeliest(one, self.reduction) for one in answered}
+        right = {one.question.question_id: given[one.question.question_id] == one.question.answer for one in answered}
+        parents = {one.question.question_id: one.question.parents for one in answered}
+        holds = {
+            one: right[one] and all(right.get(other, True) for other in _needed(one, parents, self.zeroing))
+            for one in right
+        }
+        ids = [one.question.question_id for one in answered]
+        return mean_scored(
+            [element(one, given=given[name], score=float(holds[name])) for one, name in zip(answered, ids, strict=True)]
+        )
+
+
+TEMPLATES = digest(TUPLES_INSTRUCTIONS, QUESTIONS_INSTRUCTIONS, DEPENDENCIES_INSTRUCTIONS)
+
+
+def _needed(
+    question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Literal["direct", "recursive"]
+) -> set[str]:
+    """The questions whose answer must be right for this one to count."""
+    if zeroing == "direct":
+        return set(parents[question_id])
+    found: set[str] = set()
+    waiting = list(parents[question_id])
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting.extend(parents.get(one, ()))
+    return found
+
+
+class SemanticTuple(NamedTuple):
+    """One thing that a prompt says, such as `attribute - color (motorcycle, blue)`."""
+
+    text: str
+    kind: str | None
+    """Its category."""
+    words: str | None
+    """The last of its words, which its question is about."""
+
+
+def read_tuples(reply: str) -> dict[int, SemanticTuple]:
+    """Lines `1 | entity - whole (motorcycle)` by their number; raises UnreadableReply where there are none."""
+    found = {number: _tuple(text) for number, text in reading.numbered(reply).items() if "(" in text}
+    if not found:
+        raise UnreadableReply('no line such as "1 | entity - whole (motorcycle)" was found')
+    if len(found) > MAX_TUPLES:
+        raise UnreadableReply(f"expected at most {MAX_TUPLES} tuples, found {len(found)}")
+    return found
+
+
+def _tuple(text: str) -> SemanticTuple:
+    text = text[: reading.MAX_QUESTION]
+    kind, _, words = text.partition("(")
+    last = re.sub(r"\)[^)]*$", "", words).rpartition(",")[2].strip()
+    return SemanticTuple(text, kind.strip(" |:-").casefold() or None, last or None)
+
+
+def read_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
+    """Lines `1 | Is there a motorcycle?` by the number of their tuple; raises UnreadableReply where there are none."""
+    texts = {number: text.rpartition("?")[0] + "?" for number, text in reading.numbered(reply).items() if "?" in text}
+    found = {
+        number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, reading.MAX_QUESTION)
+    }
+    if not found:
+        raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
+    return found
+
+
+def read_dependencies(reply: str) -> dict[int, str]:
+    """Lines `6 | 1,4` by their number, as written; raises UnreadableReply where there are none."""
+    form = re.compile(r"(?:[\d,;&. \[\]()-]|and|none)*", re.IGNORECASE)
+    found = {number: text for number, text in reading.numbered(reply).items() if form.fullmatch(text)}
+    if not found:
+        raise UnreadableReply('no line such as "2 | 1" or "1 | 0" was found')
+    return found
+
+
+def _written(
+    prompt: str, tuples: Mapping[int, SemanticTuple], questions: Mapping[int, str], dependencies: Mapping[int, str]
+) -> list[WrittenQuestion]:
+    """The questions in the order of their tuples, each with those of its parents that have a question."""
+    return [
+        _question(prompt, number, text, tuples[number], _parents(number, dependencies.get(number, ""), questions))
+        for number, text in questions.items()
+    ]
+
+
+def _parents(number: int, written: str, questions: Mapping[int, str]) -> tuple[str, ...]:
+    named = dict.fromkeys(int(parent) for parent in re.findall(r"\d{1,4}", written))
+    return tuple(str(parent) for parent in named if parent in questions and parent != number)
+
+
+def _question(prompt: str, number: int, text: str, about: SemanticTuple, parents: tuple[str, ...]) -> WrittenQuestion:
+    place = reading.find(about.words, prompt) if about.words else None
+    span = prompt[place.start : place.end] if place else about.words
+    start, end = place or (None, None)
+    return WrittenQuestion(str(number), text, reading.YES_NO, "yes", about.kind, span, start, end, parents)

@@ -1,0 +1,358 @@
+"""Gecko: questions on every groundable word, checked by entailment, weighed by likelihood (gecko.txt, sec. 5)."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from operators.metrics import reading
+from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from operators.metrics.blocks import Block, read_blocks
+from operators.metrics.reading import Place
+from operators.metrics.tifa import ONE_STEP_TEMPLATES, write_once
+from operators.metrics.vqascore import Reduction
+from operators.metrics.writer import (
+    STOP,
+    WriterConfig,
+    digest,
+    likeliest,
+    log_likelihoods,
+    require_role,
+    require_share,
+)
+from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
+
+MAX_SPANS = 200
+
+SPANS_INSTRUCTIONS = """\
+Read the description of an image and write it again with every word or phrase labelled that can be seen in an image. A \
+label is the word's number in braces, then in brackets the word as it stands in the description, its type and a score \
+from 0.0 to 1.0 of how well it can be seen. The types are entity, activity, attribute, counting, color, material, \
+spatial, location, shape, style, other.
+
+Description:
+A red colored dog.
+The visually groundable words and their scores are labelled below:
+A {1}[red colored, color, 1.0] {2}[dog, entity, 1.0].
+
+Description:
+square blue apples on a tree with circular yellow leaves
+The visually groundable words and their scores are labelled below:
+{1}[square, shape, 1.0] {2}[blue, color, 1.0] {3}[apples, entity, 1.0] {4}[on, spatial, 1.0] {5}[a, counting, 1.0] \
+{6}[tree, entity, 1.0] with {7}[circular, shape, 1.0] {8}[yellow, color, 1.0] {9}[leaves, entity, 1.0]
+
+Description:
+A small dog running on a beach happily, naive watercolor
+The visually groundable words and their scores are labelled below:
+{1}[A, counting, 1.0] {2}[small, attribute, 0.3] {3}[dog, entity, 1.0] {4}[running, activity, 1.0] {5}[on, spatial, \
+1.0] a {6}[beach, location, 1.0] {7}[happily, attribute, 0.4], {8}[naive, attribute, 0.1] {9}[watercolor, style, 1.0]
+
+"""
+
+QUESTIONS_INSTRUCTIONS = """\
+Read the description of an image, then the same description with its visible words labelled with a number and a type. \
+Write for each label, in their order, one or two multiple-choice questions that check whether an image shows what the \
+description says about that word. End each question with its right answer.
+
+Description:
+A man posing for a selfie in a jacket and bow tie.
+The visually groundable words are labelled below:
+A {1}[man, human] {2}[posing, activity] for a {3}[selfie, object] in a {4}[jacket, object] and {5}[bow tie, object].
+Generated questions and answers are below:
+About {1}:
+Q: is there a man in the image?
+Choices: yes, no
+A: yes
+About {2}:
+Q: is the man posing for the selfie?
+Choices: yes, no
+A: yes
+About {3}:
+Q: is the man taking a selfie?
+Choices: yes, no
+A: yes
+About {4}:
+Q: is the man wearing a jacket?
+Choices: yes, no
+A: yes
+About {5}:
+Q: is the man wearing a bow tie?
+Choices: yes, no
+A: yes
+
+Description:
+Two red apples and several cows
+The visually groundable words are labelled below:
+{1}[Two, counting] {2}[red, color] {3}[apples, food] and {4}[several, counting] {5}[cows, animal]
+Generated questions and answers are below:
+About {1}:
+Q: how many apples are there?
+Choices: one, two, three, four
+A: two
+About {2}:
+Q: what color are the apples?
+Choices: green, yellow, red, brown
+A: red
+About {3}:
+Q: are there apples?
+Choices: yes, no
+A: yes
+About {4}:
+Q: are there several cows?
+Choices: yes, no
+A: yes
+About {5}:
+Q: are there cows?
+Choices: yes, no
+A: yes
+
+"""
+
+SPANS_HEADING = "The visually groundable words and their scores are labelled below:\n"
+LABELLED_HEADING = "The visually groundable words are labelled below:\n"
+QUESTIONS_HEADING = "Generated questions and answers are below:\n"
+
+_BODY = r"\[((?:[^\[\]]|\[[^\[\]]{0,100}\]){1,300})\]"
+_LABEL = re.compile(r"(?:[{(\[<] ?(\d{1,3}) ?[})\]>]|\b(\d{1,3}) ?[.):]?) ?" + _BODY)
+_BARE_LABEL = re.compile(r"()()" + _BODY)
+_ABOUT = re.compile(r"\W{0,4}(\d{1,3})\b")
+_THERE = re.compile(
+    r"(?P<verb>is|are) there (?P<what>.+?)(?: in (?:the|this) (?:image|picture|photo))? ?\?*", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GeckoConfig(WriterConfig):
+    """How Gecko's questions are written, filtered and scored; the paper's ablations by switches."""
+
+    kind: Literal["gecko"] = "gecko"
+    nli: str | None = "nli"
+    """The role of the entailment model that finds hallucinated questions (gecko.txt, sec. 5); null does without."""
+    coverage: bool = True
+    """Label the prompt's words, then ask about each (gecko.txt, sec. 5); false writes as TIFA does, in one step."""
+    min_groundable: float = 0.0
+    """Words that the writer scores lower are not asked about; the paper states no threshold, and 0 asks about all."""
+    normalise: bool = True
+    """Score a question by eq. 2, the answer's share among the choices; false: by eq. 1, 1 where it is the likeliest."""
+    likelihood: Literal["probability", "nll"] = "probability"
+    """Eq. 2's s_i: each choice's probability, or, as it is printed, its negative log, where a likelier answer gets a
+    smaller share, so that a lower score is better."""
+    reduction: Reduction = "product"
+    """How a choice's token likelihoods become one (operators/metrics/vqascore.py); the paper does not say."""
+    threshold: float = 0.005
+    """Questions that the prompt entails with a lower probability are left out (gecko.txt, sec. 5's r; METRICS.md)."""
+
+    def __post_init__(self) -> None:
+        WriterConfig.__post_init__(self)
+        if self.nli is not None:
+            require_role("gecko", "nli", self.nli)
+        require_share("gecko", "min_groundable", self.min_groundable)
+        require_share("gecko", "threshold", self.threshold)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The model role of each stage."""
+        roles = {"questions": self.writer, "answers": self.model}
+        return roles if self.nli is None else {**roles, "entailment": self.nli}
+
+    def asking(self) -> dict[str, Any]:
+        """All that decides the questions."""
+        asked = {"coverage": self.coverage, "sampling": self.sampling._asdict()}
+        if not self.coverage:
+            return {**asked, "templates": ONE_STEP_TEMPLATES}
+        return {**asked, "templates": TEMPLATES, "min_groundable": self.min_groundable}
+
+    def scoring(self) -> dict[str, Any]:
+        """All that decides the score once the answers are there."""
+        scored: dict[str, Any] = {"normalise": self.normalise, "reduction": self.reduction}
+        if self.normalise:
+            scored["likelihood"] = self.likelihood
+        return scored if self.nli is None else {**scored, "threshold": self.threshold}
+
+    def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
+        """The questions about a prompt: its words labelled, then all questions in a second reply (appendix C)."""
+        if not self.coverage:
+            return (yield from write_once(prompt, self.sampling))
+        about = f"Description:\n{reading.one_line(prompt)}\n"
+        request = self.sampling.request(SPANS_INSTRUCTIONS + about + SPANS_HEADING, stop=STOP)
+        found = yield from ask(request, partial(read_spans, prompt))
+        spans = [span for span in found if span.groundable >= self.min_groundable]
+        if not spans:
+            return []
+        about += f"{LABELLED_HEADING}{annotated(prompt, spans)}\n{QUESTIONS_HEADING}"
+        request = self.sampling.request(QUESTIONS_INSTRUCTIONS + about, stop=STOP)
+        return (yield from ask(request, partial(read_questions, spans)))
+
+    def score(self, answered: Sequence[Answered]) -> Scored:
+        """The mean of the questions' scores, hallucinated ones left out (eq. 1 or 2)."""
+        return mean_scored([self._element(one) for one in answered])
+
+    def _element(self, answered: Answered) -> Element:
+        given = likeliest(answered, self.reduction)
+        if self.nli is not None and answered.p_entail is not None and answered.p_entail < self.threshold:
+            return element(answered, given=given, score=None)
+        if not self.normalise:
+            return element(answered, given=given, score=float(given == answered.question.answer))
+        shares = _shares(log_likelihoods(answered, self.reduction), self.likelihood)
+        return element(answered, given=given, score=shares[answered.question.choices.index(answered.question.answer)])
+
+
+TEMPLATES = digest(SPANS_INSTRUCTIONS, SPANS_HEADING, QUESTIONS_INSTRUCTIONS, LABELLED_HEADING, QUESTIONS_HEADING)
+
+
+class Span(NamedTuple):
+    """Words of a prompt that an image can show."""
+
+    words: str
+    """As they stand in the prompt; as the writer wrote them where they do not."""
+    kind: str | None
+    groundable: float
+    """How well they can be seen, in [0, 1]."""
+    place: Place | None
+    """Where they stand in the prompt."""
+
+
+class _Label(NamedTuple):
+    """A label of an annotated prompt."""
+
+    before: str
+    """What stands between the label before and this one."""
+    words: str
+    kind: str | None
+    groundable: float
+
+
+def read_spans(prompt: str, reply: str) -> list[Span]:
+    """The labelled words of an annotated prompt, `{1}[red colored, color, 1.0] {2}[dog, entity, 1.0]`, in its order.
+
+    Raises UnreadableReply where there are none. Words without a score count as fully groundable.
+    """
+    text = reading.one_line(reading.plain(reply))
+    labels = list(_labels(text, _LABEL)) or list(_labels(text, _BARE_LABEL))
+    if not labels:
+        raise UnreadableReply("no label such as {1}[dog, entity, 1.0] was found")
+    if len(labels) > MAX_SPANS:
+        raise UnreadableReply(f"expected at most {MAX_SPANS} labels, found {len(labels)}")
+    return list(_placed(labels, prompt))
+
+
+def _labels(text: str, form: re.Pattern[str]) -> Iterator[_Label]:
+    """The labels of a text; those without a number must have a score, or any brackets would count."""
+    end, seen = 0, set()
+    for match in form.finditer(text):
+        label = _label(text[end : match.start()], match[3])
+        number = match[1] or match[2]
+        if label is None or (not number and label.groundable < 0) or (number, label.words) in seen:
+            continue
+        seen.add((number, label.words))
+        end = match.end()
+        yield label._replace(groundable=label.groundable if label.groundable >= 0 else 1.0)
+
+
+def _label(before: str, body: str) -> _Label | None:
+    """The label of `words, type, score`, where score or type and score may be missing; a missing score is -1."""
+    *parts, last = body.split(",")
+    score = _share(last)
+    if score is None:
+        parts, score = [*parts, last], -1.0
+    kind = parts.pop().strip().casefold() if len(parts) > 1 else None
+    words = ",".join(parts).strip().strip('*"`')
+    return _Label(before, words, kind or None, score) if any(map(str.isalnum, words)) else None
+
+
+def _share(text: str) -> float | None:
+    match = re.fullmatch(r"(?:score ?[:=])? ?(-?\d{1,3}(?:\.\d{0,6})?|\.\d{1,6})", text.strip())
+    return min(max(float(match[1]), 0.0), 1.0) if match else None
+
+
+def _placed(labels: Sequence[_Label], prompt: str) -> Iterator[Span]:
+    """The labels as spans, each found behind the one before it and the words between, where these stand there."""
+    cursor = 0
+    taken: list[Place] = []
+    for label in labels:
+        cursor = reading.skip(label.before, prompt, cursor) if cursor else _opening(label.before, prompt)
+        place = reading.find(label.words, prompt, after=cursor, taken=taken)
+        if place:
+            taken.append(place)
+            cursor = max(cursor, place.end)
+        words = prompt[place.start : place.end] if place else label.words
+        yield Span(words, label.kind, label.groundable, place)
+
+
+def _opening(before: str, prompt: str) -> int:
+    """Where the first label may stand: behind the longest end of what is written before it that opens the prompt."""
+    words = before.split()[-40:]
+    ends = (reading.skip(" ".join(words[index:]), prompt, 0) for index in range(len(words)))
+    return next((end for end in ends if end), 0)
+
+
+def annotated(prompt: str, spans: Sequence[Span]) -> str:
+    """The prompt on one line, its spans labelled `{1}[man, human]`; those without a place of their own at the end."""
+    text, end, rest = "", 0, []
+    order = sorted(range(len(spans)), key=lambda index: spans[index].place or (len(prompt), len(prompt)))
+    for index in order:
+        span, label = spans[index], _written(index, spans[index])
+        if span.place is None or span.place.start < end:
+            rest.append(label)
+            continue
+        text += prompt[end : span.place.start] + label
+        end = span.place.end
+    return reading.one_line(" ".join([text + prompt[end:], *rest]))
+
+
+def _written(index: int, span: Span) -> str:
+    return f"{{{index + 1}}}[{span.words}, {span.kind or 'other'}]"
+
+
+def read_questions(spans: Sequence[Span], reply: str) -> list[WrittenQuestion]:
+    """The questions of a reply in the form of QUESTIONS_INSTRUCTIONS; raises UnreadableReply where there are none.
+
+    Those below no known label have no span.
+    """
+    blocks = read_blocks(reply)
+    return [_question(str(index), block, _span(block, spans)) for index, block in enumerate(blocks, start=1)]
+
+
+def _span(block: Block, spans: Sequence[Span]) -> Span | None:
+    """The span that a block is about, by its number or else by its words."""
+    subject = block.subject or ""
+    number = _ABOUT.match(subject)
+    if number:
+        return spans[int(number[1]) - 1] if 1 <= int(number[1]) <= len(spans) else None
+    words = reading.key(subject.partition("(")[0])
+    return next((span for span in spans if reading.key(span.words) == words), None)
+
+
+def _question(question_id: str, block: Block, span: Span | None) -> WrittenQuestion:
+    if span is None:
+        return WrittenQuestion(question_id, block.text, block.choices, block.answer)
+    start, end = span.place or (None, None)
+    return WrittenQuestion(question_id, block.text, block.choices, block.answer, span.kind, span.words, start, end)
+
+
+def hypothesis(question: str, answer: str) -> str:
+    """A question with its answer as one statement.
+
+    "is there a man in the image?" and yes give "There is a man."; no gives "It is not true that there is a man.".
+    Everything else is quoted: 'The answer to the question "what color is the dog?" is red.'. The paper does not say
+    how it puts them.
+    """
+    question, answer = reading.one_line(question), reading.one_line(answer)
+    there = _THERE.fullmatch(question)
+    if there and reading.key(answer) in reading.YES_NO:
+        said = f"here {there['verb'].lower()} {there['what']}."
+        return f"T{said}" if reading.key(answer) == "yes" else f"It is not true that t{said}"
+    return f'The answer to the question "{question}" is {answer}.'
+
+
+def _shares(logs: Sequence[float], likelihood: Literal["probability", "nll"]) -> list[float]:
+    """Eq. 2: s_i / sum_i s_i with s_i the probability of a choice, or its negative log; equal where all s_i are 0."""
+    if likelihood == "probability":
+        top = max(logs)
+        weights = [1.0 if log == top else math.exp(log - top) for log in logs]
+    else:
+        weights = [-log for log in logs]
+    total = math.fsum(weights)
+    return [weight / total if total else 1 / len(weights) for weight in weights]

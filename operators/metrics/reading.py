@@ -1,0 +1,192 @@
+"""Tolerant reading of what language models write: plain lines, labels, choices, and where words stand in a prompt."""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from operators.metrics.writing import UnreadableReply
+
+MAX_REPLY = 60_000
+"""Characters; a longer reply is not read."""
+MAX_QUESTION = 500
+MAX_CHOICE = 120
+MAX_CHOICES = 26
+
+YES_NO = ("yes", "no")
+
+_NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen twenty"""
+_DIGITS = {word: str(number) for number, word in enumerate(_NUMBERS.split())}
+_ARTICLES = {"a", "an", "the"}
+
+_EDGE = " \t.,;:!?\"'`*()[]{}“”‘’"
+_BULLETS = re.compile(r"[ >*#•\-]*")
+_LETTER = re.compile(r"\(?([A-Za-z])(?:[).:] ?(.*))?", re.DOTALL)
+_CHOICE_LABEL = re.compile(r"\(?(?:[A-Za-z]|\d{1,2})[).] ")
+_ANSWER_LABEL = re.compile(r"^(?:a|answer) ?: ?", re.IGNORECASE)
+_NUMBERED = re.compile(r"\(?[qQ]?(\d{1,4})\)? ?[|:.)] ?(.*)")
+_VARIANTS = {**dict.fromkeys("'’‘`", "['’‘`]"), **dict.fromkeys('"“”', '["“”]'), **dict.fromkeys("-–—", "[-–—]")}
+
+
+class Place(NamedTuple):
+    """Where words stand in a prompt: its characters `start` to `end`."""
+
+    start: int
+    end: int
+
+    def overlaps(self, other: "Place") -> bool:
+        return self.start < other.end and other.start < self.end
+
+
+def plain(reply: str) -> str:
+    """The reply without its thinking, code fences and bold marks; raises UnreadableReply where it is too long."""
+    said = reply.rpartition("</think>")[2]
+    if len(said) > MAX_REPLY:
+        raise UnreadableReply(f"expected at most {MAX_REPLY} characters, found {len(said)}")
+    return "\n".join(line for line in said.splitlines() if not line.lstrip().startswith("```")).replace("**", "")
+
+
+def lines(reply: str) -> list[str]:
+    """The reply's lines that say something, without bullets, runs of spaces made one."""
+    flat = (one_line(line) for line in plain(reply).splitlines())
+    return [rest for line in flat if (rest := line[_end(_BULLETS.match(line)) :])]
+
+
+def _end(match: re.Match[str] | None) -> int:
+    return match.end() if match else 0
+
+
+def one_line(text: str) -> str:
+    """The text with every run of whitespace as one space."""
+    return " ".join(text.split())
+
+
+def shown(text: str) -> str:
+    """The text as an error quotes it."""
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+def numbered(reply: str) -> dict[int, str]:
+    """Lines `id | text` by their id, the first of each; also `id. text`, `id) text`, `id: text` and table rows."""
+    found: dict[int, str] = {}
+    for line in lines(reply):
+        match = _NUMBERED.fullmatch(line.strip("| "))
+        if match and match[2].strip():
+            found.setdefault(int(match[1]), match[2].strip())
+    return found
+
+
+def key(text: str) -> str:
+    """What two writings of one answer share: no case, no punctuation around it."""
+    folded = one_line(text).casefold()
+    return folded.strip(_EDGE) or folded
+
+
+def is_yes_no(choices: Iterable[str]) -> bool:
+    return {key(choice) for choice in choices} == set(YES_NO)
+
+
+def same_choice(answer: str, choices: Sequence[str]) -> str | None:
+    """The choice that the answer is, but for case and punctuation; a leading yes or no, followed by a stop, counts."""
+    by_key = {key(choice): choice for choice in reversed(choices)}
+    found = by_key.get(key(answer))
+    if found is None and is_yes_no(choices):
+        return by_key.get(key(re.split("[,.;:!(]", answer, maxsplit=1)[0]))
+    return found
+
+
+def choice_of(answer: str, choices: Sequence[str]) -> str | None:
+    """The choice that a language model's answer names, by its words or by its letter (`B`, `(b)`, `B) blue`).
+
+    What follows in brackets does not count.
+    """
+    found = same_choice(answer, choices) or same_choice(answer.partition(" (")[0], choices)
+    letter = _LETTER.fullmatch(one_line(answer))
+    if found is not None or letter is None:
+        return found
+    if key(letter[2] or ""):
+        return same_choice(letter[2], choices)
+    index = ord(letter[1].upper()) - ord("A")
+    return choices[index] if index < len(choices) else None
+
+
+def split_choices(text: str) -> list[str]:
+    """Choices written on one line, separated by commas; by `|` or `;` where there are any; quotes protect commas."""
+    text = text.strip().removesuffix(".")
+    if text[:1] + text[-1:] == "[]":
+        text = text[1:-1]
+    separator = next((mark for mark in "|;" if mark in text), ",")
+    quoted = next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])
+    parts = quoted if len(quoted) > 1 else text.split(separator)
+    return unlabelled([part for part in map(_unquoted, parts) if part])
+
+
+def unlabelled(choices: Sequence[str]) -> list[str]:
+    """The choices without labels such as `A) `, where every one has one."""
+    choices = [one_line(choice) for choice in choices]
+    if len(choices) > 1 and all(_CHOICE_LABEL.match(choice) for choice in choices):
+        return [choice[_end(_CHOICE_LABEL.match(choice)) :] for choice in choices]
+    return choices
+
+
+def _unquoted(text: str) -> str:
+    text = one_line(text)
+    return text[1:-1].strip() if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def first_answer(reply: str) -> str:
+    """A short answer: the reply's first line that says more than its label; empty where there is none."""
+    said = (_ANSWER_LABEL.sub("", line, count=1) for line in lines(reply))
+    return next(filter(None, said), "")[:MAX_QUESTION]
+
+
+def token_f1(answer: str, gold: str) -> float:
+    """The F1 of two answers as bags of words, without articles and punctuation; number words count as numbers."""
+    mine, its = Counter(_tokens(answer)), Counter(_tokens(gold))
+    if not mine or not its:
+        return float(key(answer) == key(gold))
+    shared = (mine & its).total()
+    return 2 * shared / (mine.total() + its.total())
+
+
+def _tokens(text: str) -> list[str]:
+    words = [_DIGITS.get(word, word) for word in re.findall(r"\w+", text.casefold())]
+    return [word for word in words if word not in _ARTICLES]
+
+
+def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[Place] = ()) -> Place | None:
+    """Where the words stand in the prompt, whatever their case, spacing and quotes.
+
+    Of several places the first that starts at `after` or later and is not taken, else the first not taken, else the
+    first. Words of ASCII letters are found as whole words only.
+    """
+    if len(one_line(words)) > 2 * len(prompt):
+        return None
+    found = list(islice(_places(words, prompt), 64))
+    free = [place for place in found if not any(place.overlaps(other) for other in taken)]
+    return next((place for place in free if place.start >= after), next(iter([*free, *found]), None))
+
+
+def _places(words: str, prompt: str) -> Iterator[Place]:
+    words = one_line(words)
+    for form in dict.fromkeys((words, words.strip(_EDGE))):
+        if not form:
+            continue
+        pattern = _pattern(form)
+        if form.isascii():
+            pattern = (r"(?<!\w)" if form[0].isalnum() else "") + pattern + (r"(?!\w)" if form[-1].isalnum() else "")
+        yield from (Place(*match.span()) for match in re.finditer(pattern, prompt, re.IGNORECASE))
+
+
+def skip(text: str, prompt: str, start: int) -> int:
+    """Where the prompt goes on after `text`, or `start` where it does not have this text there."""
+    match = re.compile(rf"\s*{_pattern(text)}\s*", re.IGNORECASE).match(prompt, start)
+    return match.end() if match else start
+
+
+def _pattern(words: str) -> str:
+    """A regular expression for the words with any spacing and any kind of quotes and dashes."""
+    return r"\s+".join("".join(_VARIANTS.get(char, re.escape(char)) for char in word) for word in words.split())

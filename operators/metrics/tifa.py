@@ -1,0 +1,259 @@
+"""TIFA: multiple-choice questions, each answered in the VQA model's own words (METRICS.md, TIFA; Hu et al. 2023)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from operators.metrics import reading
+from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from operators.metrics.blocks import Block, read_blocks
+from operators.metrics.reading import Place
+from operators.metrics.writer import STOP, WriterConfig, digest, require_role, require_share
+from operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, read_each
+from operators.models.calls import Request
+
+QUESTIONS_INSTRUCTIONS = """\
+Read the description of an image and write questions that check whether an image shows what it says. Go through the \
+words of the description that can be seen in an image. For each, write "About", the word and its type in brackets \
+(object, human, animal, food, activity, attribute, counting, color, material, spatial, location, shape, other). Below \
+it write one or two questions about that word. A question is a yes/no question with the choices yes and no, or has \
+four choices of which exactly one is right by the description. End each question with its right answer.
+
+Description:
+A man posing for a selfie in a jacket and bow tie.
+Questions and answers are below:
+About man (human):
+Q: is there a man?
+Choices: yes, no
+A: yes
+Q: who is posing for a selfie?
+Choices: man, woman, boy, girl
+A: man
+About selfie (activity):
+Q: is the man taking a selfie?
+Choices: yes, no
+A: yes
+About jacket (object):
+Q: is the man wearing a jacket?
+Choices: yes, no
+A: yes
+About bow tie (object):
+Q: what is the man wearing around his neck?
+Choices: scarf, necklace, bow tie, towel
+A: bow tie
+
+Description:
+Two red apples on a round wooden table
+Questions and answers are below:
+About two (counting):
+Q: how many apples are there?
+Choices: one, two, three, four
+A: two
+About red (color):
+Q: what color are the apples?
+Choices: green, yellow, red, brown
+A: red
+About apples (food):
+Q: are there apples?
+Choices: yes, no
+A: yes
+About on (spatial):
+Q: are the apples on the table?
+Choices: yes, no
+A: yes
+About round (shape):
+Q: what shape is the table?
+Choices: round, square, oval, triangular
+A: round
+About wooden (material):
+Q: what is the table made of?
+Choices: glass, metal, plastic, wood
+A: wood
+About table (object):
+Q: is there a table?
+Choices: yes, no
+A: yes
+
+"""
+
+CHOOSE_INSTRUCTIONS = """\
+Answer the question by the description alone. Write one of the choices and nothing else.
+
+Description:
+Two red apples on a round wooden table
+Question:
+what color are the apples?
+Choices:
+green, yellow, red, brown
+Answer:
+red
+
+Description:
+A man posing for a selfie in a jacket and bow tie.
+Question:
+is the man sitting?
+Choices:
+yes, no
+Answer:
+no
+
+"""
+
+ANSWER_INSTRUCTIONS = """\
+Answer the question by the description alone, in as few of its words as will do. Write "unknown" where it does not say.
+
+Description:
+Two red apples on a round wooden table
+Question:
+how many apples are there?
+Answer:
+two
+
+Description:
+A man posing for a selfie in a jacket and bow tie.
+Question:
+what is the weather like?
+Answer:
+unknown
+
+"""
+
+QUESTIONS_HEADING = "Questions and answers are below:\n"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TifaConfig(WriterConfig):
+    """How TIFA's questions are written and filtered; its score has no options."""
+
+    kind: Literal["tifa"] = "tifa"
+    matcher: str = "matcher"
+    """The role of the text embedder that finds the choice nearest to an answer that is none of them (METRICS.md)."""
+    filter: bool = True
+    """Drop repeated questions and those that the writer does not answer right from the prompt alone (METRICS.md)."""
+    min_f1: float = 0.6
+    """The filter keeps a multiple-choice question only where its free answer has a token F1 above this (METRICS.md)."""
+
+    def __post_init__(self) -> None:
+        WriterConfig.__post_init__(self)
+        require_role("tifa", "matcher", self.matcher)
+        require_share("tifa", "min_f1", self.min_f1)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The model role of each stage."""
+        return {"questions": self.writer, "answers": self.model, "matcher": self.matcher}
+
+    @property
+    def form(self) -> Literal["likelihood", "reply"]:
+        """The VQA model answers in its own words."""
+        return "reply"
+
+    def asking(self) -> dict[str, Any]:
+        """All that decides the questions."""
+        asked = {"templates": ONE_STEP_TEMPLATES, "sampling": self.sampling._asdict(), "filter": self.filter}
+        return {**asked, "filter_templates": FILTER_TEMPLATES, "min_f1": self.min_f1} if self.filter else asked
+
+    def scoring(self) -> dict[str, Any]:
+        """Nothing: the score is the share of right answers."""
+        return {}
+
+    def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
+        """The questions about a prompt; those that the filter drops stay, with `keep` false."""
+        questions = yield from write_once(prompt, self.sampling)
+        if not self.filter:
+            return questions
+        return (yield from _filtered(prompt, questions, self))
+
+    def score(self, answered: Sequence[Answered]) -> Scored:
+        """The share of kept questions whose chosen answer is the right one."""
+        return mean_scored([_element(one) for one in answered])
+
+
+ONE_STEP_TEMPLATES = digest(QUESTIONS_INSTRUCTIONS, QUESTIONS_HEADING)
+FILTER_TEMPLATES = digest(CHOOSE_INSTRUCTIONS, ANSWER_INSTRUCTIONS)
+
+
+def _element(answered: Answered) -> Element:
+    right = float(answered.chosen == answered.question.answer)
+    return element(answered, given=answered.chosen, score=None if answered.question.keep is False else right)
+
+
+def match_choice(reply: str, choices: Sequence[str]) -> str | None:
+    """The choice that the VQA model's reply is, or None.
+
+    Case, spacing and punctuation around it do not count. Where the choices are yes and no, a leading yes or no
+    followed by a stop counts too ("Yes, there is a dog."); this goes beyond METRICS.md's exact match, for models that
+    answer in sentences.
+    """
+    return reading.same_choice(reply, choices)
+
+
+def write_once(prompt: str, sampling: Sampling) -> Writing[list[WrittenQuestion]]:
+    """All questions in one reply, unfiltered."""
+    tail = f"Description:\n{reading.one_line(prompt)}\n{QUESTIONS_HEADING}"
+    request = sampling.request(QUESTIONS_INSTRUCTIONS + tail, stop=STOP)
+    return (yield from ask(request, partial(read_questions, prompt)))
+
+
+def read_questions(prompt: str, reply: str) -> list[WrittenQuestion]:
+    """The questions of a reply in the form of QUESTIONS_INSTRUCTIONS; raises UnreadableReply where there are none."""
+    taken: dict[str | None, Place | None] = {None: None}
+    questions = []
+    for index, block in enumerate(read_blocks(reply), start=1):
+        words, kind = _subject(block.subject or "")
+        if words not in taken and words is not None:
+            taken[words] = reading.find(words, prompt, taken=[place for place in taken.values() if place])
+        questions.append(_question(str(index), prompt, block, kind, words, taken[words]))
+    return questions
+
+
+def _subject(written: str) -> tuple[str | None, str | None]:
+    """The words and the type of `bow tie (object):`."""
+    words, bracket, kind = written.strip(" :").rpartition("(")
+    if not bracket:
+        words, kind = kind, ""
+    return reading.one_line(words)[: reading.MAX_CHOICE] or None, kind.strip(" ):").casefold() or None
+
+
+def _question(
+    question_id: str, prompt: str, block: Block, kind: str | None, words: str | None, place: Place | None
+) -> WrittenQuestion:
+    span = prompt[place.start : place.end] if place else words
+    start, end = place or (None, None)
+    return WrittenQuestion(question_id, block.text, block.choices, block.answer, kind, span, start, end)
+
+
+def _filtered(prompt: str, questions: Sequence[WrittenQuestion], metric: TifaConfig) -> Writing[list[WrittenQuestion]]:
+    """The questions with `keep`: true for the first of its text that the prompt alone answers right in every form."""
+    firsts = {reading.key(question.text): question for question in reversed(questions)}
+    asked = [question for question in questions if firsts[reading.key(question.text)] is question]
+    checks = [(question.question_id, request) for question in asked for request in _checks(prompt, question, metric)]
+    right = yield from read_each([check[1] for check in checks], [reading.first_answer] * len(checks))
+    return _with_keep(questions, asked, [reply if isinstance(reply, str) else "" for reply in right], metric)
+
+
+def _checks(prompt: str, question: WrittenQuestion, metric: TifaConfig) -> Iterator[Request]:
+    """The question with its choices and, unless these are yes and no, without."""
+    about = f"Description:\n{reading.one_line(prompt)}\nQuestion:\n{question.text}\n"
+    chosen = f"{CHOOSE_INSTRUCTIONS}{about}Choices:\n{', '.join(question.choices)}\nAnswer:\n"
+    yield metric.sampling.request(chosen, stop=STOP)
+    if not reading.is_yes_no(question.choices):
+        yield metric.sampling.request(f"{ANSWER_INSTRUCTIONS}{about}Answer:\n", stop=STOP)
+
+
+def _with_keep(
+    questions: Sequence[WrittenQuestion], asked: Sequence[WrittenQuestion], replies: Sequence[str], metric: TifaConfig
+) -> list[WrittenQuestion]:
+    rest = iter(replies)
+    kept = {question.question_id for question in asked if _passes(question, rest, metric.min_f1)}
+    return [question._replace(keep=question.question_id in kept) for question in questions]
+
+
+def _passes(question: WrittenQuestion, replies: Iterator[str], min_f1: float) -> bool:
+    """Takes the replies to the question's checks; whether all were right."""
+    answer = question.answer or ""
+    passed = reading.choice_of(next(replies), question.choices) == answer
+    if not reading.is_yes_no(question.choices):
+        passed &= reading.token_f1(next(replies), answer) > min_f1
+    return passed

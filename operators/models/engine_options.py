@@ -1,0 +1,96 @@
+"""Which arguments of the vLLM engine a sweep may set, and which of them can change a result."""
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from operators.errors import ConfigError
+
+THROUGHPUT_OPTIONS = frozenset(
+    {
+        "async_scheduling",
+        "block_size",
+        "cpu_offload_gb",
+        "data_parallel_size",
+        "disable_custom_all_reduce",
+        "disable_log_stats",
+        "distributed_executor_backend",
+        "enable_chunked_prefill",
+        "enable_expert_parallel",
+        "enable_prefix_caching",
+        "enforce_eager",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "max_num_batched_tokens",
+        "max_num_partial_prefills",
+        "max_num_seqs",
+        "max_parallel_loading_workers",
+        "mm_encoder_tp_mode",
+        "mm_processor_cache_gb",
+        "num_gpu_blocks_override",
+        "pipeline_parallel_size",
+        "scheduling_policy",
+        "swap_space",
+        "tensor_parallel_size",
+    }
+)
+"""How fast and in how much memory: two values of one of these are the same model."""
+RESULT_OPTIONS = frozenset(
+    {
+        "attention_backend",
+        "calculate_kv_scales",
+        "kv_cache_dtype",
+        "limit_mm_per_prompt",
+        "max_model_len",
+        "mm_processor_kwargs",
+        "quantization",
+    }
+)
+"""What the model sees or how it computes: these enter the cells' keys."""
+REMEDIES: Mapping[str, str] = {
+    "model": "set the model's `checkpoint`",
+    "tokenizer": "set the model's `tokenizer`",
+    "revision": "set the model's `revision`",
+    "dtype": "set the model's `dtype`",
+    "seed": "each request brings its own seed",
+    "trust_remote_code": "code of a checkpoint is never run; use one that transformers and vLLM know",
+    "hf_overrides": "edit a copy of the checkpoint's config.json, so that it has its own identity",
+}
+NAME = re.compile(r"[A-Za-z0-9_-]*")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an option that is not known to be harmless, or whose value could name code or a file."""
+    for name, value in options.items():
+        if name not in THROUGHPUT_OPTIONS | RESULT_OPTIONS:
+            raise ConfigError(f"model engine_options.{name}: not an option that may be set; {_remedy(name)}")
+        if not _is_plain(value):
+            raise ConfigError(
+                f"model engine_options.{name}: expected a number, true, false, a plain name, or names with numbers, "
+                f"got {value!r}"
+            )
+
+
+def _remedy(name: str) -> str:
+    if name in REMEDIES:
+        return REMEDIES[name]
+    near = get_close_matches(name, THROUGHPUT_OPTIONS | RESULT_OPTIONS, n=2, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else "remove it"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(number, int | float) and not isinstance(number, bool) for number in value.values())
+    if isinstance(value, str):
+        return NAME.fullmatch(value) is not None
+    return value is None or isinstance(value, bool | int | float)
+
+
+def semantic_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that can change a result, as JSON values in the order of their names."""
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value
+        for name, value in sorted(options.items())
+        if name not in THROUGHPUT_OPTIONS
+    }

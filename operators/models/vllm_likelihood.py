@@ -1,0 +1,174 @@
+"""The `likelihood` call served by vLLM for decoder-only vision-language models, reading each image once.
+
+An image stands first in its prompts, so all questions about it share a prefix, which one of them computes and the
+others read from vLLM's prefix cache: also where they are scheduled into one step, since a layer's keys and values are
+written before it attends. So everything is submitted at once, and the engine never waits for a caller.
+
+Every token of an answer is scored by a request of its own that generates one token and returns `logprob_token_ids`: the
+log-probabilities, over the full vocabulary, that each possible next token of the choices has there. A request with
+`prompt_logprobs` scores a whole answer but never reads the prefix cache; it is kept as the reference.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from operators.errors import ModelError
+from operators.models.calls import Question, Usage
+from operators.models.conversation import choice_ids, image_question_ids, image_question_text, with_template
+from operators.models.processing import load_tokenizer
+from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine, start_engine
+from operators.models.vllm_generate import usage_of
+
+LONGEST_REPLY = 32
+"""Tokens of an answer in the model's own words."""
+MOST_TOKENS_SCORED = 128
+"""Of one request; vLLM's own bound on `logprob_token_ids`."""
+DEFAULTS: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+
+Tokens = tuple[int, ...]
+
+
+class Asked(NamedTuple):
+    """A question as tokens."""
+
+    image: Image.Image
+    ids: Tokens
+    """The prompt, in which the image is one placeholder."""
+    choices: list[Tokens]
+    """The tokens of each choice, the end of the turn included."""
+
+
+class Step(NamedTuple):
+    """One request: what may come next after `begun`, the first tokens of some choices."""
+
+    asked: int
+    """Index of the question."""
+    begun: Tokens
+    wanted: Tokens
+    """The tokens that some choice has there, at most MOST_TOKENS_SCORED."""
+
+
+class VllmLikelihood:
+    """A vision-language model behind an engine; usable from several threads at once."""
+
+    def __init__(self, engine: VllmEngine, tokenizer: Any, *, model_type: str) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.model_type = model_type
+        self.usage = Usage()
+        self._counting = threading.Lock()
+
+    def preprocess(self, image: Image.Image) -> Image.Image:
+        """The image itself: the engine has its own preprocessing, which it does once for each image."""
+        return image
+
+    def encode(self, pixels: Sequence[Image.Image]) -> Sequence[Image.Image]:
+        """The images themselves: the engine encodes each once, when its first question comes."""
+        return pixels
+
+    def likelihood(self, features: Sequence[Image.Image], questions: Sequence[Question]) -> list[list[list[float]]]:
+        """Full-vocabulary log-probabilities of every choice's tokens, in the order of `questions`.
+
+        Raises ModelError where a question does not fit the engine's max_model_len, or the engine has failed.
+        """
+        asked = [self._ask(features, question) for question in questions]
+        scored = self._score(asked, [step for index, one in enumerate(asked) for step in _steps(index, one.choices)])
+        return [[_read(scored, index, choice) for choice in one.choices] for index, one in enumerate(asked)]
+
+    def reply(self, features: Sequence[Image.Image], questions: Sequence[Question]) -> list[str]:
+        """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
+        from vllm import SamplingParams
+
+        prompts = [Prompt(self._prompt_ids(question.text), [features[question.image]]) for question in questions]
+        params = SamplingParams(temperature=0.0, max_tokens=LONGEST_REPLY)
+        return [output.outputs[0].text.strip() for output in self._run(prompts, [params] * len(prompts))]
+
+    def reference_likelihood(
+        self, features: Sequence[Image.Image], questions: Sequence[Question]
+    ) -> list[list[list[float]]]:
+        """What `likelihood` returns, from vLLM's own scoring of whole prompts: slower, nothing is read from a cache."""
+        from vllm import SamplingParams
+
+        asked = [self._ask(features, question) for question in questions]
+        whole = [(one, choice) for one in asked for choice in one.choices]
+        prompts = [Prompt(one.ids + choice, [one.image]) for one, choice in whole]
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+        outputs = self._run(prompts, [params] * len(prompts))
+        answers = iter([_ending(output, choice) for output, (_, choice) in zip(outputs, whole, strict=True)])
+        return [[next(answers) for _ in one.choices] for one in asked]
+
+    def _ask(self, features: Sequence[Image.Image], question: Question) -> Asked:
+        text = image_question_text(self.tokenizer, question.text, model_type=self.model_type)
+        choices = [tuple(choice_ids(self.tokenizer, text, choice)) for choice in question.choices]
+        return Asked(features[question.image], self._prompt_ids(question.text), choices)
+
+    def _prompt_ids(self, question: str) -> Tokens:
+        return tuple(image_question_ids(self.tokenizer, question, model_type=self.model_type))
+
+    def _score(self, asked: Sequence[Asked], steps: Sequence[Step]) -> dict[tuple[int, Tokens], float]:
+        """The log-probability of each token that the steps want, by question and the choice's tokens up to it."""
+        from vllm import SamplingParams
+
+        prompts = [Prompt(asked[step.asked].ids + step.begun, [asked[step.asked].image]) for step in steps]
+        params = [
+            SamplingParams(temperature=0.0, max_tokens=1, logprob_token_ids=list(step.wanted), detokenize=False)
+            for step in steps
+        ]
+        return {
+            (step.asked, (*step.begun, token)): output.outputs[0].logprobs[0][token].logprob
+            for step, output in zip(steps, self._run(prompts, params), strict=True)
+            for token in step.wanted
+        }
+
+    def _run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[Served]:
+        outputs = self.engine.run(prompts, params)
+        for output in outputs:
+            if isinstance(output, Refusal):
+                raise ModelError(f"vLLM refused a question about an image: {output.message}")
+        with self._counting:
+            for output in outputs:
+                self.usage = self.usage.plus(usage_of(output))
+        return outputs
+
+
+def _steps(index: int, choices: Sequence[Tokens]) -> Iterator[Step]:
+    """The requests that score a question's choices, the shortest first; choices that begin alike share them."""
+    following: dict[Tokens, dict[int, None]] = {}
+    for choice in choices:
+        for length, token in enumerate(choice):
+            following.setdefault(choice[:length], {})[token] = None
+    for begun in sorted(following, key=len):
+        wanted = tuple(following[begun])
+        for first in range(0, len(wanted), MOST_TOKENS_SCORED):
+            yield Step(index, begun, wanted[first : first + MOST_TOKENS_SCORED])
+
+
+def _read(scored: Mapping[tuple[int, Tokens], float], index: int, choice: Tokens) -> list[float]:
+    return [scored[index, choice[:length]] for length in range(1, len(choice) + 1)]
+
+
+def _ending(output: Served, choice: Tokens) -> list[float]:
+    """The log-probabilities of the prompt's last tokens, which are the choice's."""
+    last = output.prompt_logprobs[-len(choice) :]
+    return [row[token].logprob for row, token in zip(last, choice, strict=True)]
+
+
+def load_vllm_likelihood(
+    checkpoint: Path, *, tokenizer: Path, dtype: str, on_gpu: bool, options: Mapping[str, Any]
+) -> VllmLikelihood:
+    """The vision-language model of a checkpoint folder; `options` are vLLM's engine arguments.
+
+    Raises ModelError where it does not load.
+    """
+    model_type = str(json.loads((checkpoint / "config.json").read_text())["model_type"])
+    engine = start_engine(
+        checkpoint, tokenizer=tokenizer, dtype=dtype, on_gpu=on_gpu, options=options, defaults=DEFAULTS
+    )
+    return VllmLikelihood(
+        engine, with_template(load_tokenizer(tokenizer), tokenizer, checkpoint), model_type=model_type
+    )

@@ -1,0 +1,370 @@
+"""Decoder-only vision-language chat models through transformers: the `likelihood` call.
+
+VQAScore paper, appendix C, for the family of LLaVA-1.5 and Qwen-VL. An image's tokens, and what stands before them, are
+run once; every question on the image continues from their keys and values.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch.nn.functional import pad
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, DynamicCache
+
+from operators.errors import ModelError
+from operators.models.calls import Question, Usage
+from operators.models.conversation import choice_ids, image_question_ids, image_question_text, with_template
+from operators.models.processing import load_tokenizer, readable_load
+
+LONGEST_REPLY = 32
+"""Tokens of an answer in the model's own words."""
+CACHED_CHOICES = 4096
+HEAD_ROWS = 256
+"""Positions whose probabilities over the vocabulary are computed together."""
+
+
+class Pixels(NamedTuple):
+    """One image as its processor leaves it, on the CPU."""
+
+    inputs: Mapping[str, torch.Tensor]
+    """What the model's vision half takes, such as pixel_values and image_grid_thw."""
+    tokens: int
+    """How many tokens of the prompt the image takes."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Prefix:
+    """What every question on an image shares: all up to the last image token, run through the model."""
+
+    keys: list[torch.Tensor]
+    """By layer, (heads, tokens, head width), on the device."""
+    values: list[torch.Tensor]
+    next_position: int
+    """Of the first token after the prefix; with two-dimensional image positions less than the number of tokens."""
+    read: bool = False
+    """Whether a question has continued from it yet."""
+
+    @property
+    def tokens(self) -> int:
+        return int(self.keys[0].shape[1])
+
+
+class Tail(NamedTuple):
+    """One question's tokens after the prefix: the rest of the prompt, then every choice, each continuing the prompt."""
+
+    prompt: list[int]
+    choices: list[list[int]]
+    """End of turn included; the last token of each is predicted but not read."""
+
+    @property
+    def ids(self) -> list[int]:
+        return [*self.prompt, *(token for choice in self.choices for token in choice[:-1])]
+
+
+class VlmLikelihood:
+    """The `likelihood` call served by a LLaVA-1.5- or Qwen-VL-shaped checkpoint.
+
+    Takes memory for the keys and values of `image_batch` prefixes and of `pair_batch` prefixes with their questions:
+    70 MB each for a Qwen2.5-VL-7B at 1,200 tokens an image, 320 MB each for a LLaVA-1.5-7B, both in bfloat16.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, pair_batch: int) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.processor = processor
+        self.pair_batch = pair_batch
+        self.usage = Usage()
+        self.device = model.device
+        self.image_id = int(model.config.image_token_id)
+        self.model_type = str(model.config.model_type)
+        self.context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self._choice = lru_cache(maxsize=CACHED_CHOICES)(self._choice_ids)
+
+    def preprocess(self, image: Image.Image) -> Pixels:
+        """The image as the checkpoint's own processor resizes and normalises it."""
+        inputs = dict(self.processor(images=image, return_tensors="pt"))
+        return Pixels(inputs, self._image_tokens(inputs))
+
+    def _image_tokens(self, inputs: Mapping[str, torch.Tensor]) -> int:
+        if "image_grid_thw" in inputs:
+            return int(inputs["image_grid_thw"][0].prod()) // int(self.processor.merge_size) ** 2
+        height, width = inputs["pixel_values"].shape[-2:]
+        patch = int(self.model.config.vision_config.patch_size)
+        whole = self.model.config.vision_feature_select_strategy == "full"
+        return (height // patch) * (width // patch) + int(whole)
+
+    @torch.inference_mode()
+    def encode(self, pixels: Sequence[Pixels]) -> Sequence[Prefix]:
+        """Each image's prefix run through the model; images that take equally many tokens run together."""
+        order = sorted(range(len(pixels)), key=lambda index: _shape(pixels[index]))
+        found: dict[int, Prefix] = {}
+        for _, group in groupby(order, key=lambda index: _shape(pixels[index])):
+            batch = list(group)
+            found.update(zip(batch, self._encode_batch([pixels[index] for index in batch]), strict=True))
+        return [found[index] for index in range(len(pixels))]
+
+    def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
+        """Prefixes of images of one shape."""
+        before = self._before()
+        row = torch.tensor([*before, *[self.image_id] * pixels[0].tokens], device=self.device)
+        ids = row.expand(len(pixels), -1)
+        inputs = {
+            name: torch.cat([image.inputs[name] for image in pixels]).to(self.device) for name in pixels[0].inputs
+        }
+        inputs["pixel_values"] = inputs["pixel_values"].to(self.model.dtype)
+        positions = self._prefix_positions(ids, inputs.get("image_grid_thw"))
+        cache = DynamicCache()
+        self.model.model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            **inputs,
+        )
+        following = int(positions.max()) + 1
+        return [
+            Prefix(
+                keys=[layer.keys[index] for layer in cache.layers],
+                values=[layer.values[index] for layer in cache.layers],
+                next_position=following,
+            )
+            for index in range(len(pixels))
+        ]
+
+    def _prefix_positions(self, ids: torch.Tensor, grid: torch.Tensor | None) -> torch.Tensor:
+        """Positions of the prefix, (n, tokens), or (3, n, tokens) where an image's are time, row and column."""
+        if grid is None:
+            return torch.arange(ids.shape[1], device=self.device).expand_as(ids)
+        kinds = (ids == self.image_id).int()
+        positions: torch.Tensor = self.model.model.get_rope_index(ids, mm_token_type_ids=kinds, image_grid_thw=grid)[0]
+        return positions
+
+    @torch.inference_mode()
+    def likelihood(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[list[list[float]]]:
+        """Full-vocabulary log-probabilities of every choice's tokens and of the end of the turn, by question."""
+        tails = [self._tail(question) for question in questions]
+        results: list[list[list[float]]] = [[] for _ in questions]
+        for batch in self._batches(features, questions, tails):
+            prefixes = [features[questions[index].image] for index in batch]
+            answers = self._answer(prefixes, [tails[index] for index in batch])
+            for index, prefix, answer in zip(batch, prefixes, answers, strict=True):
+                results[index] = answer
+                self._count(prefix, tails[index], new_tokens=0)
+        return results
+
+    @torch.inference_mode()
+    def reply(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[str]:
+        """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
+        tails = [self._tail(question, choices=False) for question in questions]
+        results = [""] * len(questions)
+        for batch in self._batches(features, questions, tails):
+            prefixes = [features[questions[index].image] for index in batch]
+            replies = self._decode(prefixes, [tails[index].prompt for index in batch])
+            for index, prefix, ids in zip(batch, prefixes, replies, strict=True):
+                results[index] = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
+                self._count(prefix, tails[index], new_tokens=len(ids))
+        return results
+
+    def _batches(
+        self, features: Sequence[Prefix], questions: Sequence[Question], tails: Sequence[Tail]
+    ) -> Iterator[list[int]]:
+        """Which questions run together: those whose prefixes and tails are about as long."""
+        for question, tail in zip(questions, tails, strict=True):
+            self._check_length(features[question.image].tokens + len(tail.ids))
+        order = sorted(
+            range(len(questions)), key=lambda index: (features[questions[index].image].tokens, len(tails[index].ids))
+        )
+        for first in range(0, len(order), self.pair_batch):
+            yield order[first : first + self.pair_batch]
+
+    def _check_length(self, tokens: int) -> None:
+        if self.context is not None and tokens > self.context:
+            raise ValueError(f"image and question take {tokens} tokens, beyond the model's context of {self.context}")
+
+    def _count(self, prefix: Prefix, tail: Tail, *, new_tokens: int) -> None:
+        """A prefix counts as computed for the first question that reads it, and as cached for all others."""
+        cached = prefix.tokens if prefix.read else 0
+        prefix.read = True
+        used = Usage(1, prefix.tokens + len(tail.prompt), cached, new_tokens)
+        self.usage = self.usage.plus(used)
+
+    def _before(self) -> list[int]:
+        """The prompt's tokens before the image; no question changes them."""
+        ids = image_question_ids(self.tokenizer, "", model_type=self.model_type)
+        return ids[: self._place(ids)]
+
+    def _tail(self, question: Question, *, choices: bool = True) -> Tail:
+        ids = image_question_ids(self.tokenizer, question.text, model_type=self.model_type)
+        chosen = [self._choice(question.text, choice) for choice in question.choices] if choices else []
+        return Tail(ids[self._place(ids) + 1 :], chosen)
+
+    def _place(self, ids: Sequence[int]) -> int:
+        if list(ids).count(self.image_id) != 1:
+            raise ModelError(
+                f"{self.tokenizer.name_or_path}: expected the chat template to place one image token "
+                f"({self.image_id}), found {list(ids).count(self.image_id)}; correct the checkpoint's chat template"
+            )
+        return list(ids).index(self.image_id)
+
+    def _choice_ids(self, question: str, choice: str) -> list[int]:
+        prompt = image_question_text(self.tokenizer, question, model_type=self.model_type)
+        return choice_ids(self.tokenizer, prompt, choice)
+
+    def _answer(self, prefixes: Sequence[Prefix], tails: Sequence[Tail]) -> list[list[list[float]]]:
+        """Reads each question once with all its choices side by side, none of which sees another."""
+        cache, padding = self._cache(prefixes)
+        width = max(len(tail.ids) for tail in tails)
+        ids = torch.tensor([tail.ids + [0] * (width - len(tail.ids)) for tail in tails], device=self.device)
+        visible = torch.stack([_visible(tail, width) for tail in tails]).to(self.device)
+        mask = torch.cat([padding[:, None, :].expand(-1, width, -1), visible], dim=2)
+        offsets = torch.stack([_offsets(tail, width) for tail in tails]).to(self.device)
+        hidden = self._run(ids, mask[:, None], offsets + self._starts(prefixes), cache)
+        return self._choice_logprobs(hidden, tails)
+
+    def _choice_logprobs(self, hidden: torch.Tensor, tails: Sequence[Tail]) -> list[list[list[float]]]:
+        """Log-probabilities of the choices' tokens, from the states (n, tokens, width) that predict them."""
+        places = [(row, place, token) for row, tail in enumerate(tails) for place, token in _predictions(tail)]
+        rows, columns, tokens = torch.tensor(places, device=self.device).reshape(-1, 3).unbind(1)
+        logprobs: list[float] = []
+        for first in range(0, len(places), HEAD_ROWS):
+            part = slice(first, first + HEAD_ROWS)
+            logits = self.model.lm_head(hidden[rows[part], columns[part]]).float()
+            logprobs += logits.log_softmax(-1).gather(1, tokens[part, None])[:, 0].tolist()
+        numbers = iter(logprobs)
+        return [[[next(numbers) for _ in choice] for choice in tail.choices] for tail in tails]
+
+    def _decode(self, prefixes: Sequence[Prefix], prompts: Sequence[list[int]]) -> list[list[int]]:
+        """The likeliest tokens after each prompt, up to the end of the turn, which is left out."""
+        cache, mask = self._cache(prefixes)
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
+        width = int(lengths.max())
+        ids = torch.tensor([prompt + [0] * (width - len(prompt)) for prompt in prompts], device=self.device)
+        steps = torch.arange(width, device=self.device)
+        mask = torch.cat([mask, steps < lengths[:, None]], dim=1)
+        hidden = self._run(ids, mask.long(), steps + self._starts(prefixes), cache)
+        last = hidden[torch.arange(len(prompts), device=self.device), lengths - 1]
+        replies: list[list[int]] = []
+        positions = self._starts(prefixes) + lengths[:, None]
+        done = torch.zeros(len(prompts), dtype=torch.bool, device=self.device)
+        for step in range(LONGEST_REPLY):
+            tokens = self.model.lm_head(last).argmax(-1)
+            done |= tokens == self.tokenizer.eos_token_id
+            replies.append(torch.where(done, -1, tokens).tolist())
+            if done.all() or step == LONGEST_REPLY - 1:
+                break
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            last = self._run(tokens[:, None], mask.long(), positions + step, cache)[:, 0]
+        return [[token for token in reply if token >= 0] for reply in zip(*replies, strict=True)]
+
+    def _run(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
+        """States (n, tokens, width) of text `ids` (n, tokens) at `positions` (n, tokens) after what is cached."""
+        if mask.dtype == torch.bool:  # (n, 1, tokens, cached and new tokens): who sees whom
+            least = torch.finfo(self.model.dtype).min
+            mask = torch.zeros(mask.shape, dtype=self.model.dtype, device=self.device).masked_fill(~mask, least)
+        hidden: torch.Tensor = self.model.model.language_model(
+            inputs_embeds=self.model.get_input_embeddings()(ids),
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        return hidden
+
+    def _cache(self, prefixes: Sequence[Prefix]) -> tuple[DynamicCache, torch.Tensor]:
+        """A copy of the prefixes' keys and values padded on the left, and where (n, tokens) they are not padding."""
+        width = max(prefix.tokens for prefix in prefixes)
+        layers = [
+            (
+                torch.stack([_pad_left(prefix.keys[layer], width) for prefix in prefixes]),
+                torch.stack([_pad_left(prefix.values[layer], width) for prefix in prefixes]),
+            )
+            for layer in range(len(prefixes[0].keys))
+        ]
+        places = torch.arange(width, device=self.device)
+        unused = torch.tensor([width - prefix.tokens for prefix in prefixes], device=self.device)
+        return DynamicCache(layers), places >= unused[:, None]
+
+    def _starts(self, prefixes: Sequence[Prefix]) -> torch.Tensor:
+        """The position (n, 1) at which each prefix is continued."""
+        return torch.tensor([[prefix.next_position] for prefix in prefixes], device=self.device)
+
+
+def _shape(pixels: Pixels) -> tuple[int, ...]:
+    """What must agree for two images to run together: their tokens, and how these lie in rows and columns."""
+    grid = pixels.inputs.get("image_grid_thw")
+    return (pixels.tokens, *(grid[0].tolist() if grid is not None else ()))
+
+
+def _pad_left(states: torch.Tensor, width: int) -> torch.Tensor:
+    """States (heads, tokens, head width) as (heads, `width`, head width)."""
+    return pad(states, (0, 0, width - states.shape[1], 0))
+
+
+def _blocks(tail: Tail) -> Iterator[range]:
+    """Where each choice's tokens stand among the tail's."""
+    first = len(tail.prompt)
+    for choice in tail.choices:
+        yield range(first, first + len(choice) - 1)
+        first += len(choice) - 1
+
+
+def _visible(tail: Tail, width: int) -> torch.Tensor:
+    """Which of `width` tokens each may attend to, (width, width): those before it, but no other choice's."""
+    visible = torch.ones(width, width, dtype=torch.bool).tril()
+    for block in _blocks(tail):
+        visible[block.start : block.stop, len(tail.prompt) : block.start] = False
+    return visible
+
+
+def _offsets(tail: Tail, width: int) -> torch.Tensor:
+    """Positions (width,) from the tail's start; every choice begins right after the prompt."""
+    offsets = torch.arange(width)
+    for block in _blocks(tail):
+        offsets[block.start : block.stop] = torch.arange(len(block)) + len(tail.prompt)
+    return offsets
+
+
+def _predictions(tail: Tail) -> Iterator[tuple[int, int]]:
+    """For every token of every choice, the place of the token that predicts it, and the token."""
+    for choice, block in zip(tail.choices, _blocks(tail), strict=True):
+        yield from zip([len(tail.prompt) - 1, *block], choice, strict=True)
+
+
+def load_vlm(checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int) -> VlmLikelihood:
+    """The model of a checkpoint folder (safetensors only); raises ModelError where something is missing."""
+    with readable_load(checkpoint, "weights"):
+        model, report = AutoModelForImageTextToText.from_pretrained(
+            checkpoint,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+        )
+    if report["missing_keys"]:
+        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(report['missing_keys'])}")
+    with readable_load(checkpoint, "preprocessor_config.json"):
+        processor = AutoImageProcessor.from_pretrained(checkpoint, backend="pil", trust_remote_code=False)
+    tokens = with_template(load_tokenizer(tokenizer), tokenizer, checkpoint)
+    _check(checkpoint, model, tokens)
+    return VlmLikelihood(model.to(device).eval(), tokens, processor, pair_batch=pair_batch)
+
+
+def _check(checkpoint: Path, model: Any, tokenizer: Any) -> None:
+    """Raises ModelError for what would give wrong answers: no end of turn, or layers that do not see all before."""
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"{checkpoint}: the tokenizer has no eos_token, so it is not known what ends an answer; set it"
+        )
+    layers = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    if any(kind != "full_attention" for kind in layers):
+        raise ModelError(
+            f"{checkpoint}: its attention slides over the prompt, which the prefix cache cannot; set engine=vllm"
+        )
+    image_question_text(tokenizer, "", model_type=str(model.config.model_type))

@@ -1,0 +1,77 @@
+"""How good written questions are: how many prompts have any, which of their words are asked about, what is dropped."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from operators.scores import WrittenIndex
+
+FUNCTION_WORDS = """
+a about above across after against all along also an and any are around as at be been before behind being below
+beneath beside between beyond both but by can could did do does down during each either every few for from had has
+have he her hers him his how i if in inside into is it its itself just like many may me might more most must my near
+neither no nor not of off on once one onto or other our out outside over own per she should so some such than that
+the their them then there these they this those through to together too toward towards under until up upon very was
+we were what when where which while who whose why will with within without would you your
+"""
+"""Words that say how others belong together; what is left are the content words."""
+
+
+_FUNCTION_WORDS = frozenset(FUNCTION_WORDS.split())
+
+
+class QuestionQuality(NamedTuple):
+    """The questions that one metric has about a set of prompts."""
+
+    prompts: int
+    failed: int
+    """Prompts without questions: empty ones, and those whose replies could not be read."""
+    questions: int
+    dropped: int
+    """Questions that the metric's own filter dropped."""
+    doubted: int
+    """Questions that NLI finds less likely than the threshold."""
+    content_words: int
+    """Of the prompts that have questions."""
+    covered_words: int
+    """Content words within the span of some question."""
+
+
+def assess(
+    prompts: pa.Table, questions: pa.Table, entailments: pa.Table | None, *, threshold: float | None
+) -> QuestionQuality:
+    """The quality of questions (schema QUESTIONS) about prompts (PROMPTS), and of their entailments, if any."""
+    written = WrittenIndex(questions, entailments)
+    texts = dict(zip(prompts.column("prompt_id").to_pylist(), prompts.column("text").to_pylist(), strict=True))
+    rows = [row for row in questions.to_pylist() if row["error"] is None]
+    words = {prompt_id: content_words(texts[prompt_id]) for prompt_id in written.questions}
+    spans = _spans(rows)
+    return QuestionQuality(
+        prompts=len(texts),
+        failed=len(texts) - len(written.questions),
+        questions=len(rows),
+        dropped=sum(row["keep"] is False for row in rows),
+        doubted=sum(probability < threshold for probability in written.p_entail.values()) if threshold else 0,
+        content_words=sum(map(len, words.values())),
+        covered_words=sum(_covered(places, spans.get(one, [])) for one, places in words.items()),
+    )
+
+
+def content_words(text: str) -> list[tuple[int, int]]:
+    """Where the content words of a text stand: the characters from and to."""
+    found = re.finditer(r"\w+(?:['’-]\w+)*", text)
+    return [match.span() for match in found if match.group().casefold() not in _FUNCTION_WORDS]
+
+
+def _spans(questions: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, int]]]:
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for row in questions:
+        if row["start"] is not None and row["keep"] is not False:
+            spans.setdefault(row["prompt_id"], []).append((row["start"], row["end"]))
+    return spans
+
+
+def _covered(words: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> int:
+    return sum(any(start < word[1] and word[0] < end for start, end in spans) for word in words)

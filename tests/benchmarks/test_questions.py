@@ -1,0 +1,110 @@
+"""What the question-based metrics cost: one writing per prompt, an image prefix computed once, and full batches."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+from operators.models.calls import Question
+from operators.models.vlm import VlmLikelihood, load_vlm
+from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json
+
+IMAGES, QUESTIONS = 8, 10
+SIDE, PATCH = 192, 8
+"""An image is 576 tokens, as in LLaVA-1.5."""
+CHOICES = ("Yes", "No")
+
+
+@pytest.fixture(scope="module")
+def vlm(tmp_path_factory: pytest.TempPathFactory) -> VlmLikelihood:
+    """A LLaVA of random weights, small but with as many image tokens as the real one."""
+    folder = tmp_path_factory.mktemp("llava")
+    torch.manual_seed(0)
+    size = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+    text = LlamaConfig(
+        **size, vocab_size=len(BYTE_VOCABULARY), num_hidden_layers=6, num_key_value_heads=4,
+        max_position_embeddings=2048, eos_token_id=BYTE_VOCABULARY["</s>"], pad_token_id=BYTE_VOCABULARY["<pad>"],
+    )  # fmt: skip
+    vision = CLIPVisionConfig(**size, num_hidden_layers=4, image_size=SIDE, patch_size=PATCH)
+    config = LlavaConfig(
+        text_config=text, vision_config=vision, image_token_id=BYTE_VOCABULARY["<image>"],
+        image_seq_length=(SIDE // PATCH) ** 2,
+    )  # fmt: skip
+    LlavaForConditionalGeneration(config).save_pretrained(folder)
+    save_byte_tokenizer(folder, end="</s>")
+    write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
+    size_of = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
+    write_json(folder / "preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor", **size_of})
+    return load_vlm(folder, tokenizer=folder, device="cpu", dtype=torch.float32, pair_batch=64)
+
+
+def pictures() -> list[Image.Image]:
+    noise = np.random.default_rng(0).integers(0, 255, (IMAGES, SIDE, SIDE, 3), dtype=np.uint8)
+    return [Image.fromarray(pixels) for pixels in noise]
+
+
+def answer(model: VlmLikelihood, images: list[Image.Image], each: int) -> list[float]:
+    """The first log-probability of every answer to `each` questions on every image."""
+    features = model.encode([model.preprocess(image) for image in images])
+    asked = [Question(image, f"Is there a {n}?", CHOICES) for image in range(len(images)) for n in range(each)]
+    return [choices[0][0] for choices in model.likelihood(features, asked)]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+def test_ten_questions_on_an_image_cost_at_most_twice_one(
+    vlm: VlmLikelihood, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = pictures()
+    answer(vlm, images[:1], 1)
+    one, ten = (min(seconds(lambda each=each: answer(vlm, images, each)) for _ in range(3)) for each in (1, QUESTIONS))
+    with capsys.disabled():
+        print(f"\n{QUESTIONS} questions per image: {ten / one:.2f} times one question (2 or less wanted)")
+    assert ten <= 2 * one
+
+
+def test_batches_beat_one_pair_at_a_time(vlm: VlmLikelihood, capsys: pytest.CaptureFixture[str]) -> None:
+    images = pictures()
+
+    def pair(image: Image.Image, n: int) -> float:
+        features = vlm.encode([vlm.preprocess(image)])
+        return vlm.likelihood(features, [Question(0, f"Is there a {n}?", CHOICES)])[0][0][0]
+
+    def pair_by_pair() -> list[float]:
+        return [pair(image, n) for image in images for n in range(QUESTIONS)]
+
+    batched = answer(vlm, images, QUESTIONS)
+    assert batched == pytest.approx(pair_by_pair(), abs=1e-4)
+    ratio = seconds(pair_by_pair) / seconds(lambda: answer(vlm, images, QUESTIONS))
+    with capsys.disabled():
+        print(f"\nimages in batches with their questions: {ratio:.1f} times a pair at a time (5 or more wanted)")
+    assert ratio >= 5
+
+
+def run(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
+    """A sweep by a metric that asks the language model once per prompt, and the calls that were made of it."""
+    planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]"))
+    done = run_sweep(planned, lambda progress: None)
+    return done, done.usage["questions:llm"].calls
+
+
+@pytest.mark.parametrize("generators", [1, 5])
+def test_the_language_model_is_called_once_per_prompt_whatever_the_number_of_generators(
+    generators: int, tmp_path: Path, ray_cluster: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["atlas", "borealis", "cobalt", "drift", "ember"][:generators]
+    done, calls = run(write_benchmark(tmp_path / "bench", names, count=16), tmp_path / "store")
+    with capsys.disabled():
+        print(f"\n{generators} generators, 16 prompts: {calls} calls of the language model")
+    assert (done.exit_code, calls) == (0, 16)

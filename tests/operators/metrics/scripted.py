@@ -1,0 +1,52 @@
+"""A language model that replays written replies, for programs whose reading of them is the point."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, settings
+
+from operators.metrics.writing import Writing
+from operators.models.calls import Generation, Request, Usage
+
+CALM = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+"""For property tests on machines that others use too; nothing is written beside the code."""
+
+
+class Run(NamedTuple):
+    """What a program returned and the rounds of requests that it made."""
+
+    result: Any
+    rounds: list[Sequence[Request]]
+
+
+class Example(NamedTuple):
+    """An example in a metric's instructions."""
+
+    prompt: str
+    reply: str
+
+
+def examples(instructions: str, heading: str) -> list[Example]:
+    """The examples of the instructions, whose replies stand below this line."""
+    texts = instructions.split("Description:\n")[1:]
+    return [Example(text.partition("\n")[0], text.partition(f"\n{heading}\n")[2].rstrip("\n")) for text in texts]
+
+
+def reply(text: str, *, complete: bool = True) -> Generation:
+    return Generation(text, complete, Usage(new_tokens=7))
+
+
+def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> Run:
+    """Runs a program to its end on the replies of each round; fails where it asks for other numbers of replies."""
+    asked: list[Sequence[Request]] = []
+    script = [[reply(one) if isinstance(one, str) else one for one in replies] for replies in rounds]
+    try:
+        requests = next(program)
+        for replies in script:
+            asked.append(requests)
+            assert len(replies) == len(requests)
+            requests = program.send(replies)
+    except StopIteration as end:
+        assert len(asked) == len(rounds), "the program ended before its script"
+        return Run(end.value, asked)
+    raise AssertionError(f"the program asked for more: {[one.messages[-1].text[-200:] for one in requests]}")

@@ -1,0 +1,216 @@
+"""TIFA's questions, its filter and its score (METRICS.md, TIFA)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.errors import ConfigError
+from operators.metrics import tifa
+from operators.metrics.answered import NO_QUESTIONS, Answered
+from operators.metrics.tifa import TifaConfig, match_choice, read_questions
+from operators.metrics.writing import UnreadableReply, WrittenQuestion
+from tests.operators.metrics.scripted import CALM, examples, run
+
+PROMPT = "Two red apples"
+REPLY = """About two (counting):
+Q: how many apples are there?
+Choices: one, two, three, four
+A: two
+About red (color):
+Q: what color are the apples?
+Choices: green, red, blue, brown
+A: red
+About apples (food):
+Q: are there apples?
+Choices: yes, no
+A: yes
+Q: Are there apples
+Choices: yes, no
+A: no"""
+
+
+def test_a_prompt_is_asked_about_in_one_reply() -> None:
+    written, rounds = run(TifaConfig(filter=False).write(PROMPT), [REPLY])
+    assert written[:3] == [
+        WrittenQuestion(
+            "1", "how many apples are there?", ("one", "two", "three", "four"), "two", "counting", "Two", 0, 3
+        ),
+        WrittenQuestion(
+            "2", "what color are the apples?", ("green", "red", "blue", "brown"), "red", "color", "red", 4, 7
+        ),
+        WrittenQuestion("3", "are there apples?", ("yes", "no"), "yes", "food", "apples", 8, 14),
+    ]
+    assert rounds[0][0].messages[0].text == (
+        f"{tifa.QUESTIONS_INSTRUCTIONS}Description:\n{PROMPT}\nQuestions and answers are below:\n"
+    )
+    assert rounds[0][0].stop == ("\nDescription:",)
+
+
+def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
+    for prompt, reply in examples(tifa.QUESTIONS_INSTRUCTIONS, "Questions and answers are below:"):
+        questions = read_questions(prompt, reply)
+        assert len(questions) == reply.count("Q:")
+        assert all(question.start is not None and question.kind for question in questions)
+
+
+RIGHT = ["two", "2", "red", "The red ones", "yes"]
+
+
+def kept(*replies: str) -> list[bool]:
+    """Which questions the filter keeps when the checks are answered so."""
+    written, rounds = run(TifaConfig().write(PROMPT), [REPLY], replies)
+    assert len(rounds[1]) == 5
+    return [question.keep for question in written]
+
+
+def test_the_filter_asks_each_question_with_and_without_its_choices() -> None:
+    _, rounds = run(TifaConfig(seed=2).write(PROMPT), [REPLY], RIGHT)
+    texts = [request.messages[0].text for request in rounds[1]]
+    about = f"Description:\n{PROMPT}\nQuestion:\nhow many apples are there?\n"
+    assert texts[0] == f"{tifa.CHOOSE_INSTRUCTIONS}{about}Choices:\none, two, three, four\nAnswer:\n"
+    assert texts[1] == f"{tifa.ANSWER_INSTRUCTIONS}{about}Answer:\n"
+    assert texts[4].endswith("Question:\nare there apples?\nChoices:\nyes, no\nAnswer:\n")
+    assert {request.seed for request in rounds[1]} == {2}
+
+
+def test_questions_that_the_prompt_answers_right_are_kept_and_repeats_are_not() -> None:
+    assert kept("two", "2", "Red.", "red", "Yes, there are.") == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("index", "reply", "kept_then"),
+    [
+        (0, "three", [False, True, True, False]),
+        (0, "B", [True, True, True, False]),
+        (1, "three", [False, True, True, False]),
+        (2, "blue", [True, False, True, False]),
+        (3, "unknown", [True, False, True, False]),
+        (4, "no", [True, True, False, False]),
+        (4, "", [True, True, False, False]),
+        (4, "Answer: **yes**", [True, True, True, False]),
+    ],
+)
+def test_a_wrong_answer_drops_its_question_alone(index: int, reply: str, kept_then: list[bool]) -> None:
+    replies = ["two", "two", "red", "red", "yes"]
+    replies[index] = reply
+    assert kept(*replies) == kept_then
+
+
+@pytest.mark.parametrize(("min_f1", "keep"), [(0.66, True), (0.67, False)])
+def test_a_free_answer_must_have_more_than_the_f1(min_f1: float, keep: bool) -> None:
+    reply = "About red (color):\nQ: what color?\nChoices: red, blue\nA: red"
+    written, _ = run(TifaConfig(min_f1=min_f1).write(PROMPT), [reply], ["red", "red ones"])
+    assert [question.keep for question in written] == [keep]
+
+
+def test_without_the_filter_nothing_is_said_about_keeping() -> None:
+    written, _ = run(TifaConfig(filter=False).write(PROMPT), [REPLY])
+    assert [question.keep for question in written] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("about", "kind", "span", "start"),
+    [
+        ("About red apples (Food):", "food", "red apples", 4),
+        ("**About** red apples (food)", "food", "red apples", 4),
+        ("About apples:", None, "apples", 8),
+        ("About cats (animal):", "animal", "cats", None),
+        ("About (food):", "food", None, None),
+        ("", None, None, None),
+    ],
+)
+def test_the_words_and_type_of_a_question_stand_above_it(
+    about: str, kind: str | None, span: str | None, start: int | None
+) -> None:
+    [read] = read_questions(PROMPT, f"{about}\nQ: are there any?\nA: yes")
+    assert (read.kind, read.span, read.start) == (kind, span, start)
+
+
+def test_a_word_that_comes_twice_is_found_in_both_places() -> None:
+    reply = "About a (counting):\nQ: one cat?\nA: yes\nAbout A (counting):\nQ: one dog?\nA: yes"
+    assert [one.start for one in read_questions("a cat, a dog", reply)] == [0, 7]
+
+
+@CALM
+@given(st.text(max_size=20), st.text() | st.text(max_size=20).map(lambda text: f"About {text}:\nQ: is it?\nA: yes"))
+def test_any_reply_is_questions_about_the_prompt_or_refused(prompt: str, reply: str) -> None:
+    try:
+        questions = read_questions(prompt, reply)
+    except UnreadableReply:
+        return
+    assert len({one.question_id for one in questions}) == len(questions) > 0
+    for one in questions:
+        assert one.answer in one.choices
+        assert one.start is None or prompt[one.start : one.end] == one.span
+
+
+@pytest.mark.parametrize("prompt", ["{} {0}", "a\n\nDescription:\nb", "About {1}:\nQ: x?\nA: no", "%s \\1"])
+def test_a_prompt_is_taken_literally_whatever_it_holds(prompt: str) -> None:
+    written, rounds = run(TifaConfig().write(prompt), ["Q: is it?\nA: yes"], ["yes"])
+    flat = " ".join(prompt.split())
+    assert all(f"Description:\n{flat}\nQuestion" in requests[0].messages[0].text for requests in rounds)
+    assert written == [WrittenQuestion("1", "is it?", ("yes", "no"), "yes", keep=True)]
+
+
+@pytest.mark.parametrize(
+    ("reply", "choices", "chosen"),
+    [
+        ("red", ("red", "blue"), "red"),
+        (" Red.\n", ("red", "blue"), "red"),
+        ('"bow  tie"', ("Bow tie", "hat"), "Bow tie"),
+        ("dark red", ("red", "blue"), None),
+        ("A", ("red", "blue"), None),
+        ("", ("red", "blue"), None),
+        ("Yes, there is a dog.", ("yes", "no"), "yes"),
+        ("no", ("Yes", "No"), "No"),
+        ("Yes there is", ("yes", "no"), None),
+        ("Red, or so", ("red", "blue"), None),
+    ],
+)
+def test_a_reply_is_a_choice_but_for_case_and_punctuation(
+    reply: str, choices: tuple[str, ...], chosen: str | None
+) -> None:
+    assert match_choice(reply, choices) == chosen
+
+
+@CALM
+@given(st.text(), st.lists(st.text(min_size=1), min_size=1, max_size=5))
+def test_what_matches_is_a_choice_and_a_choice_matches_itself(reply: str, choices: list[str]) -> None:
+    assert match_choice(reply, choices) in [None, *choices]
+    assert match_choice(choices[0], choices) == choices[0]
+
+
+def answered(chosen: str | None, *, keep: bool | None = None) -> Answered:
+    question = WrittenQuestion("1", "what color?", ("red", "blue"), "red", keep=keep)
+    return Answered(question, reply="some words", chosen=chosen)
+
+
+def test_the_score_is_the_share_of_kept_questions_answered_right() -> None:
+    ones = [answered("red"), answered("blue", keep=True), answered("red", keep=True), answered("red", keep=False)]
+    scored = TifaConfig().score(ones)
+    assert [one.score for one in scored.elements] == [1.0, 0.0, 1.0, None]
+    assert [one.given for one in scored.elements] == ["red", "blue", "red", "red"]
+    assert scored.score == pytest.approx(2 / 3)
+
+
+def test_without_a_kept_question_there_is_an_error() -> None:
+    assert TifaConfig().score([answered("red", keep=False)]).error == NO_QUESTIONS
+
+
+def test_the_filter_is_part_of_what_is_asked() -> None:
+    asked = TifaConfig().asking()
+    assert TifaConfig(filter=False).asking() != asked
+    assert TifaConfig(min_f1=0.5).asking() != asked
+    assert TifaConfig(filter=False, min_f1=0.5).asking() == TifaConfig(filter=False).asking()
+    assert TifaConfig(matcher="other").asking() == asked
+
+
+def test_every_stage_has_its_role() -> None:
+    assert TifaConfig().roles == {"questions": "llm", "answers": "vqa", "matcher": "matcher"}
+    assert TifaConfig().form == "reply"
+
+
+@pytest.mark.parametrize(("name", "value"), [("min_f1", 1.5), ("matcher", "")])
+def test_a_bad_option_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"tifa {name}: expected"):
+        TifaConfig(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,153 @@
+"""VQ2's phrases, questions and round trip, and its score (METRICS.md, VQ2)."""
+
+import math
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.errors import ConfigError
+from operators.metrics import vq2
+from operators.metrics.answered import NO_QUESTIONS, Answered
+from operators.metrics.reading import Place
+from operators.metrics.vq2 import Vq2Config, read_question, read_spans
+from operators.metrics.writing import UnreadableReply, WrittenQuestion
+from tests.operators.metrics.scripted import CALM, run
+
+PROMPT = "Two red apples"
+YES_NO = ("yes", "no")
+ROUNDS = (["two\nred apples"], ["How many apples are there?", "What is there?"], ["2", "a tree"])
+
+
+def test_each_phrase_gets_a_question_that_is_checked_by_a_round_trip() -> None:
+    written, rounds = run(Vq2Config().write(PROMPT), *ROUNDS)
+    texts = [
+        f"is 'Two' true for '{ROUNDS[1][0]}' in this image?",
+        f"is 'red apples' true for '{ROUNDS[1][1]}' in this image?",
+    ]
+    assert written == [
+        WrittenQuestion("1", texts[0], YES_NO, "yes", None, "Two", 0, 3, keep=True),
+        WrittenQuestion("2", texts[1], YES_NO, "yes", None, "red apples", 4, 14, keep=False),
+    ]
+    about = f"Description:\n{PROMPT}\n"
+    assert rounds[0][0].messages[0].text == f"{vq2.SPANS_INSTRUCTIONS}{about}Phrases:\n"
+    assert rounds[1][0].messages[0].text == f"{vq2.QUESTION_INSTRUCTIONS}{about}Phrase:\nTwo\nQuestion:\n"
+    assert rounds[2][1].messages[0].text == f"{vq2.ANSWER_INSTRUCTIONS}{about}Question:\n{ROUNDS[1][1]}\nAnswer:\n"
+
+
+@pytest.mark.parametrize(("min_f1", "keep"), [(0.66, True), (0.67, False)])
+def test_an_answer_must_have_at_least_the_f1(min_f1: float, keep: bool) -> None:
+    written, _ = run(Vq2Config(min_f1=min_f1).write(PROMPT), ["apples"], ["What is there?"], ["red apples"])
+    assert [question.keep for question in written] == [keep]
+
+
+def test_a_phrase_whose_question_stays_unreadable_is_left_out() -> None:
+    written, rounds = run(Vq2Config().write(PROMPT), ["two\nred"], ["Hm.", "What color?"], ["Hm."], ["red"])
+    assert [(one.question_id, one.span) for one in written] == [("1", "red")]
+    assert [len(requests) for requests in rounds] == [1, 2, 1, 1]
+
+
+def test_without_any_question_the_prompt_is_refused() -> None:
+    with pytest.raises(UnreadableReply, match='ends with "\\?"'):
+        run(Vq2Config().write(PROMPT), ["two"], ["Hm."], ["Hm."])
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "two\nred apples",
+        "Here are the phrases:\n- Two\n- red apples\n",
+        "1. two\n2. red apples\n3. green pears",
+        "1 | two\n2 | Red Apples",
+        "two, red apples",
+        '"two"\n**red apples**\ntwo.',
+        "```\ntwo\nred  apples\n```",
+    ],
+)
+def test_phrases_are_read_in_every_form(reply: str) -> None:
+    assert read_spans(PROMPT, reply) == [Place(0, 3), Place(4, 14)]
+
+
+@pytest.mark.parametrize("reply", ["", "I cannot.", "green pears"])
+def test_a_reply_without_a_phrase_of_the_prompt_is_refused(reply: str) -> None:
+    with pytest.raises(UnreadableReply, match="no line is a phrase"):
+        read_spans(PROMPT, reply)
+
+
+def test_too_many_phrases_are_refused() -> None:
+    words = [f"w{n}" for n in range(101)]
+    with pytest.raises(UnreadableReply, match="at most 100 phrases, found 101"):
+        read_spans(" ".join(words), "\n".join(words))
+
+
+@pytest.mark.parametrize(
+    "reply", ["What color?", "Question: What color?", "Sure!\n**Q1:** What color? (red)", '"What color?"']
+)
+def test_a_question_is_read_in_every_form(reply: str) -> None:
+    assert read_question(reply) == "What color?"
+
+
+@CALM
+@given(st.text(max_size=30), st.text() | st.lists(st.sampled_from(["a", " ", "\n", ",", "1. ", "?"])).map("".join))
+def test_any_reply_is_read_or_refused(prompt: str, reply: str) -> None:
+    with suppress(UnreadableReply):
+        assert all(prompt[start:end].strip() for start, end in read_spans(prompt, reply))
+    with suppress(UnreadableReply):
+        assert read_question(reply).endswith("?")
+
+
+@CALM
+@given(st.lists(st.text("abcdefé漢", min_size=2, max_size=6), min_size=1, max_size=8), st.data())
+def test_every_listed_phrase_of_the_prompt_is_found(words: list[str], data: st.DataObject) -> None:
+    prompt = " ".join(words)
+    start = data.draw(st.integers(0, len(words) - 1))
+    phrase = " ".join(words[start : data.draw(st.integers(start + 1, len(words)))])
+    [place] = read_spans(prompt, data.draw(st.sampled_from(["- {}", "1. {}", "{}", '"{}"', "7 | {}"])).format(phrase))
+    assert prompt[place.start : place.end] == phrase
+
+
+def test_a_long_hostile_list_is_read_in_no_time() -> None:
+    with pytest.raises(UnreadableReply):
+        read_spans("a dog " * 50, "x,\n" * 20_000)
+    with pytest.raises(UnreadableReply):
+        read_spans("a dog " * 50, "x," * 30_000)
+
+
+@pytest.mark.parametrize("prompt", ["{} a {0}", "a\n\nDescription:\nb", "is 'a' true for '{question}'", "\\1 a ((["])
+def test_a_prompt_is_taken_literally_whatever_it_holds(prompt: str) -> None:
+    written, rounds = run(Vq2Config().write(prompt), ["a"], ["{0} what?"], ["a"])
+    assert all(f"Description:\n{' '.join(prompt.split())}\n" in one[0].messages[0].text for one in rounds)
+    assert [(one.text, one.keep) for one in written] == [("is 'a' true for '{0} what?' in this image?", True)]
+
+
+def answered(*, keep: bool | None = None) -> Answered:
+    """A question whose yes has the probability 0.8 and its EOS 0.5."""
+    question = WrittenQuestion("1", "is 'a' true for 'b?' in this image?", YES_NO, "yes", keep=keep)
+    return Answered(question, ((math.log(0.8), math.log(0.5)), (math.log(0.1), math.log(0.5))))
+
+
+@pytest.mark.parametrize(("reduction", "score"), [("product", 0.4), ("mean", math.sqrt(0.4)), ("first", 0.8)])
+def test_the_score_is_the_mean_likelihood_of_yes(reduction: str, score: float) -> None:
+    scored = Vq2Config(reduction=reduction).score([answered(), answered(keep=True)])  # type: ignore[arg-type]
+    assert scored.score == pytest.approx(score)
+    assert [one.given for one in scored.elements] == ["yes", "yes"]
+
+
+def test_questions_that_the_round_trip_dropped_do_not_count() -> None:
+    dropped = answered(keep=False)._replace(token_logprobs=())
+    scored = Vq2Config().score([answered(keep=True), dropped])
+    assert (scored.score, scored.n_questions) == (pytest.approx(0.4), 1)
+    assert Vq2Config().score([dropped]).error == NO_QUESTIONS
+
+
+def test_what_is_asked_does_not_depend_on_the_reduction() -> None:
+    assert Vq2Config(reduction="first").asking() == Vq2Config().asking()
+    assert Vq2Config(reduction="first").scoring() != Vq2Config().scoring()
+    assert Vq2Config(min_f1=0.1).asking() != Vq2Config().asking()
+    assert Vq2Config().roles == {"questions": "llm", "answers": "vqa"}
+
+
+def test_a_bad_f1_is_refused() -> None:
+    with pytest.raises(ConfigError, match="vq2 min_f1: expected a number from 0 to 1, got 2"):
+        Vq2Config(min_f1=2)

@@ -1,0 +1,306 @@
+"""Replies are read; those that cannot be are asked for once more with the reason; noise around them is no harm."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.errors import ConfigError
+from operators.metrics import reading
+from operators.metrics.blocks import Block, read_blocks
+from operators.metrics.dsg import DsgConfig
+from operators.metrics.gecko import GeckoConfig
+from operators.metrics.tifa import TifaConfig
+from operators.metrics.vq2 import Vq2Config
+from operators.metrics.writing import Sampling, UnreadableReply, ask, ask_each, read_each
+from tests.operators.metrics.scripted import CALM, reply, run
+
+CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
+REQUEST = Sampling(max_tokens=50, temperature=0.5, seed=3).request("How many?", stop=("\n\n",))
+
+
+def number(text: str) -> int:
+    if not text.isdecimal():
+        raise UnreadableReply(f"expected a number, found {text!r}")
+    return int(text)
+
+
+def test_a_readable_reply_is_asked_for_once() -> None:
+    result, rounds = run(ask(REQUEST, number), ["4"])
+    assert (result, rounds) == (4, [[REQUEST]])
+
+
+def test_an_unreadable_reply_is_asked_for_again_with_the_reason_and_the_same_sampling() -> None:
+    result, rounds = run(ask(REQUEST, number), ["four"], ["4"])
+    again = rounds[1][0]
+    assert result == 4
+    assert [message.role for message in again.messages] == ["user", "assistant", "user"]
+    assert again.messages[1].text == "four"
+    assert "expected a number, found 'four'" in again.messages[2].text
+    assert again._replace(messages=REQUEST.messages) == REQUEST
+
+
+def test_a_reply_that_stays_unreadable_is_an_error() -> None:
+    with pytest.raises(UnreadableReply, match="found '5 or 6'"):
+        run(ask(REQUEST, number), ["four"], ["5 or 6"])
+
+
+def test_a_cut_reply_is_not_read() -> None:
+    with pytest.raises(UnreadableReply, match="cut after 7 tokens; raise the metric's max_tokens"):
+        run(ask(REQUEST, number), [reply("4", complete=False)], [reply("42", complete=False)])
+
+
+def test_of_several_replies_only_the_unreadable_are_asked_for_again() -> None:
+    result, rounds = run(ask_each([REQUEST] * 3, [number] * 3), ["1", "two", "3"], ["2"])
+    assert result == [1, 2, 3]
+    assert [len(requests) for requests in rounds] == [3, 1]
+
+
+def test_replies_that_may_fail_alone_leave_the_others_be() -> None:
+    result, _ = run(read_each([REQUEST] * 2, [number] * 2), ["1", "two"], ["deux"])
+    assert result[0] == 1
+    assert isinstance(result[1], UnreadableReply)
+
+
+def test_nothing_to_ask_asks_nothing() -> None:
+    assert run(ask_each([], [])) == ([], [])
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_questions_are_put_by_the_template_taken_literally(config: type[GeckoConfig]) -> None:
+    metric = config(template="Q: {} {x} A:")
+    assert metric.vqa_text("is {} {0} there?") == "Q: is {} {0} there? {x} A:"
+    assert metric.answering()["template"] == "Q: {} {x} A:"
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_yes_and_no_are_capitalised_unless_they_are_wanted_as_written(config: type[GeckoConfig]) -> None:
+    assert config().vqa_choices(["yes", "no", "red", "NO"]) == ("Yes", "No", "red", "No")
+    assert config(yes_no="as_written").vqa_choices(["yes", "no", "NO"]) == ("yes", "no", "NO")
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"template": "no place"},
+        {"writer": " "},
+        {"model": ""},
+        {"max_tokens": 0},
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_refused_with_its_name_and_value(config: type[GeckoConfig], bad: dict[str, object]) -> None:
+    [(name, value)] = bad.items()
+    with pytest.raises(ConfigError, match=f"{config().kind} {name}: expected") as raised:
+        config(**bad)  # type: ignore[arg-type]
+    assert str(value) in str(raised.value)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_what_is_asked_depends_on_the_sampling_and_on_nothing_of_the_answers(config: type[GeckoConfig]) -> None:
+    asked = config().asking()
+    assert config(seed=1).asking() != asked
+    assert config(max_tokens=9).asking() != asked
+    assert config(template="{}?", yes_no="as_written", model="other", writer="other").asking() == asked
+
+
+# What stands around and inside a question.
+
+WORD = st.text("abcdefghijklmnopqrstuvwxyzäéß漢", min_size=2, max_size=8)
+PHRASE = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
+BLOCKS = st.lists(
+    st.builds(
+        lambda subject, text, choices, index: Block(subject, f"{text}?", tuple(choices), choices[index % len(choices)]),
+        PHRASE,
+        PHRASE.filter(lambda text: not text.startswith("about")),
+        st.lists(PHRASE, min_size=2, max_size=6, unique_by=reading.key) | st.just(["yes", "no"]),
+        st.integers(0, 5),
+    ),
+    min_size=1,
+    max_size=6,
+    unique=True,
+).filter(lambda blocks: not any({"yes", "no"} >= set(block.choices) != {"yes", "no"} for block in blocks))
+LETTERS = "ABCDEF"
+
+
+@st.composite
+def rendered(draw: st.DrawFn) -> tuple[list[Block], str]:
+    """Questions, and a reply that holds them in one of many forms."""
+    blocks = draw(BLOCKS)
+    written = [line for index, block in enumerate(blocks) for line in [*draw_block(draw, block, index), *noise(draw)]]
+    fence = draw(st.sampled_from(["", "```"]))
+    before = draw(st.sampled_from(["", "<think>Q: hm?</think>", "Sure! Here they are:\n", "Questions and answers:\n"]))
+    return blocks, "\n".join([before + fence, *written, fence, *noise(draw)])
+
+
+def draw_block(draw: st.DrawFn, block: Block, index: int) -> list[str]:
+    about = draw(st.sampled_from(["About {}:", "**About {}:**", "- About {}", "### about {} :", "3. About {}:"]))
+    question = draw(
+        st.sampled_from(["Q: {}", "**Q:** {}", f"Q{index}: {{}}", "Question: {}", "1. Q: {}", "q : {}", "Q:\n{}"])
+    )
+    choices = draw(st.sampled_from([", ", ",", " , "])).join(block.choices)
+    letters = [f"{letter}) {choice}" for letter, choice in zip(LETTERS, block.choices, strict=False)]
+    forms = [f"Choices: {choices}", f"**Choices:** {choices}.", f"Options: [{choices}]", f"choices:\n{choices}"]
+    forms += ["Choices: " + ", ".join(letters), "Choices:\n" + "\n".join(letters)]
+    forms += ["Choices:\n" + "\n".join(f"- {choice}" for choice in block.choices)]
+    letter = LETTERS[block.choices.index(block.answer)]
+    answers = [block.answer, f"{block.answer}.", block.answer.upper(), f"**{block.answer}**", f'"{block.answer}"']
+    answers = [answer for answer in answers if reading.key(answer) == reading.key(block.answer)]
+    answers += [letter, f"{letter}) {block.answer}", f"({letter})", f"{block.answer} (it says so)"]
+    answer = draw(st.sampled_from(["A: ", "**A:** ", "Answer: ", "A:\n", "Correct answer: "])) + draw(
+        st.sampled_from(answers)
+    )
+    lines = [question.format(block.text), draw(st.sampled_from(forms)), answer]
+    if draw(st.booleans()) and not any("\n" in line or "*" in line for line in lines):
+        lines = [" ".join(lines)] if answer.startswith(("A:", "Answer:")) else lines
+    return [about.format(block.subject), *lines]
+
+
+def noise(draw: st.DrawFn) -> list[str]:
+    return draw(st.lists(st.sampled_from(["", "   ", "---", "I hope this is of use.", "(see above)"]), max_size=2))
+
+
+@CALM
+@given(rendered())
+def test_questions_are_read_whatever_is_written_around_them(pair: tuple[list[Block], str]) -> None:
+    blocks, text = pair
+    read = read_blocks(text)
+    assert [block._replace(subject=(block.subject or "").strip(" :")) for block in read] == blocks
+
+
+@CALM
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        blocks = read_blocks(text)
+    except UnreadableReply as error:
+        assert str(error)
+    else:
+        assert all(block.answer in block.choices for block in blocks)
+
+
+PIECES = st.sampled_from(
+    ["Q:", "A:", "Choices:", "About", "{1}:", "{2}[", "yes", "no", "A)", "B)", "red", ",", "|", ";", "[", "]", "(", ")"]
+    + ["\n", "?", '"', "'", "**", "\n```\n", "1.", "\n- ", ":", "</think>", "0"]
+)
+SOUP = st.lists(PIECES | st.text(max_size=3), max_size=60).map(" ".join)
+
+
+@CALM
+@given(SOUP)
+def test_any_soup_of_labels_is_read_or_refused(text: str) -> None:
+    try:
+        blocks = read_blocks(text)
+    except UnreadableReply as error:
+        assert len(str(error)) < 2000
+        return
+    for block in blocks:
+        assert block.answer in block.choices
+        assert len({reading.key(choice) for choice in block.choices}) == len(block.choices) >= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("I cannot help with that.", 'no line that begins with "Q:"'),
+        ("Q: is it red?\nChoices: yes, no", "'is it red?' has no line \"A:\""),
+        ("Q: what color?\nChoices: red, blue\nA: green", "the answer 'green', which is not among its choices"),
+        ("Q: what color?\nA: green", "has 0 choices, expected 2 to 26"),
+        ("Q: what color?\nChoices: red, Red\nA: red", "has 2 choices, expected 2 to 26 different ones"),
+        (f"Q: what?\nChoices: {', '.join(map(str, range(27)))}\nA: 1", "has 27 choices"),
+        (f"Q: what?\nChoices: a, {'b' * 121}\nA: a", "a choice of more than 120 characters"),
+        (f"Q: {'what ' * 200}?\nA: yes", "characters, expected 1 to 500"),
+        ("x" * 60_001, "at most 60000 characters, found 60001"),
+        ("\n".join(f"Q: is it {n}?\nA: yes" for n in range(257)), "at most 256 questions, found 257"),
+    ],
+)
+def test_a_reply_without_a_readable_question_says_what_is_wrong(text: str, said: str) -> None:
+    with pytest.raises(UnreadableReply) as raised:
+        read_blocks(text)
+    assert said in str(raised.value)
+
+
+def test_readable_questions_stay_where_others_cannot_be_read() -> None:
+    text = (
+        "Q: what color?\nChoices: red, blue\nA: green\nQ: is it red?\nA: Yes.\nQ: is it red?\nChoices: yes, no\nA: yes"
+    )
+    assert read_blocks(text) == [Block(None, "is it red?", ("yes", "no"), "yes")]
+
+
+@pytest.mark.parametrize(
+    ("written", "choices"),
+    [
+        ("yes, no", ["yes", "no"]),
+        ('["yes", "no"]', ["yes", "no"]),
+        ("'red', 'blue'", ["red", "blue"]),
+        ('"stop, please", "go"', ["stop, please", "go"]),
+        ("red | blue", ["red", "blue"]),
+        ("red; blue; dark, blue", ["red", "blue", "dark, blue"]),
+        ("1. red, 2. blue", ["red", "blue"]),
+        ('5" tall, 6" tall', ['5" tall', '6" tall']),
+        ("A. red, blue", ["A. red", "blue"]),
+    ],
+)
+def test_choices_are_split_as_they_are_written(written: str, choices: list[str]) -> None:
+    assert reading.split_choices(written) == choices
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "f1"),
+    [
+        ("two", "2", 1.0),
+        ("The red dog.", "a red dog", 1.0),
+        ("red", "blue", 0.0),
+        ("a red dog", "dog", 2 / 3),
+        ("the", "a", 0.0),
+        ("a", "A", 1.0),
+        ("", "dog", 0.0),
+        ("twelve apples", "12 green apples", 0.8),
+    ],
+)
+def test_token_f1_is_that_of_bags_of_words(answer: str, gold: str, f1: float) -> None:
+    assert reading.token_f1(answer, gold) == pytest.approx(f1)
+
+
+@CALM
+@given(st.text(), st.text())
+def test_token_f1_is_symmetric_and_a_share(one: str, other: str) -> None:
+    assert 0.0 <= reading.token_f1(one, other) == reading.token_f1(other, one) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "prompt", "found"),
+    [
+        ("a", "cat on a mat", "a"),
+        ("Red  Dog", "the red\n dog", "red\n dog"),
+        ("train conductor's hat", "a train conductor’s hat", "train conductor’s hat"),
+        ("dog.", "a dog barks", "dog"),
+        ("狗", "红色的狗在", "狗"),
+        ("cat", "concatenate", None),
+        ("", "a cat", None),
+        ("...", "a cat", None),
+        (".*", "a cat", None),
+    ],
+)
+def test_words_are_found_whole_whatever_their_case_spacing_and_quotes(
+    words: str, prompt: str, found: str | None
+) -> None:
+    place = reading.find(words, prompt)
+    assert (prompt[place.start : place.end] if place else None) == found
+
+
+@CALM
+@given(st.text(), st.text(), st.integers(0, 50))
+def test_what_is_found_stands_in_the_prompt(words: str, prompt: str, after: int) -> None:
+    place = reading.find(words, prompt, after=after)
+    assert place is None or 0 <= place.start < place.end <= len(prompt)
+
+
+@CALM
+@given(st.text(min_size=1), st.data())
+def test_words_of_the_prompt_are_found_in_it(prompt: str, data: st.DataObject) -> None:
+    words = data.draw(st.sampled_from(prompt.split() or ["x"]))
+    place = reading.find(words, prompt)
+    assert place is not None or not prompt.split()

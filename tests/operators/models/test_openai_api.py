@@ -1,0 +1,387 @@
+"""A chat endpoint that is slow, busy, broken or strange costs the rows it must, and its key is never shown."""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+import pytest
+
+from operators.errors import ConfigError, ModelError, RowError
+from operators.models.calls import Generation, Message, Request, Usage
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.loading import load_generate
+from operators.models.openai_api import OpenAiGenerate, load_openai
+
+KEY = "sk-loopback-0123456789"
+VARIABLE = "PLUMBLINE_TEST_KEY"
+
+
+class Answer(NamedTuple):
+    """What the server sends to one request."""
+
+    status: int = 200
+    body: bytes | dict[str, Any] = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    delay: float = 0.0
+
+
+def said(text: str | None, *, reason: str = "stop", usage: dict[str, Any] | None = None, **message: Any) -> Answer:
+    """A chat completion."""
+    choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text, **message}}
+    return Answer(body={"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice],
+                        **({"usage": usage} if usage else {})})  # fmt: skip
+
+
+def failed(status: int, message: str = "no", **headers: str) -> Answer:
+    return Answer(status, {"error": {"message": message}}, tuple(headers.items()))
+
+
+class Server:
+    """A chat endpoint on the loopback that answers by `script`, called with each request's number and body."""
+
+    def __init__(self) -> None:
+        self.script: Callable[[int, dict[str, Any]], Answer] = lambda number, body: said("yes")
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.times: list[float] = []
+        self.most_at_once = 0
+        self._at_once = 0
+        self._lock = threading.Lock()
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_port}/v1"
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def receive(self, body: dict[str, Any], key: str | None) -> Answer:
+        with self._lock:
+            self.bodies.append(body)
+            self.keys.append(key)
+            self.times.append(time.monotonic())
+            number = len(self.bodies) - 1
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            answer = self.script(number, body)
+            threading.Event().wait(answer.delay)
+            return answer
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
+    def _handler(server: "Server") -> type[BaseHTTPRequestHandler]:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                answer = server.receive(body, self.headers["Authorization"])
+                content = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+                self.send_response(answer.status)
+                for name, value in (("Content-Type", "application/json"), *answer.headers):
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                with suppress(OSError):  # the client may have stopped waiting
+                    self.wfile.write(content)
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        return Handler
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv(VARIABLE, KEY)
+    started = Server()
+    yield started
+    started.close()
+
+
+def connect(server: Server, *, timeout: float = 20.0, **options: Any) -> OpenAiGenerate:
+    config = ModelConfig(
+        family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE, **{"max_retries": 2} | options
+    )
+    model = resolve_model(config, on_gpu=False)
+    assert model.remote is not None
+    return load_openai(model.remote, timeout=timeout)
+
+
+def ask(text: str = "Is it?", **options: Any) -> Request:
+    return Request((Message("user", text),), **{"max_tokens": 20} | options)
+
+
+def only(replies: list[Generation | RowError]) -> Generation | RowError:
+    (reply,) = replies
+    return reply
+
+
+# What is asked and what is read
+
+
+def test_a_request_says_all_it_has_to_say(server: Server) -> None:
+    turns = (Message("user", "a"), Message("assistant", "b"), Message("user", "c"))
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    connect(server).generate([Request(turns, 7, 0.5, 3, ("\n\n", "END"), json.dumps(schema))])
+    assert server.bodies == [
+        {
+            "model": "judge",
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "b"},
+                {"role": "user", "content": "c"},
+            ],
+            "max_tokens": 7,
+            "temperature": 0.5,
+            "seed": 3,
+            "stop": ["\n\n", "END"],
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "reply", "strict": True, "schema": schema},
+            },
+        }
+    ]
+    assert server.keys == [f"Bearer {KEY}"]
+
+
+def test_a_plain_request_asks_for_nothing_more(server: Server) -> None:
+    connect(server).generate([ask()])
+    assert set(server.bodies[0]) == {"model", "messages", "max_tokens", "temperature", "seed"}
+
+
+def test_tokens_are_counted_as_the_endpoint_counts_them(server: Server) -> None:
+    usage = {"prompt_tokens": 30, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 16}}
+    server.script = lambda number, body: said("yes", usage=usage)
+    assert only(connect(server).generate([ask()])) == Generation("yes", True, Usage(1, 30, 16, 4))
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, {"prompt_tokens_details": None}])
+def test_an_endpoint_that_counts_nothing_is_believed(server: Server, usage: dict[str, Any] | None) -> None:
+    server.script = lambda number, body: said("yes", usage=usage)
+    assert only(connect(server).generate([ask()])) == Generation("yes", True, Usage(1, 0, 0, 0))
+
+
+def test_a_reply_cut_at_its_limit_is_not_complete(server: Server) -> None:
+    server.script = lambda number, body: said("ye", reason="length")
+    reply = only(connect(server).generate([ask()]))
+    assert isinstance(reply, Generation)
+    assert (reply.text, reply.complete) == ("ye", False)
+
+
+def test_a_model_that_wants_the_limit_under_its_newer_name_gets_it(server: Server) -> None:
+    def script(number: int, body: dict[str, Any]) -> Answer:
+        if "max_tokens" in body:
+            return failed(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+        return said(str(body["max_completion_tokens"]))
+
+    server.script = script
+    model = connect(server)
+    replies = model.generate([ask()]) + model.generate([ask()])
+    assert [reply.text for reply in replies if isinstance(reply, Generation)] == ["20", "20"]
+    assert len(server.bodies) == 3
+
+
+# Many at once
+
+
+def test_replies_come_in_the_order_of_the_requests_and_no_more_run_at_once_than_allowed(server: Server) -> None:
+    def script(number: int, body: dict[str, Any]) -> Answer:
+        text = body["messages"][0]["content"]
+        return said(text)._replace(delay=0.02 * (3 - int(text) % 3))
+
+    server.script = script
+    model = connect(server, concurrency=3)
+    with ThreadPoolExecutor(3) as callers:
+        results = list(callers.map(lambda first: model.generate([ask(str(first + n)) for n in range(4)]), (0, 4, 8)))
+    texts = [reply.text for replies in results for reply in replies if isinstance(reply, Generation)]
+    assert texts == [str(number) for number in range(12)]
+    assert server.most_at_once == 3
+
+
+def test_a_failing_request_costs_only_itself(server: Server) -> None:
+    def script(number: int, body: dict[str, Any]) -> Answer:
+        return failed(400, "too long") if body["messages"][0]["content"] == "1" else said("yes")
+
+    server.script = script
+    replies = connect(server).generate([ask(str(number)) for number in range(3)])
+    assert [isinstance(reply, RowError) for reply in replies] == [False, True, False]
+
+
+def test_no_requests_have_no_replies(server: Server) -> None:
+    assert connect(server).generate([]) == []
+
+
+# What is waited for
+
+
+def test_a_busy_endpoint_is_asked_again_when_it_says(server: Server) -> None:
+    busy = failed(429, "slow down", **{"Retry-After": "1"})
+    server.script = lambda number, body: busy if number == 0 else said("yes")
+    assert isinstance(only(connect(server).generate([ask()])), Generation)
+    assert server.times[1] - server.times[0] >= 0.9
+
+
+def test_a_broken_endpoint_is_asked_as_often_as_allowed(server: Server) -> None:
+    server.script = lambda number, body: failed(500)
+    reply = only(connect(server, max_retries=1).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert (reply.kind, reply.retryable) == ("model_unavailable", True)
+    assert f"{server.url} answered 500" in reply.message
+    assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 503, 529])
+def test_what_may_pass_is_retryable(server: Server, status: int) -> None:
+    server.script = lambda number, body: failed(status)
+    reply = only(connect(server, max_retries=0).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert (reply.kind, reply.retryable) == ("model_unavailable", True)
+
+
+def test_an_answer_that_takes_too_long_is_given_up(server: Server) -> None:
+    server.script = lambda number, body: said("late")._replace(delay=0.6)
+    reply = only(connect(server, timeout=0.15, max_retries=0).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert (reply.kind, reply.retryable) == ("model_unavailable", True)
+    assert "APITimeoutError" in reply.message
+
+
+def test_an_endpoint_that_is_not_there_is_said_to_be_out_of_reach(server: Server) -> None:
+    model = connect(server, max_retries=0)
+    server.close()
+    reply = only(model.generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert (reply.kind, reply.retryable) == ("model_unavailable", True)
+
+
+# What is no reply
+
+
+GARBAGE = {
+    "half of JSON": Answer(body=b'{"choices": [{"mess'),
+    "binary": Answer(body=b"\xff\xfe\x00"),
+    "a page": Answer(body=b"<html>sign in</html>", headers=(("Content-Type", "text/html"),)),
+    "nothing": Answer(body=b""),
+    "null": Answer(body=b"null"),
+    "a list": Answer(body=b"[1]"),
+    "no choices": Answer(body=b'{"choices": []}'),
+    "null choices": Answer(body=b'{"choices": null}'),
+    "other fields": Answer(body=b'{"error": "overloaded"}'),
+    "a choice of text": Answer(body=b'{"choices": ["yes"]}'),
+    "a choice without message": Answer(body=b'{"choices": [{"index": 0}]}'),
+}
+
+
+@pytest.mark.parametrize("answer", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_is_one_rows_retryable_error(server: Server, answer: Answer) -> None:
+    server.script = lambda number, body: answer
+    reply = only(connect(server).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert (reply.kind, reply.retryable) == ("model_unavailable", True)
+
+
+@pytest.mark.parametrize("answer", [said(""), said(None), said("", reason="length"), said(None, reason="tool_calls")])
+def test_a_reply_without_text_is_an_error(server: Server, answer: Answer) -> None:
+    server.script = lambda number, body: answer
+    reply = only(connect(server).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert (reply.kind, reply.retryable) == ("empty_reply", True)
+
+
+@pytest.mark.parametrize("answer", [said(None, refusal="I will not"), said("half", reason="content_filter")])
+def test_a_refusal_is_an_error_that_trying_again_does_not_mend(server: Server, answer: Answer) -> None:
+    server.script = lambda number, body: answer
+    reply = only(connect(server).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert (reply.kind, reply.retryable) == ("reply_refused", False)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_request_that_the_endpoint_does_not_take_says_why(server: Server, status: int) -> None:
+    server.script = lambda number, body: failed(status, f"the prompt is too long; your key was {KEY}")
+    reply = only(connect(server).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert (reply.kind, reply.retryable) == ("request_refused", False)
+    assert "the prompt is too long" in reply.message
+    assert KEY not in reply.message
+    assert len(server.bodies) == 1
+
+
+# The key
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_ends_the_run_and_is_not_shown(
+    server: Server, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.script = lambda number, body: failed(status, f"Incorrect API key provided: {KEY}")
+    with pytest.raises(
+        ModelError, match=f"answered {status} to the key in the environment variable {VARIABLE}"
+    ) as error:
+        connect(server, concurrency=1).generate([ask() for _ in range(5)])
+    assert KEY not in str(error.value)
+    assert error.value.__suppress_context__
+    assert KEY not in caplog.text
+    assert len(server.bodies) < 5, "requests that could only fail are not sent"
+
+
+def test_a_model_that_the_endpoint_does_not_have_ends_the_run(server: Server) -> None:
+    server.script = lambda number, body: failed(404)
+    with pytest.raises(ModelError, match=r"answered 404.*'judge'"):
+        connect(server).generate([ask()])
+
+
+@pytest.mark.parametrize("value", [None, "", "  "])
+def test_a_missing_key_is_missed_where_the_model_is_loaded(
+    server: Server, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    monkeypatch.delenv(VARIABLE) if value is None else monkeypatch.setenv(VARIABLE, value)
+    with pytest.raises(ModelError, match=f"{VARIABLE} is not set"):
+        connect(server)
+    assert server.bodies == []
+
+
+def test_the_key_is_no_part_of_what_a_model_is(server: Server) -> None:
+    config = ModelConfig(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE)
+    model = resolve_model(config, on_gpu=False)
+    assert KEY not in repr(model)
+    assert model.semantic() == {"family": "openai", "model": "judge", "endpoint": server.url, "label": None}
+    assert server.bodies == [], "resolving asks nothing of the network"
+
+
+@pytest.mark.parametrize("endpoint", [f"https://user:{KEY}@host/v1", f"https://host/v1?key={KEY}"])
+def test_an_endpoint_with_a_secret_in_it_is_refused_without_repeating_it(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="without credentials or query") as error:
+        ModelConfig(family="openai", checkpoint="judge", endpoint=endpoint)
+    assert KEY not in str(error.value)
+
+
+def test_a_key_in_the_place_of_its_variables_name_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConfigError, match="expected the name of an environment variable") as error:
+        ModelConfig(family="openai", checkpoint="judge", key_variable=KEY)
+    assert KEY not in str(error.value)
+
+
+def test_an_endpoint_of_the_environment_is_pinned_by_the_driver(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    config = ModelConfig(family="openai", checkpoint="judge", key_variable=VARIABLE, revision="2026-11")
+    model = resolve_model(config, on_gpu=False)
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    assert (model.semantic()["endpoint"], model.semantic()["label"]) == (server.url, "2026-11")
+    assert isinstance(only(list(load_generate(model).generate([ask()]))), Generation)
+    assert VARIABLE in os.environ

@@ -1,0 +1,232 @@
+"""The prefix cache changes nothing: every answer is what the whole model says of the image and the question alone."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText, AutoTokenizer
+
+from operators.errors import ModelError
+from operators.models import vlm
+from operators.models.calls import Question
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.loading import load_likelihood
+from operators.models.vlm import Pixels, VlmLikelihood
+from tests.operators import tiny
+
+PICTURES = [
+    tiny.picture(0),
+    tiny.picture(1, width=24, height=64),
+    tiny.picture(2, width=64, height=24),
+    tiny.picture(3, width=16, height=16),
+    tiny.picture(4),
+]
+QUESTIONS = [
+    Question(0, "Is it red?", ("Yes",)),
+    Question(1, "Does this figure show two stars, left of a square? Please answer Yes or No.", ("Yes", "No")),
+    Question(0, "What is it?", ("circle", "a blue star", "no")),
+    Question(3, "?", ("Yes", "")),
+    Question(2, "Is it red?", ("Yes",)),
+    Question(4, "Is it green, is it?", ("a", "abc def")),
+    Question(1, "Of what colour?", ("red", "red")),
+    Question(1, "Is there nothing to choose from?", ()),
+]
+BUILD: dict[str, Callable[[Path], Path]] = {
+    "llava": tiny.save_llava,
+    "qwen2_vl": tiny.save_qwen2_vl,
+    "qwen2_5_vl": partial(tiny.save_qwen2_vl, kind="qwen2_5_vl"),
+    "qwen3_vl": partial(tiny.save_qwen2_vl, kind="qwen3_vl"),
+}
+SYSTEM = (
+    "A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user's questions. "
+)
+
+
+REPLY = 5
+
+
+@pytest.fixture(scope="module", params=list(BUILD))
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return BUILD[request.param](tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(autouse=True)
+def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vlm, "LONGEST_REPLY", REPLY)
+
+
+def load(folder: Path, **options: Any) -> VlmLikelihood:
+    model = load_likelihood(resolve_model(ModelConfig(family="vlm", checkpoint=str(folder), **options), on_gpu=False))
+    assert isinstance(model, VlmLikelihood)
+    return model
+
+
+class WholeModel:
+    """Transformers' model on one image and one text at a time, nothing cached."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = AutoModelForImageTextToText.from_pretrained(folder).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.llava = self.model.config.model_type == "llava"
+
+    def prompt(self, question: str) -> str:
+        if self.llava:
+            return f"{SYSTEM}USER: <image>\n{question} ASSISTANT:"
+        shown = f"<|vision_start|><|image_pad|><|vision_end|>{question}"
+        return f"<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>assistant\n"
+
+    def inputs(self, pixels: Pixels, text: str) -> dict[str, Any]:
+        image = self.model.config.image_token_id
+        ids = [
+            token
+            for read in self.tokenizer(text).input_ids
+            for token in ([image] * pixels.tokens if read == image else [read])
+        ]
+        rows = torch.tensor([ids])
+        kinds = {} if self.llava else {"mm_token_type_ids": (rows == image).int()}
+        return {"input_ids": rows, "attention_mask": torch.ones_like(rows), **kinds, **pixels.inputs}
+
+    @torch.inference_mode()
+    def logprobs(self, pixels: Pixels, question: str, choice: str) -> list[float]:
+        gap, end = (" ", "</s>") if self.llava else ("", "<|im_end|>")
+        inputs = self.inputs(pixels, self.prompt(question) + gap + choice + end)
+        answer = len(self.tokenizer(gap + choice + end).input_ids)
+        predicted = self.model(**inputs).logits[0].log_softmax(-1)[:-1]
+        chosen = predicted.gather(1, inputs["input_ids"][0, 1:, None])[-answer:, 0]
+        return [float(number) for number in chosen]
+
+    @torch.inference_mode()
+    def reply(self, pixels: Pixels, question: str) -> str:
+        inputs = self.inputs(pixels, self.prompt(question))
+        output = self.model.generate(
+            **inputs, max_new_tokens=REPLY, do_sample=False, eos_token_id=self.tokenizer.eos_token_id
+        )
+        new = output[0, inputs["input_ids"].shape[1] :]
+        return str(self.tokenizer.decode(new, skip_special_tokens=True)).strip()
+
+
+def flat(answers: list[list[list[float]]]) -> list[float]:
+    return [number for question in answers for choice in question for number in choice]
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> WholeModel:
+    return WholeModel(folder)
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path, whole: WholeModel) -> list[list[list[float]]]:
+    """What the whole model says of every choice of every question."""
+    model = load(folder)
+    pixels = [model.preprocess(picture) for picture in PICTURES]
+    return [
+        [whole.logprobs(pixels[question.image], question.text, choice) for choice in question.choices]
+        for question in QUESTIONS
+    ]
+
+
+@pytest.mark.parametrize("pair_batch", [1, 3, 64])
+def test_likelihoods_are_the_whole_models_whatever_the_batch(
+    folder: Path, expected: list[list[list[float]]], pair_batch: int
+) -> None:
+    model = load(folder, pair_batch=pair_batch)
+    found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)
+    assert [[len(choice) for choice in answer] for answer in found] == [
+        [len(choice) for choice in answer] for answer in expected
+    ]
+    assert flat(found) == pytest.approx(flat(expected), abs=1e-4)
+    assert len({round(number, 4) for number in flat(found)}) > len(flat(found)) / 2, "or agreeing would say little"
+
+
+def test_replies_are_the_whole_models(folder: Path, whole: WholeModel) -> None:
+    model = load(folder, pair_batch=4)
+    pixels = [model.preprocess(picture) for picture in PICTURES]
+    replies = model.reply(model.encode(pixels), QUESTIONS)
+    assert replies == [whole.reply(pixels[question.image], question.text) for question in QUESTIONS]
+    assert len(set(replies)) > 1
+
+
+def test_likelihoods_after_replies_are_the_same(folder: Path) -> None:
+    model = load(folder)
+    features = model.encode([model.preprocess(picture) for picture in PICTURES])
+    before = model.likelihood(features, QUESTIONS)
+    model.reply(features, QUESTIONS)
+    assert model.likelihood(features, QUESTIONS) == before, "the prefix cache is read and never written"
+
+
+def test_an_image_of_another_picture_gives_other_answers(folder: Path) -> None:
+    model = load(folder)
+    features = model.encode([model.preprocess(tiny.picture(seed)) for seed in (0, 1)])
+    one, other = (model.likelihood(features, [Question(image, "Is it?", ("Yes",))]) for image in (0, 1))
+    assert flat(one) != pytest.approx(flat(other), abs=1e-4)
+
+
+def test_every_question_after_an_images_first_reads_its_prefix_from_the_cache(folder: Path) -> None:
+    model = load(folder)
+    features = model.encode([model.preprocess(picture) for picture in PICTURES[:2]])
+    asked = [Question(0, "a?", ("Yes",)), Question(0, "bb?", ("Yes", "No")), Question(1, "a?", ("Yes",))]
+    model.likelihood(features, asked)
+    first = model.usage
+    assert (first.calls, first.cached_tokens) == (3, features[0].tokens)
+    tails = [first.prompt_tokens - 2 * features[0].tokens - features[1].tokens]
+    model.reply(features, asked)
+    second = model.usage.minus(first)
+    assert second.cached_tokens == 2 * features[0].tokens + features[1].tokens
+    assert second.prompt_tokens - second.cached_tokens == tails[0] > 0
+    assert 0 < second.new_tokens <= 3 * REPLY
+
+
+def test_a_question_beyond_the_context_is_refused_and_not_answered_at_random(folder: Path) -> None:
+    model = load(folder)
+    features = model.encode([model.preprocess(PICTURES[0])])
+    with pytest.raises(ValueError, match="beyond the model's context of 512"):
+        model.likelihood(features, [Question(0, "long " * 100, ("Yes",))])
+
+
+def test_no_images_and_no_questions_have_no_answers(folder: Path) -> None:
+    model = load(folder)
+    assert (model.encode([]), model.likelihood([], []), model.reply([], [])) == ([], [], [])
+
+
+# What does not load
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "layers.0.mlp.up_proj.weight"])
+def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path: Path, name: str) -> None:
+    folder = tiny.save_llava(tmp_path / "llava")
+    weights = load_file(folder / "model.safetensors")
+    (lost,) = [tensor for tensor in weights if tensor.endswith(name)]
+    del weights[lost]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"do not fit its config\.json: lacks"):
+        load(folder)
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+    folder = tiny.save_llava(tmp_path / "llava")
+    (folder / "chat_template.json").unlink()
+    with pytest.raises(ModelError, match=r"no chat template.*chat_template\.json"):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", json.dumps({"other": 1})])
+def test_a_garbled_chat_template_is_refused(tmp_path: Path, content: str) -> None:
+    folder = tiny.save_llava(tmp_path / "llava")
+    (folder / "chat_template.json").write_text(content)
+    with pytest.raises(ModelError, match=r"chat_template\.json: not a chat template"):
+        load(folder)
+
+
+def test_a_template_that_does_not_show_the_image_is_refused(tmp_path: Path) -> None:
+    folder = tiny.save_qwen2_vl(tmp_path / "qwen")
+    tiny.save_byte_tokenizer(folder, template="{{ messages[0]['role'] }}")
+    model = load(folder)
+    with pytest.raises(ModelError, match="expected the chat template to place one image token"):
+        model.encode([model.preprocess(PICTURES[0])])

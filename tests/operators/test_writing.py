@@ -1,0 +1,115 @@
+"""Questions are written once per prompt; what cannot be read is asked for again and then an error row, never a gap."""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from operators import rows
+from operators.errors import RowError
+from operators.metrics.configs import WritingConfig
+from operators.metrics.dsg import DsgConfig
+from operators.metrics.gecko import GeckoConfig
+from operators.metrics.tifa import TifaConfig
+from operators.models.calls import Generation, Request, Usage
+from operators.questions import write
+
+SPANS = "a {1}[red, color, 1.0] {2}[dog, entity, 1.0]"
+QUESTIONS = (
+    "About {1}:\nQ: is the dog red?\nChoices: yes, no\nA: yes\nAbout {2}:\nQ: is there a dog?\nChoices: yes, no\nA: yes"
+)
+UNSURE = RowError("model_unavailable", "try later", retryable=True)
+
+
+class ScriptedModel:
+    """Replies as it is told, and keeps what it was asked."""
+
+    def __init__(self, reply: Callable[[Request], str | RowError]) -> None:
+        self.reply = reply
+        self.asked: list[Request] = []
+        self.calls = 0
+
+    def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
+        self.calls += 1
+        self.asked += requests
+        replies = [self.reply(request) for request in requests]
+        return [
+            reply if isinstance(reply, RowError) else Generation(reply, True, Usage(1, 10, 2, 3)) for reply in replies
+        ]
+
+
+def gecko_reply(request: Request) -> str:
+    return QUESTIONS if "About {1}" in request.messages[0].text else SPANS
+
+
+def written(model: ScriptedModel, *texts: str, metric: WritingConfig | None = None) -> pa.Table:
+    prompts = rows.table([{"prompt_id": f"p{n}", "text": text} for n, text in enumerate(texts)], rows.PROMPTS)
+    return write(prompts, metric or GeckoConfig(), model)
+
+
+def test_all_prompts_of_a_shard_are_written_side_by_side() -> None:
+    model = ScriptedModel(gecko_reply)
+    table = written(model, "a red dog", "one red dog", "the red dog")
+    assert model.calls == 2, "one call for the words of all prompts, one for all questions"
+    assert len(table) == 6 and table.schema.equals(rows.QUESTIONS)
+    first = table.to_pylist()[0]
+    assert (first["prompt_id"], first["question_id"], first["text"]) == ("p0", "1", "is the dog red?")
+    assert (first["span"], first["start"], first["end"], first["kind"]) == ("red", 2, 5, "color")
+    assert rows.usage_of(table) == Usage(6, 60, 12, 18)
+
+
+def test_prompts_of_one_text_are_written_once() -> None:
+    model = ScriptedModel(gecko_reply)
+    table = written(model, "a red dog", "a red dog", "a red dog")
+    assert len(model.asked) == 2
+    assert table.column("prompt_id").to_pylist() == ["p0", "p0", "p1", "p1", "p2", "p2"]
+
+
+def test_an_unreadable_reply_is_asked_for_once_more_with_the_reason_and_then_an_error() -> None:
+    model = ScriptedModel(lambda request: "I'd rather not")
+    table = written(model, "a red dog", metric=DsgConfig())
+    assert [len(request.messages) for request in model.asked] == [1, 3]
+    assert "I'd rather not" in model.asked[1].messages[1].text
+    assert "could not be read" in model.asked[1].messages[2].text
+    (row,) = table.to_pylist()
+    assert row["error"]["kind"] == "unreadable_reply" and not row["error"]["retryable"]
+    assert (row["prompt_id"], row["question_id"]) == ("p0", None)
+
+
+def test_a_second_reply_that_can_be_read_counts() -> None:
+    def reply(request: Request) -> str:
+        return gecko_reply(request) if len(request.messages) > 1 or "About {1}" in request.messages[0].text else "?"
+
+    assert written(ScriptedModel(reply), "a red dog").column("error").null_count == 2
+
+
+def test_a_prompt_that_fails_costs_no_other() -> None:
+    def reply(request: Request) -> str | RowError:
+        return UNSURE if "blue cat" in request.messages[0].text else gecko_reply(request)
+
+    table = written(ScriptedModel(reply), "a red dog", "a blue cat", " ", "the red dog")
+    kinds = [row["error"] and row["error"]["kind"] for row in table.to_pylist()]
+    assert kinds == [None, None, "model_unavailable", "empty_prompt", None, None]
+    assert rows.count_errors(table, retryable_only=True) == 1
+
+
+def test_a_model_that_fails_as_a_whole_leaves_rows_that_may_be_tried_again() -> None:
+    def reply(request: Request) -> str:
+        raise RuntimeError("the engine is gone")
+
+    table = written(ScriptedModel(reply), "a red dog", "a blue cat")
+    assert [row["error"]["kind"] for row in table.to_pylist()] == ["model_failed"] * 2
+    assert rows.count_errors(table, retryable_only=True) == 2
+
+
+def test_what_the_filter_drops_stays_in_the_table() -> None:
+    blocks = "About red (color):\nQ: what color is the dog?\nChoices: red, blue\nA: red\n"
+    blocks += "About cat (animal):\nQ: is there a cat?\nChoices: yes, no\nA: yes"
+
+    def reply(request: Request) -> str:
+        text = request.messages[0].text
+        if text.endswith("Questions and answers are below:\n"):
+            return blocks
+        return "no" if text.endswith("is there a cat?\nChoices:\nyes, no\nAnswer:\n") else "red"
+
+    table = written(ScriptedModel(reply), "a red dog", metric=TifaConfig())
+    assert table.column("keep").to_pylist() == [True, False]

@@ -1,0 +1,72 @@
+"""Question-based metrics in whole sweeps on a real Ray: written once, answered once, scored by element."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from pipelines.questions import plan_questions, write_questions
+from pipelines.storage import StorageConfig
+from pipelines.store import Store
+from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+METRICS = "metric=[vqascore,gecko_normalised,gecko,tifa,dsg,vq2]"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_benchmark(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
+def store(folder: Path) -> Path:
+    return folder.parent / "store"
+
+
+@pytest.fixture(scope="module")
+def done(folder: Path, store: Path, ray_cluster: None) -> FinishedSweep:
+    return run_sweep(plan_sweep(sweep_config(folder, store, METRICS)), lambda progress: None)
+
+
+def cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
+    plan = plan_sweep(sweep_config(folder, store, METRICS)).plan
+    mine = [cell for cell in plan.cells if cell.stage == stage and cell.metric == metric]
+    return pa.concat_tables([Store(url=str(store), storage=StorageConfig()).read(cell.path) for cell in mine])
+
+
+def test_every_image_has_a_score_by_every_metric(done: FinishedSweep) -> None:
+    assert (done.exit_code, len(done.results.scores)) == (0, 6 * 16), done.results.errors.to_pylist()
+    assert done.results.scores.schema == rows.SCORES
+    assert all(0 <= score <= 1 for score in done.results.scores.column("score").to_pylist())
+
+
+def test_every_question_keeps_its_own_score_and_the_words_it_is_about(
+    done: FinishedSweep, store: Path, folder: Path
+) -> None:
+    prompts = plan_sweep(sweep_config(folder, store)).sources.prompts
+    texts = dict(zip(prompts["prompt_id"].to_pylist(), prompts["text"].to_pylist(), strict=True))
+    for row in cells(store, "scores", "gecko", folder).to_pylist():
+        scores = [element["score"] for element in row["elements"] if element["score"] is not None]
+        assert row["score"] == pytest.approx(sum(scores) / len(scores)) and row["n_questions"] == len(scores)
+        for element in row["elements"]:
+            if element["start"] is not None:
+                assert texts[row["prompt_id"]][element["start"] : element["end"]] == element["span"]
+
+
+def test_a_further_metric_computes_only_its_own(done: FinishedSweep, folder: Path, store: Path) -> None:
+    more = METRICS.replace("gecko,", "gecko,gecko_coverage,")
+    plan = plan_sweep(sweep_config(folder, store, more)).plan
+    assert {path.split("/")[0] for path in plan.missing} == {"scores"} and len(plan.missing) == 4
+
+
+def test_questions_can_be_written_ahead_of_the_images(folder: Path, tmp_path: Path) -> None:
+    config = sweep_config(folder, tmp_path, "metric=[gecko,dsg]", "benchmark.images=null", "benchmark.generators={}")
+    written = write_questions(plan_questions(config), lambda progress: None)
+    assert set(written.quality) == {"gecko", "dsg"}
+    assert written.quality["gecko"].prompts == 8 and written.quality["gecko"].failed == 0
+    left = plan_sweep(sweep_config(folder, tmp_path, "metric=[gecko,dsg]")).plan.missing
+    assert {path.split("/")[0] for path in left} == {"answers", "scores"}

@@ -1,0 +1,85 @@
+"""Asks one tiny vision-language model in every way there is and prints the answers as JSON: the body of a process.
+
+`python -m tests.vllm.ask FOLDER`; the process has a torchvision on its path, which vLLM needs for images.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from operators.models.calls import Question
+from operators.models.conversation import choice_ids, image_question_text
+from operators.models.vllm_likelihood import VllmLikelihood, load_vllm_likelihood
+
+QUESTIONS = [
+    Question(image, text, choices)
+    for image in range(2)
+    for text, choices in [
+        ("Is there a red cube?", ("Yes", "No")),
+        ("Is it on the left of the ball, as the caption says?", ("Yes",)),
+        ("How many?", ("three", "four", "many more")),
+    ]
+]
+
+
+def noise_images() -> list[Image.Image]:
+    """Two images that fill more than a block of vLLM's cache, which is 128 tokens on a CPU."""
+    draw = np.random.default_rng(0)
+    return [Image.fromarray(draw.integers(0, 256, (392, 392, 3), dtype=np.uint8)) for _ in range(2)]
+
+
+@torch.inference_mode()
+def transformers_likelihood(folder: Path, images: Sequence[Image.Image], model_type: str) -> list[list[list[float]]]:
+    """The plain way: transformers' own processor and model, one forward pass for each choice."""
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    return [[_teach(model, processor, images, one, choice, model_type) for choice in one.choices] for one in QUESTIONS]
+
+
+def _teach(
+    model: Any, processor: Any, images: Sequence[Image.Image], question: Question, choice: str, model_type: str
+) -> list[float]:
+    text = image_question_text(processor.tokenizer, question.text, model_type=model_type)
+    labels = torch.tensor([choice_ids(processor.tokenizer, text, choice)])
+    inputs = processor(text=[text], images=[images[question.image]], return_tensors="pt")
+    for name, filling in {"input_ids": labels, "attention_mask": 1, "mm_token_type_ids": 0}.items():
+        if name in inputs:
+            more = filling if isinstance(filling, torch.Tensor) else torch.full_like(labels, filling)
+            inputs[name] = torch.cat([inputs[name], more], dim=1)
+    logprobs = model(**inputs).logits[0, -labels.shape[1] - 1 : -1].log_softmax(-1)
+    chosen: list[float] = logprobs.gather(1, labels.T).squeeze(1).tolist()
+    return chosen
+
+
+def cached_again(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
+    """Of the requests of one call about new images: how many tokens were prompt, and how many came from the cache."""
+    before = model.usage
+    model.likelihood([image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in images], QUESTIONS)
+    used = model.usage.minus(before)
+    return [used.calls, used.prompt_tokens, used.cached_tokens]
+
+
+def main(folder: Path) -> None:
+    model = load_vllm_likelihood(
+        folder, tokenizer=folder, dtype="float32", on_gpu=False, options={"max_model_len": 1024}
+    )
+    images = model.encode([model.preprocess(image) for image in noise_images()])
+    answers = {
+        "fast": model.likelihood(images, QUESTIONS),
+        "reference": model.reference_likelihood(images, QUESTIONS),
+        "transformers": transformers_likelihood(folder, images, model.model_type),
+        "usage": cached_again(model, images),
+        "replies": model.reply(images, QUESTIONS),
+    }
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

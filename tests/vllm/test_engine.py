@@ -1,0 +1,105 @@
+"""How callers share one engine, with a scripted one in vLLM's place: no vLLM is needed."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from operators.errors import ModelError
+from operators.models.vllm_engine import Prompt, Refusal, VllmEngine, engine_arguments
+
+
+class ScriptedEngine:
+    """Answers each request after as many steps as its prompt has tokens; refuses token 13, breaks at token 666."""
+
+    model_config = SimpleNamespace(max_model_len=100)
+
+    def __init__(self, gate: threading.Event | None = None) -> None:
+        self.gate = gate
+        self.left: dict[str, int] = {}
+        self.batches: list[int] = []
+        self.engine_core = SimpleNamespace(shutdown=lambda: None)
+        self.renderer = SimpleNamespace(render_cmpl=lambda prompts: prompts)
+
+    def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> None:
+        if 13 in prompt["prompt_token_ids"]:
+            raise ValueError("thirteen is refused")
+        self.left[name] = 10**9 if 666 in prompt["prompt_token_ids"] else len(prompt["prompt_token_ids"])
+
+    def step(self) -> list[Any]:
+        if self.gate is not None:
+            self.gate.wait()
+        if any(steps > 10**6 for steps in self.left.values()):
+            raise RuntimeError("CUDA is gone")
+        self.batches.append(len(self.left))
+        self.left = {name: steps - 1 for name, steps in self.left.items()}
+        done = [name for name, steps in self.left.items() if steps <= 0]
+        for name in done:
+            del self.left[name]
+        return [_output(name) for name in done]
+
+
+def _output(name: str) -> Any:
+    return SimpleNamespace(request_id=name, finished=True, outputs=[SimpleNamespace(finish_reason="stop")])
+
+
+def test_requests_of_several_callers_run_in_one_batch() -> None:
+    gate = threading.Event()
+    scripted = ScriptedEngine(gate)
+    engine = VllmEngine(lambda: scripted)
+    with ThreadPoolExecutor(4) as callers:
+        calls = [callers.submit(engine.run, [Prompt([1] * 5)] * 2, [None] * 2) for _ in range(4)]
+        while len(engine._waiting) + engine._submitted.qsize() < 8:
+            pass
+        gate.set()
+        assert all(len(call.result()) == 2 for call in calls)
+    assert max(scripted.batches) == 8
+    engine.close()
+
+
+def test_a_refused_request_fails_alone() -> None:
+    engine = VllmEngine(ScriptedEngine)
+    refused, served = engine.run([Prompt([13]), Prompt([1, 2])], [None, None])
+    assert refused == Refusal("thirteen is refused")
+    assert served.finished
+    engine.close()
+
+
+def test_a_failure_reaches_every_caller_that_waits_and_every_later_one() -> None:
+    engine = VllmEngine(ScriptedEngine)
+    with ThreadPoolExecutor(3) as callers:
+        prompts = [Prompt([1] * 10**5), Prompt([1] * 10**5), Prompt([666])]
+        calls = [callers.submit(engine.run, [prompt], [None]) for prompt in prompts]
+        for call in calls:
+            with pytest.raises(ModelError, match="CUDA is gone"):
+                call.result()
+    with pytest.raises(ModelError, match="CUDA is gone"):
+        engine.run([Prompt([1])], [None])
+
+
+def test_closing_fails_who_still_waits() -> None:
+    engine = VllmEngine(ScriptedEngine)
+    future = engine.submit(Prompt([1] * 10**7), None)
+    engine.close()
+    with pytest.raises(ModelError, match="closed"):
+        future.result()
+
+
+def test_an_engine_that_does_not_start_says_why() -> None:
+    def fail() -> Any:
+        raise OSError("no weights")
+
+    with pytest.raises(OSError, match="no weights"):
+        VllmEngine(fail)
+
+
+def test_a_parallel_engine_stays_on_the_gpus_of_its_actor() -> None:
+    assert engine_arguments(True, {"tensor_parallel_size": 4})["distributed_executor_backend"] == "mp"
+    assert engine_arguments(True, {})["distributed_executor_backend"] == "uni"
+
+
+def test_options_may_not_override_what_the_model_says() -> None:
+    with pytest.raises(ModelError, match="dtype"):
+        engine_arguments(True, {"dtype": "float16"})

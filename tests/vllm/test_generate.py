@@ -1,0 +1,116 @@
+"""vLLM's replies: transformers' own at temperature 0, and each request for itself."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from operators.errors import ModelError, RowError
+from operators.models.calls import Generation, Message, Request
+from operators.models.vllm_generate import VllmGenerate, load_vllm_generate
+from tests.vllm.tiny import make_llama
+
+pytestmark = pytest.mark.vllm
+SCHEMA = '{"type": "object", "properties": {"seen": {"type": "boolean"}}, "required": ["seen"]}'
+PROMPTS = ["Hello the world", "A red cube", "Two dogs on the left of a cat"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Iterator[VllmGenerate]:
+    model = load(folder, max_model_len=512)
+    yield model
+    model.engine.close()
+
+
+def load(folder: Path, **options: Any) -> VllmGenerate:
+    return load_vllm_generate(folder, tokenizer=folder, dtype="float32", on_gpu=False, options=options)
+
+
+def request(text: str, **fields: Any) -> Request:
+    return Request((Message("user", text),), **{"max_tokens": 24, **fields})
+
+
+def replies(model: VllmGenerate, *requests: Request) -> list[Generation]:
+    generations = model.generate(requests)
+    assert all(isinstance(generation, Generation) for generation in generations), generations
+    return [generation for generation in generations if isinstance(generation, Generation)]
+
+
+@torch.inference_mode()
+def transformers_reply(folder: Path, text: str) -> str:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+    tokens = network.generate(**inputs, max_new_tokens=24, do_sample=False)
+    return str(tokenizer.decode(tokens[0, inputs.input_ids.shape[1] :], skip_special_tokens=True))
+
+
+def test_greedy_replies_are_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
+    expected = [transformers_reply(folder, prompt) for prompt in PROMPTS]
+    assert [reply.text for reply in replies(model, *map(request, PROMPTS))] == expected
+    assert len(set(expected)) == len(PROMPTS)
+
+
+def test_callers_in_several_threads_get_their_own_replies(model: VllmGenerate) -> None:
+    texts = [f"caption number {index}" for index in range(12)]
+    alone = [replies(model, request(text))[0].text for text in texts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda text: replies(model, request(text))[0].text, texts))
+    assert together == alone
+
+
+def test_a_prompt_that_does_not_fit_fails_alone(model: VllmGenerate) -> None:
+    long, short = model.generate([request("x" * 600), request("A red cube")])
+    assert isinstance(long, RowError)
+    assert long.kind == "prompt_too_long"
+    assert "max_model_len" in long.message
+    assert isinstance(short, Generation)
+
+
+def test_a_schema_that_cannot_be_enforced_fails_alone(model: VllmGenerate) -> None:
+    refused, short = model.generate([request("a", schema='{"type": "nonsense"}'), request("A red cube")])
+    assert isinstance(refused, RowError)
+    assert "nonsense" in refused.message
+    assert isinstance(short, Generation)
+
+
+def test_a_schema_is_kept_to(model: VllmGenerate) -> None:
+    (reply,) = replies(model, request("Is it there?", schema=SCHEMA, max_tokens=64))
+    assert isinstance(json.loads(reply.text)["seen"], bool)
+
+
+def test_a_seed_fixes_the_reply_at_any_temperature(model: VllmGenerate) -> None:
+    texts = [reply.text for reply in replies(model, *(request("a", temperature=1.0, seed=seed) for seed in (1, 1, 2)))]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_reply_ends_before_a_stop_text_and_is_complete(model: VllmGenerate) -> None:
+    (whole,) = replies(model, request("A red cube"))
+    assert not whole.complete
+    stop = next(letter for letter in whole.text[4:] if letter.isascii())
+    (ended,) = replies(model, request("A red cube", stop=(stop,)))
+    assert ended.complete
+    assert ended.text == whole.text[: whole.text.index(stop)]
+
+
+def test_a_shared_beginning_is_read_from_the_prefix_cache(model: VllmGenerate) -> None:
+    first, second = (replies(model, request("example " * 40 + ending))[0] for ending in ("one", "two"))
+    assert first.usage.cached_tokens == 0
+    assert second.usage.cached_tokens >= 128
+    assert second.usage.prompt_tokens == 40 * len("example ") + len("two")
+
+
+def test_an_option_that_vllm_does_not_know_is_named(folder: Path) -> None:
+    with pytest.raises(ModelError, match="max_model_lem"):
+        load(folder, max_model_lem=512)

@@ -1,0 +1,70 @@
+"""vLLM's answers about images: equal to its own reference and to transformers', read from the prefix cache."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vllm.ask import QUESTIONS
+from tests.vllm.tiny import make_llava, make_qwen2_vl
+
+ROOT = Path(__file__).parents[2]
+TORCHVISION = ROOT / "build" / "torchvision"
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module", params=[make_qwen2_vl, make_llava], ids=["qwen2_vl", "llava"])
+def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process of its own says; it has a torchvision and the operators that this one misses."""
+    if not TORCHVISION.is_dir():
+        pytest.fail("build/torchvision is missing; run the tests by make vllm")
+    make: Callable[[Path], Path] = request.param
+    folder = make(tmp_path_factory.mktemp("vlm"))
+    path = os.pathsep.join(map(str, [TORCHVISION, Path(__file__).parent / "site", ROOT]))
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.vllm.ask", str(folder)],
+        env=os.environ | {"PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    answers: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return answers
+
+
+def flat(answers: list[list[list[float]]]) -> list[float]:
+    return [logprob for choices in answers for choice in choices for logprob in choice]
+
+
+@pytest.mark.parametrize("other", ["reference", "transformers"])
+def test_a_choice_is_as_likely_as_by_teacher_forcing(asked: dict[str, Any], other: str) -> None:
+    assert flat(asked["fast"]) == pytest.approx(flat(asked[other]), abs=1e-3)
+
+
+def test_choices_of_one_and_of_several_tokens_end_with_the_end_of_the_turn(asked: dict[str, Any]) -> None:
+    lengths = [[len(choice) for choice in choices] for choices in asked["fast"]]
+    assert [len(choices) for choices in lengths] == [len(question.choices) for question in QUESTIONS]
+    assert lengths[0] == [2, 2]
+    assert min(lengths[2]) > 3
+
+
+def test_probabilities_are_over_the_whole_vocabulary(asked: dict[str, Any]) -> None:
+    assert max(flat(asked["fast"])) < -0.01
+
+
+def test_every_request_about_an_image_but_one_reads_it_from_the_prefix_cache(asked: dict[str, Any]) -> None:
+    calls, _, cached = asked["usage"]
+    images = len({question.image for question in QUESTIONS})
+    assert cached >= (calls - images) * 128
+
+
+def test_a_model_answers_in_its_own_words(asked: dict[str, Any]) -> None:
+    assert len(asked["replies"]) == len(QUESTIONS)
+    assert all(isinstance(reply, str) for reply in asked["replies"])
