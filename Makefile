@@ -16,7 +16,7 @@ test: check  ## static checks, then every test
 slow: install  ## the fault tests with more seeds
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-vllm: .venv/.vllm-installed build/torchvision/.installed  ## the tests of vLLM's CPU build
+vllm: .venv/.vllm-installed build/torchvision/.installed build/smollm2/model.safetensors  ## the tests of vLLM's CPU build
 	$(BIN)/python -m pytest -m vllm tests/vllm $(ARGS)
 
 check: install  ## formatting, lint and types

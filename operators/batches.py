@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from operators.errors import RowError
+from operators.errors import EngineError, RowError
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -29,6 +29,11 @@ def isolate(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Ro
 
 
 def device_lost(error: Exception) -> bool:
-    """Whether the process can no longer use its GPU, as after an illegal memory access; being out of memory is not."""
+    """Whether the process can no longer use its GPU or its engine, as after an illegal memory access.
+
+    Being out of memory is no such thing.
+    """
+    if isinstance(error, EngineError):
+        return True
     text = str(error)
     return "CUDA error" in text and "out of memory" not in text and "ALLOC_FAILED" not in text

@@ -20,6 +20,10 @@ class ModelError(PlumblineError):
     """A checkpoint cannot be found, is not one, or does not load."""
 
 
+class EngineError(ModelError):
+    """A loaded model has failed for good: only a new process can load it again."""
+
+
 class RowError(NamedTuple):
     """Why one row has no result; stored in the row's `error` column."""
 

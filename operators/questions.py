@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from operators import rows
 from operators.batches import device_lost
-from operators.errors import RowError
+from operators.errors import ModelError, RowError
 from operators.metrics.configs import WritingConfig
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
@@ -64,8 +64,8 @@ def _generate(model: GenerateModel, requests: Sequence[Request]) -> Sequence[Gen
     try:
         return model.generate(requests)
     except Exception as error:
-        if device_lost(error):
-            raise
+        if device_lost(error) or isinstance(error, ModelError):
+            raise  # no request to this model can succeed
         failure = RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)
         return [failure for _ in requests]
 

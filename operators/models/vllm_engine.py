@@ -18,17 +18,15 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from operators.errors import ModelError
+from operators.errors import EngineError, ModelError
 
 ENVIRONMENT: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a core process of its own would outlive a killed actor, and hold its GPU
 }
-CPU_ENVIRONMENT: Mapping[str, str] = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
+CPU_ENVIRONMENT: Mapping[str, str] = {"VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB
 DEFAULTS: Mapping[str, Any] = {
     "load_format": "safetensors",
     "enable_prefix_caching": True,
@@ -92,7 +90,7 @@ class VllmEngine:
     def run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[Served | Refusal]:
         """The output of each prompt under its SamplingParams, once all are there.
 
-        Raises ModelError where the engine has failed; it stays failed.
+        Raises EngineError where the engine has failed; it stays failed.
         """
         futures = [self.submit(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
         outputs = [future.result() for future in futures]
@@ -255,8 +253,8 @@ def _gave_up(output: Served | Refusal) -> bool:
     return not isinstance(output, Refusal) and output.outputs[0].finish_reason in ("error", "abort")
 
 
-def _engine_error(cause: BaseException) -> ModelError:
-    error = ModelError(
+def _engine_error(cause: BaseException) -> EngineError:
+    error = EngineError(
         f"the vLLM engine has failed ({type(cause).__name__}: {_line(cause)}); the actor needs a new one"
     )
     error.__cause__ = cause

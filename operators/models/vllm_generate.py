@@ -26,7 +26,7 @@ class VllmGenerate:
     def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
         """The reply to each request, or why there is none: it does not fit the engine, or the schema is refused.
 
-        Raises ModelError where the engine has failed.
+        Raises EngineError where the engine has failed.
         """
         prompts = [conversation_ids(self.tokenizer, request.messages) for request in requests]
         results = [self._refuse(request, len(ids)) for request, ids in zip(requests, prompts, strict=True)]
