@@ -34,15 +34,17 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     """The cells per stage, and what computing the missing ones would ask of the models."""
     sources = planned.sources
     images = sum(shard.rows for shard in sources.image_shards)
+    pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
     console.print(
-        f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)} prompts x {len(sources.generators)} "
-        f"generators = {images} images, metrics {escape(', '.join(planned.config.metrics))}"
+        f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)} prompts{pairs}, "
+        f"metrics {escape(', '.join(planned.config.metrics))}"
     )
     table = Table("stage", "cells", "cached", "missing", "rows", "model calls", title="plan")
     for column in table.columns[1:]:
         column.justify = "right"
     for item in planned.plan.nodes:
-        table.add_row(escape(item.node.name), *_counts(item))
+        if item.cells:
+            table.add_row(escape(item.node.name), *_counts(item))
     console.print(table)
     for broken in sources.broken:
         console.print(f"[yellow]warning[/] {escape(broken.generator)}: {escape(broken.message)}", soft_wrap=True)
