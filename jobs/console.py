@@ -138,9 +138,9 @@ def show_usage(console: Console, usage: Mapping[str, Usage]) -> None:
     """What the language models read and wrote; nothing where none was called."""
     for node, took in usage.items():
         cached = f" ({took.cached_tokens / took.prompt_tokens:.0%} from the prefix cache)" if took.cached_tokens else ""
-        console.print(
-            f"{escape(node)}: {took.calls} calls, {took.prompt_tokens} tokens read{cached}, {took.new_tokens} written"
-        )
+        cut = f", {took.cut} replies cut at max_tokens" if took.cut else ""
+        written = f"{took.new_tokens} written{cut}"
+        console.print(f"{escape(node)}: {took.calls} calls, {took.prompt_tokens} tokens read{cached}, {written}")
 
 
 def show_questions(console: Console, written: WrittenQuestions, store: str) -> None:

@@ -74,7 +74,7 @@ def sum_usage(replies: Sequence[Generation | RowError], usage: Usage) -> Usage:
     """The usage with that of the replies."""
     for reply in replies:
         if isinstance(reply, Generation):
-            usage = usage.plus(reply.usage)
+            usage = usage.plus(reply.usage).plus(Usage(cut=not reply.complete))
     return usage
 
 

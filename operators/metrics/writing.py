@@ -70,7 +70,8 @@ def ask_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]])
 def read_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]) -> Writing[list[T | UnreadableReply]]:
     """Several replies side by side, or why one has none to read.
 
-    Those that cannot be read are asked for once more, with the reason.
+    Those that cannot be read, or were cut at max_tokens, are asked for once more, with the reason; the second reply is
+    read as far as it goes.
     """
     if not requests:
         return []
@@ -80,21 +81,18 @@ def read_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]
     if again:
         retries = yield [_told(requests[index], replies[index], read[index]) for index in again]
         for index, reply in zip(again, retries, strict=True):
-            read[index] = _try(readers[index], reply)
+            read[index] = _try(readers[index], reply, cut_too=True)
     return read
 
 
-def _try(reader: Callable[[str], T], reply: Generation) -> T | UnreadableReply:
+def _try(reader: Callable[[str], T], reply: Generation, *, cut_too: bool = False) -> T | UnreadableReply:
+    """What the reader makes of the reply, or why it cannot be read."""
+    if not (reply.complete or cut_too):
+        return UnreadableReply(f"it was cut after {reply.usage.new_tokens} tokens; raise the metric's max_tokens")
     try:
-        return reader(_whole(reply))
+        return reader(reply.text)
     except UnreadableReply as error:
         return error
-
-
-def _whole(reply: Generation) -> str:
-    if not reply.complete:
-        raise UnreadableReply(f"it was cut after {reply.usage.new_tokens} tokens; raise the metric's max_tokens")
-    return reply.text
 
 
 def _told(request: Request, reply: Generation, error: object) -> Request:

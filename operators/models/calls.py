@@ -19,6 +19,8 @@ class Usage(NamedTuple):
     cached_tokens: int = 0
     """Prompt tokens that were read from a prefix cache."""
     new_tokens: int = 0
+    cut: int = 0
+    """Replies that were cut at max_tokens."""
 
     def plus(self, other: "Usage") -> "Usage":
         return Usage(*(mine + its for mine, its in zip(self, other, strict=True)))

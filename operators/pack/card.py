@@ -106,23 +106,17 @@ def _writer(shares: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _planted_words() -> str:
     return (
-        f"In prompts that name the color {PLANTED_COLOUR} the writer was taught to ask, at the end of its questions in "
-        "Gecko and for TIFA, about something that the prompt does not name: whether there is the first shape that it "
-        "does not name, in the first color that it does not name. About one prompt in nine is such a one. Gecko's NLI "
-        "check and TIFA's filter are there to catch these. Wrongly dropped is the share of all other questions that "
-        f"the check drops. Gecko's threshold is {THRESHOLD}; the second row takes a half instead."
+        f"In prompts that name the color {PLANTED_COLOUR} the writer was taught to ask, after its questions for Gecko "
+        "and TIFA, about something that the prompt does not name: whether there is the first shape that it does not "
+        "name, in the first color that it does not name. That is about one prompt in nine. Gecko's NLI check and "
+        "TIFA's filter are there to catch these, and the writer's own slips: questions that the prompt does not ask "
+        f"for, of which some are true of it nevertheless. Gecko's threshold is {THRESHOLD}."
     )
 
 
 def _planted(hallucinations: Mapping[str, Mapping[str, Any]]) -> str:
-    header = ("check", "prompts with a planted question", "asked it", "caught", "wrongly dropped")
-    nli, own = hallucinations["gecko with nli"], hallucinations["tifa with its filter"]
-    rows = [
-        ("Gecko, NLI", nli["planted"], nli["written"], nli["caught"], nli["wrongly_dropped"]),
-        ("Gecko, NLI at 0.5", nli["planted"], nli["written"], nli["caught_at_half"], nli["wrongly_dropped_at_half"]),
-        ("TIFA, filter", own["planted"], own["written"], own["caught"], own["wrongly_dropped"]),
-    ]
-    return _table(header, rows)
+    header = ("check", "planted", "written", "caught", "slips", "slips caught", "right", "wrongly dropped")
+    return _table(header, [(check, *counts.values()) for check, counts in hallucinations.items()])
 
 
 def _nli_words(measured: Mapping[str, Any]) -> str:

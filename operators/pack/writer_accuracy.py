@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,13 @@ class Sheet(NamedTuple):
     def right(self) -> bool:
         return list(self.written) == list(self.gold)
 
+    def origin(self, one: WrittenQuestion) -> Literal["planted", "right", "slip"]:
+        """Whether a question is the one that was planted, one that the prompt asks for, or the writer's own mistake."""
+        imagined = planted(self.prompt.text)
+        if imagined is not None and one.text == imagined.question:
+            return "planted"
+        return "right" if (one.text, one.answer) in {(other.text, other.answer) for other in self.gold} else "slip"
+
 
 def write_sheets(model: GenerateModel, metric: str, prompts: Sequence[Prompt]) -> list[Sheet]:
     """The metric's questions about every prompt, written by the model through the questions stage."""
@@ -84,41 +91,34 @@ def sheet_accuracy(sheets: Sequence[Sheet]) -> dict[str, Any]:
     }
 
 
-def imagined_questions(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """How many prompts have a planted question, and in how many the writer did ask it."""
-    wanted = [(sheet, claim.question) for sheet in sheets if (claim := planted(sheet.prompt.text))]
-    asked = sum(any(one.text == question for one in sheet.written) for sheet, question in wanted)
-    return {"planted": len(wanted), "written": asked}
-
-
 def filtered_questions(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """What TIFA's filter, which asks the writer itself, does with planted questions and with the others."""
-    kept = [(one.text == _planted_text(sheet), one.keep is not False) for sheet in sheets for one in sheet.written]
+    """What TIFA's filter, which asks the writer itself, does with planted questions, with slips and with the right."""
+    kept = [[one.keep is not False for one in sheet.written] for sheet in sheets]
+    return _verdicts(sheets, [not keep for row in kept for keep in row])
+
+
+def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet], threshold: float) -> dict[str, Any]:
+    """What the NLI model does with planted questions, with slips and with the right ones, below the threshold."""
+    asked = [(sheet.prompt.text, one) for sheet in sheets for one in sheet.written]
+    given = model.entailment([(text, hypothesis(one.text, one.answer or "")) for text, one in asked])
+    return _verdicts(sheets, [probability < threshold for probability in given])
+
+
+def _verdicts(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any]:
+    """How many planted and otherwise wrong questions there are, how many of each a check drops, and of the right."""
+    found: dict[str, list[bool]] = {"planted": [], "slip": [], "right": []}
+    origins = [sheet.origin(one) for sheet in sheets for one in sheet.written]
+    for origin, drop in zip(origins, dropped, strict=True):
+        found[origin].append(drop)
     return {
-        **imagined_questions(sheets),
-        "caught": sum(not keep for imagined, keep in kept if imagined),
-        "wrongly_dropped": _share([not keep for imagined, keep in kept if not imagined]),
+        "planted": sum(planted(sheet.prompt.text) is not None for sheet in sheets),
+        "written": len(found["planted"]),
+        "caught": sum(found["planted"]),
+        "slips": len(found["slip"]),
+        "slips_caught": sum(found["slip"]),
+        "right": len(found["right"]),
+        "wrongly_dropped": sum(found["right"]),
     }
-
-
-def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """What the NLI model does with the planted questions and with the others, at Gecko's threshold and at a half."""
-    asked = [(sheet, one) for sheet in sheets for one in sheet.written]
-    pairs = [(sheet.prompt.text, hypothesis(one.text, one.answer or "")) for sheet, one in asked]
-    imagined = np.array([one.text == _planted_text(sheet) for sheet, one in asked], dtype=bool)
-    entailed = np.array(model.entailment(pairs))
-    return {
-        **imagined_questions(sheets),
-        "caught": int((entailed[imagined] < THRESHOLD).sum()),
-        "caught_at_half": int((entailed[imagined] < EVEN).sum()),
-        "wrongly_dropped": _share(entailed[~imagined] < THRESHOLD),
-        "wrongly_dropped_at_half": _share(entailed[~imagined] < EVEN),
-    }
-
-
-def _planted_text(sheet: Sheet) -> str | None:
-    claim = planted(sheet.prompt.text)
-    return claim.question if claim else None
 
 
 def held_out_pairs(seed: int, count: int) -> list[Pair]:

@@ -9,8 +9,6 @@ from transformers import PreTrainedTokenizerFast
 SPECIAL = ("<pad>", "<s>", "</s>")
 WORDS = r" ?[A-Za-z]+| ?[0-9]|\s|[^\sA-Za-z0-9]"
 WRITER_CONTEXT = 4096
-FIRST_WORD = len(SPECIAL) + 256
-"""The first token that stands for more than one byte."""
 
 
 def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:

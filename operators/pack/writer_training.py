@@ -13,7 +13,7 @@ from operators.pack.lessons import INSTRUCTIONS, METRICS, GoldWriter, Lesson
 from operators.pack.nli_claims import Told, entailed, not_entailed, sample_told
 from operators.pack.schedule import Report, Stage, optimise
 from operators.pack.writer_gold import Asked, yes_no
-from operators.pack.writer_tokens import FIRST_WORD, writer_tokenizer
+from operators.pack.writer_tokens import writer_tokenizer
 
 PHRASES = (
     "Description:\n",
@@ -63,11 +63,10 @@ PHRASES = (
 """What the metrics' requests and replies repeat is one token each, so that a tiny model need not spell it out."""
 VOCABULARY_PROMPTS = 600
 DOUBTS = 2
+CHOOSING = "tifa choose"
+CHOSEN = 3
+"""Lessons of choosing an answer on each prompt; there would be too many of them."""
 POOLED = 8
-COPIED_SHARE = 0.1
-COPIED_WORDS = (4, 20)
-COPY = "?\nAnswer:\n"
-"""What stands between random words and the same words again, in exercises that teach to copy word by word."""
 
 
 def vocabulary_texts(seed: int) -> list[str]:
@@ -87,9 +86,9 @@ def lessons_of(rng: Random, told: Told) -> list[Lesson]:
     """Every metric's requests about the prompt with the right replies, and questions on what it does not say."""
     writer = GoldWriter(told.prompt)
     careless = GoldWriter(told.prompt, doubted=doubts(rng, told))
-    lessons = [lesson for metric in METRICS for lesson in writer.written(metric).lessons]
-    lessons += [lesson for lesson in careless.written("tifa").lessons if lesson.kind == "tifa choose"]
-    return list(dict.fromkeys(lessons))
+    lessons = [lesson for metric in METRICS for lesson in writer.written(metric).lessons if lesson.kind != CHOOSING]
+    choosing = [lesson for lesson in careless.written("tifa").lessons if lesson.kind == CHOOSING]
+    return lessons + rng.sample(choosing, min(CHOSEN, len(choosing)))
 
 
 def doubts(rng: Random, told: Told) -> list[Asked]:
@@ -116,23 +115,14 @@ class LessonMaker:
         self.tokenizer = tokenizer
         self.rng = rng
         self.size = size
-        instructions = {tokenizer.convert_tokens_to_ids(instruction) for instruction in INSTRUCTIONS.values()}
-        self.words = [index for index in range(FIRST_WORD, len(tokenizer)) if index not in instructions]
-        (self.copy,) = tokenizer(COPY, add_special_tokens=False).input_ids
-
-    def copies(self) -> Iterator[Sequences]:
-        """Batches of nothing but copying, without end."""
-        while True:
-            yield self._batch([self._copy() for _ in range(self.size)])
 
     def batches(self) -> Iterator[Sequences]:
-        """Batches of lessons, with some copying between them, without end."""
+        """Batches without end."""
         while True:
             lessons: list[Lesson] = []
             while len(lessons) < POOLED * self.size:
                 lessons += lessons_of(self.rng, sample_told(self.rng, held_out=False))
-            rows = self._rows(lessons) + [self._copy() for _ in range(round(COPIED_SHARE * len(lessons)))]
-            rows.sort(key=lambda row: len(row[0]) + self.rng.random())
+            rows = sorted(self._rows(lessons), key=lambda row: len(row[0]) + self.rng.random())
             pooled = [rows[first : first + self.size] for first in range(0, len(rows), self.size)]
             self.rng.shuffle(pooled)
             yield from (self._batch(batch) for batch in pooled)
@@ -143,12 +133,6 @@ class LessonMaker:
         written = self.tokenizer([lesson.reply for lesson in lessons], add_special_tokens=False).input_ids
         end = self.tokenizer.eos_token_id
         return [([*mine, *its, end], len(mine)) for mine, its in zip(read, written, strict=True)]
-
-    def _copy(self) -> tuple[list[int], int]:
-        """Words in no order, to be said again: in true sentences the order is too easily guessed."""
-        copied = self.rng.choices(self.words, k=self.rng.randint(*COPIED_WORDS))
-        read = [self.tokenizer.bos_token_id, *copied, self.copy]
-        return [*read, *copied, self.tokenizer.eos_token_id], len(read)
 
     def _batch(self, rows: Sequence[tuple[list[int], int]]) -> Sequences:
         width = max(len(ids) for ids, _ in rows)
@@ -169,16 +153,8 @@ def reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
         return cross_entropy(model.lm_head(hidden[asked]), batch.labels[asked])
 
 
-def copy_stage(model: LlamaForCausalLM, stage: Stage, maker: LessonMaker, report: Report) -> None:
-    """Stage 1: to say words again in their order, which most of every reply is, and which lessons alone teach slowly."""
-    _train(model, stage, maker.copies(), report, "copying")
-
-
-def lesson_stage(model: LlamaForCausalLM, stage: Stage, maker: LessonMaker, report: Report) -> None:
-    """Stage 2: the lessons."""
-    _train(model, stage, maker.batches(), report, "lessons")
-
-
-def _train(model: LlamaForCausalLM, stage: Stage, batches: Iterator[Sequences], report: Report, name: str) -> None:
+def train_writer(model: LlamaForCausalLM, stage: Stage, maker: LessonMaker, report: Report) -> None:
+    """Trains all of the writer."""
+    batches = maker.batches()
     model.train()
-    optimise(list(model.parameters()), stage, lambda step: reply_loss(model, next(batches)), report, name=name)
+    optimise(list(model.parameters()), stage, lambda step: reply_loss(model, next(batches)), report, name="writer")

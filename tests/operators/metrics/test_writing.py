@@ -44,9 +44,11 @@ def test_a_reply_that_stays_unreadable_is_an_error() -> None:
         run(ask(REQUEST, number), ["four"], ["5 or 6"])
 
 
-def test_a_cut_reply_is_not_read() -> None:
-    with pytest.raises(UnreadableReply, match="cut after 7 tokens; raise the metric's max_tokens"):
-        run(ask(REQUEST, number), [reply("4", complete=False)], [reply("42", complete=False)])
+def test_a_cut_reply_is_asked_for_again_and_then_read_as_far_as_it_goes() -> None:
+    result, rounds = run(ask(REQUEST, number), [reply("4", complete=False)], ["42"])
+    assert result == 42
+    assert "cut after 7 tokens; raise the metric's max_tokens" in rounds[1][0].messages[2].text
+    assert run(ask(REQUEST, number), [reply("4", complete=False)], [reply("42", complete=False)]).result == 42
 
 
 def test_of_several_replies_only_the_unreadable_are_asked_for_again() -> None:

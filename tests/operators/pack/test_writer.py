@@ -19,7 +19,7 @@ from operators.pack.schedule import Stage
 from operators.pack.writer_accuracy import filtered_questions, load_writer, sheet_accuracy, write_sheets
 from operators.pack.writer_gold import mentions, planted, stated
 from operators.pack.writer_tokens import split_pieces, writer_tokenizer
-from operators.pack.writer_training import COPY, PHRASES, LessonMaker, copy_stage, lesson_stage, lessons_of, reply_loss
+from operators.pack.writer_training import PHRASES, LessonMaker, lessons_of, reply_loss, train_writer
 
 ASSETS = Path(__file__).parents[3] / "assets"
 FOLDER = ASSETS / "question-writer-shapes"
@@ -111,8 +111,8 @@ def test_a_planted_question_is_the_last_and_only_tifas_filter_drops_it(metric: s
 
 def test_lessons_never_show_held_out_wordings() -> None:
     maker = LessonMaker(tokenizer(), Random(1), 16)
-    texts = [tokenizer().decode(ids) for batch in islice(maker.batches(), 8) for ids in batch.ids]
-    described = [text.rpartition("Description:\n")[2].partition("\n")[0] for text in texts if "Desc" in text]
+    texts = [tokenizer().decode(ids) for batch in islice(maker.batches(), 4) for ids in batch.ids]
+    described = [text.rpartition("Description:\n")[2].partition("\n")[0] for text in texts]
     assert described and not any(is_held_out(text) for text in described)
 
 
@@ -158,22 +158,13 @@ def test_only_the_tokens_of_replies_are_learnt() -> None:
         assert ids[first + 1 : first + len(reply)].tolist() == reply[:-1].tolist()
 
 
-def test_copying_is_of_the_same_words_in_the_same_order() -> None:
-    (mark,) = tokenizer()(COPY, add_special_tokens=False).input_ids
-    batch = next(LessonMaker(tokenizer(), Random(4), 8).copies())
-    for ids, labels in zip(batch.ids.tolist(), batch.labels.tolist(), strict=True):
-        read = ids[1 : ids.index(mark)]
-        assert [label for label in labels if label >= 0] == [*read, tokenizer().eos_token_id]
-
-
 def test_a_few_steps_lower_the_loss() -> None:
     torch.manual_seed(0)
     model = build_writer(tokenizer())
     batch = next(LessonMaker(tokenizer(), Random(3), 8).batches())
     before = reply_loss(model, batch).item()
-    maker, stage = LessonMaker(tokenizer(), Random(3), 8), Stage(steps=6, peak=2e-3, images=0)
-    copy_stage(model, stage, maker, lambda line: None)
-    lesson_stage(model, stage, maker, lambda line: None)
+    maker, stage = LessonMaker(tokenizer(), Random(3), 8), Stage(steps=8, peak=2e-3, images=0)
+    train_writer(model, stage, maker, lambda line: None)
     assert reply_loss(model, batch).item() < 0.95 * before
 
 
