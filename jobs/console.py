@@ -261,6 +261,7 @@ def show_runs(console: Console, runs: Sequence[RunRecord]) -> None:
     table = Table(
         "run", "benchmark", "generators", "metrics", "computed", "cached", "failed", "coverage", "errors", "exit"
     )
+    table.columns[0].no_wrap = True
     for run in runs:
         manifest, counts = run.manifest, run.manifest["counts"]
         table.add_row(

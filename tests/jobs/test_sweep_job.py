@@ -162,6 +162,6 @@ def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(store: Path
 def test_status_shows_the_runs_and_is_friendly_to_an_empty_store(store: Path, tmp_path: Path) -> None:
     done = job("status", f"store={store}")
     assert done.returncode == 0
-    assert re.search(r"\(latest\)\s+│ shapes\s+│\s+7\s+│ vqascore, clipscore,", done.stdout)
+    assert re.search(r"\(latest\)\s+│ shapes\s+│\s+7\s+│ vqascore,", done.stdout)
     assert "100.0%" in done.stdout
     assert "no runs yet; start one with" in job("status", f"store={tmp_path}/nothing").stdout
