@@ -10,12 +10,8 @@ from operators.models.calls import Usage
 from operators.question_quality import QuestionQuality, assess
 from pipelines.cells import Cell, Outcome
 from pipelines.config import SweepConfig
-from pipelines.plan import make_plan
 from pipelines.progress import NodeProgress
-from pipelines.sources import open_sources
-from pipelines.storage import locate
-from pipelines.store import Store
-from pipelines.sweep import PlannedSweep, compute, model_usage
+from pipelines.sweep import PlannedSweep, compute, model_usage, plan_sweep
 
 
 class WrittenQuestions(NamedTuple):
@@ -32,12 +28,7 @@ class WrittenQuestions(NamedTuple):
 
 def plan_questions(config: SweepConfig) -> PlannedSweep:
     """As pipelines.sweep.plan_sweep, but what is wanted are the questions and their entailment."""
-    store = Store(url=locate(config.store, config.storage).url, storage=config.storage)
-    if not config.dry_run:
-        store.check()
-    sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
-    plan = make_plan(config, sources, store, wanted=("questions", "entailment"))
-    return PlannedSweep(config=config, store=store, sources=sources, plan=plan)
+    return plan_sweep(config, wanted=("questions", "entailment"))
 
 
 def write_questions(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> WrittenQuestions:

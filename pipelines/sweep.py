@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from operators.errors import ConfigError
 from operators.models.calls import Usage
-from pipelines.cells import Outcome
+from pipelines.cells import Outcome, Stage
 from pipelines.config import SweepConfig
 from pipelines.plan import Plan, make_plan
 from pipelines.progress import NodeProgress
@@ -46,8 +46,10 @@ class FinishedSweep(NamedTuple):
     """By node, what the model calls of this run took, where they are counted."""
 
 
-def plan_sweep(config: SweepConfig) -> PlannedSweep:
+def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) -> PlannedSweep:
     """Checks the store, the sources and the checkpoints, and names every cell; loads no model.
+
+    What is to be computed are the cells of the stages `wanted`, and those that they stand on.
 
     Raises ConfigError or ModelError, whose message is one line with the remedy.
     """
@@ -55,7 +57,9 @@ def plan_sweep(config: SweepConfig) -> PlannedSweep:
     if not config.dry_run:
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
-    return PlannedSweep(config=config, store=store, sources=sources, plan=make_plan(config, sources, store))
+    return PlannedSweep(
+        config=config, store=store, sources=sources, plan=make_plan(config, sources, store, wanted=wanted)
+    )
 
 
 def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> FinishedSweep:
