@@ -12,7 +12,7 @@ from operators.batches import isolate
 from operators.errors import ModelError, RowError
 from operators.models.calls import Generation, Request, Usage
 from operators.models.conversation import conversation_ids, with_template
-from operators.models.processing import load_tokenizer, readable_load
+from operators.models.processing import load_pretrained, load_tokenizer
 
 TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; "
@@ -172,17 +172,7 @@ class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
 
 def load_causal_lm(checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int) -> CausalLM:
     """The model of a checkpoint folder (safetensors only); raises ModelError where a weight is missing."""
-    with readable_load(checkpoint, "weights"):
-        model, report = AutoModelForCausalLM.from_pretrained(
-            checkpoint,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            attn_implementation="sdpa",
-            output_loading_info=True,
-        )
-    if report["missing_keys"]:
-        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(report['missing_keys'])}")
+    model = load_pretrained(AutoModelForCausalLM, checkpoint, dtype, attn_implementation="sdpa")
     tokens = with_template(load_tokenizer(tokenizer), tokenizer, checkpoint)
     end_ids = reply_ends(model, tokens)
     if not end_ids:

@@ -9,9 +9,8 @@ from PIL import Image
 from torch.nn.functional import normalize
 from transformers import CLIPModel
 
-from operators.errors import ModelError
 from operators.models.calls import TextFeatures
-from operators.models.processing import PixelTransform, load_pixel_transform, load_tokenizer, readable_load
+from operators.models.processing import PixelTransform, load_pixel_transform, load_pretrained, load_tokenizer
 
 
 class ClipSimilarity:
@@ -56,12 +55,7 @@ class ClipSimilarity:
 
 def load_clip(checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int) -> ClipSimilarity:
     """The model of a CLIP checkpoint folder (safetensors only); raises ModelError where a weight is missing."""
-    with readable_load(checkpoint, "weights"):
-        model, report = CLIPModel.from_pretrained(
-            checkpoint, dtype=dtype, use_safetensors=True, output_loading_info=True
-        )
-    if report["missing_keys"]:
-        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(report['missing_keys'])}")
+    model = load_pretrained(CLIPModel, checkpoint, dtype)
     return ClipSimilarity(
         model.to(device).eval(),
         load_tokenizer(tokenizer),

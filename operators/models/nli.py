@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequence
 from operators.errors import ModelError
 from operators.models.config_checks import entailment_label
 from operators.models.encoders import context_of, in_batches
-from operators.models.processing import load_tokenizer, readable_load
+from operators.models.processing import load_pretrained, load_tokenizer, readable_load
 
 Pair = tuple[str, str]
 """A premise and a hypothesis."""
@@ -104,20 +104,10 @@ def load_nli(
     with readable_load(checkpoint, "config.json"):
         config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
     if config.architectures == ["T5ForConditionalGeneration"]:
-        model = _load(AutoModelForSeq2SeqLM, checkpoint, dtype).to(device).eval()
+        model = load_pretrained(AutoModelForSeq2SeqLM, checkpoint, dtype).to(device).eval()
         return Seq2SeqNli(model, tokens, pair_batch=pair_batch)
     label = entailment_label(config.id2label)
     if label is None:
         raise ModelError(f"{checkpoint}: none of the labels {list(config.id2label.values())} is entailment")
-    model = _load(AutoModelForSequenceClassification, checkpoint, dtype).to(device).eval()
+    model = load_pretrained(AutoModelForSequenceClassification, checkpoint, dtype).to(device).eval()
     return CrossEncoderNli(model, tokens, label=label, pair_batch=pair_batch)
-
-
-def _load(kind: Any, checkpoint: Path, dtype: torch.dtype) -> Any:
-    with readable_load(checkpoint, "weights"):
-        model, report = kind.from_pretrained(
-            checkpoint, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
-    if report["missing_keys"]:
-        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(report['missing_keys'])}")
-    return model

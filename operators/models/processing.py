@@ -62,3 +62,17 @@ def readable_load(folder: Path, what: str) -> Iterator[None]:
         raise ModelError(
             f"{folder}: the {what} does not load ({type(error).__name__}: {reason}); download the checkpoint again"
         ) from error
+
+
+def load_pretrained(kind: Any, checkpoint: Path, dtype: torch.dtype, **options: Any) -> Any:
+    """A transformers model class with a checkpoint folder's weights (safetensors only, no code of its own).
+
+    Raises ModelError where a weight is missing or the files are damaged.
+    """
+    with readable_load(checkpoint, "weights"):
+        model, report = kind.from_pretrained(
+            checkpoint, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options
+        )
+    if report["missing_keys"]:
+        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(report['missing_keys'])}")
+    return model

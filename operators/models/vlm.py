@@ -19,7 +19,7 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, Dynami
 from operators.errors import ModelError
 from operators.models.calls import Question, Usage
 from operators.models.conversation import choice_ids, image_question_ids, image_question_text, with_template
-from operators.models.processing import load_tokenizer, readable_load
+from operators.models.processing import load_pretrained, load_tokenizer, readable_load
 
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""
@@ -338,17 +338,7 @@ def _predictions(tail: Tail) -> Iterator[tuple[int, int]]:
 
 def load_vlm(checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int) -> VlmLikelihood:
     """The model of a checkpoint folder (safetensors only); raises ModelError where something is missing."""
-    with readable_load(checkpoint, "weights"):
-        model, report = AutoModelForImageTextToText.from_pretrained(
-            checkpoint,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            attn_implementation="sdpa",
-            output_loading_info=True,
-        )
-    if report["missing_keys"]:
-        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(report['missing_keys'])}")
+    model = load_pretrained(AutoModelForImageTextToText, checkpoint, dtype, attn_implementation="sdpa")
     with readable_load(checkpoint, "preprocessor_config.json"):
         processor = AutoImageProcessor.from_pretrained(checkpoint, backend="pil", trust_remote_code=False)
     tokens = with_template(load_tokenizer(tokenizer), tokenizer, checkpoint)
