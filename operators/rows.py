@@ -134,6 +134,101 @@ SUMMARY = pa.schema(
 )
 """`n` counts scored rows, `n_null` rows without a score; `sem` is the standard error of the mean."""
 
+RATINGS = pa.schema(
+    [
+        *_IMAGE_COLUMNS,
+        ("rater", pa.string()),
+        ("template", pa.string()),
+        ("rating", pa.float64()),
+    ]
+)
+"""One person's rating of one image; null where the person was unsure. `template` is what was asked (likert, wl, ...)."""
+
+PREFERENCES = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("image_a", pa.string()),
+        ("image_b", pa.string()),
+        ("generator_a", pa.string()),
+        ("generator_b", pa.string()),
+        ("rater", pa.string()),
+        ("preferred", pa.string()),
+    ]
+)
+"""One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null where nothing was said."""
+
+PAIRINGS = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("tag", pa.string()),
+        ("caption", pa.int32()),
+        ("image", pa.int32()),
+        ("prompt_id", pa.string()),
+        ("image_id", pa.string()),
+    ]
+)
+"""Winoground's four pairings of a sample's two captions (0, 1) with its two images (0, 1); caption i fits image i."""
+
+GRAPH_NODES = pa.schema(
+    [
+        ("graph_id", pa.string()),
+        ("subset", pa.string()),
+        ("image_id", pa.string()),
+        ("node", pa.string()),
+        ("level", pa.int32()),
+    ]
+)
+"""The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, `level` their
+number; several images may stand on one node. Edges are not kept: the released walks do not use them."""
+
+JUDGEMENTS = pa.schema(
+    [
+        ("template", pa.string()),
+        ("subset", pa.string()),
+        ("metric", pa.string()),
+        ("statistic", pa.string()),
+        ("value", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+        ("n", pa.int64()),
+        ("n_unscored", pa.int64()),
+        ("n_unrated", pa.int64()),
+        ("convention", pa.string()),
+    ]
+)
+"""How well a metric agrees with people: `value` with its 95% interval, null where undefined (`convention` says why)."""
+
+COMPARISONS = pa.schema(
+    [
+        ("template", pa.string()),
+        ("statistic", pa.string()),
+        ("metric_a", pa.string()),
+        ("metric_b", pa.string()),
+        ("difference", pa.float64()),
+        ("p_value", pa.float64()),
+        ("p_holm", pa.float64()),
+        ("n", pa.int64()),
+        ("test", pa.string()),
+    ]
+)
+"""Whether two metrics agree with people equally well."""
+
+ORDERS = pa.schema(
+    [
+        ("template", pa.string()),
+        ("judge", pa.string()),
+        ("generator_a", pa.string()),
+        ("generator_b", pa.string()),
+        ("better", pa.string()),
+        ("difference", pa.float64()),
+        ("p_value", pa.float64()),
+        ("p_holm", pa.float64()),
+        ("n", pa.int64()),
+        ("convention", pa.string()),
+    ]
+)
+"""Which of two generators is better, by a metric or by people; `better` is null where the test is not significant."""
+
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """The rows as a table of exactly this schema; absent columns are null."""

@@ -1,0 +1,112 @@
+"""What a meta-evaluation looks like on the terminal."""
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
+from operators.judging.publish import EMPTY, conventions, value_text
+from pipelines.metaeval import Findings
+
+SIGNIFICANT = 0.05
+
+
+def show_findings(console: Console, found: Findings) -> None:
+    """Each metric's statistics overall, the first of them by skill, which metrics differ, and every convention."""
+    metrics = [its for its in found.judgements if its.metric != PEOPLE]
+    for template in dict.fromkeys(its.template for its in metrics):
+        mine = [its for its in metrics if its.template == template]
+        title = f"{found.protocol}{f': {template}' if template else ''}"
+        _show_statistics(console, title, [its for its in mine if its.subset == OVERALL])
+        _show_subsets(console, title, [its for its in mine if its.subset != OVERALL])
+    _show_people(console, [its for its in found.judgements if its.metric == PEOPLE])
+    _show_comparisons(console, found.comparisons)
+    _show_orders(console, found.orders)
+    for line in (*conventions(found.judgements), *found.notes):
+        console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
+
+
+def _show_statistics(console: Console, title: str, judgements: list[Judgement]) -> None:
+    statistics = list(dict.fromkeys(its.statistic for its in judgements))
+    table = Table("metric", *statistics, "n", title=escape(title))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for metric in dict.fromkeys(its.metric for its in judgements):
+        mine = {its.statistic: its for its in judgements if its.metric == metric}
+        cells = [value_text(mine[name]) if name in mine else EMPTY for name in statistics]
+        table.add_row(escape(metric), *cells, str(max(its.n for its in mine.values())))
+    console.print(table)
+
+
+def _show_subsets(console: Console, title: str, judgements: list[Judgement]) -> None:
+    """Metrics across and subsets down, of the statistic that comes first."""
+    if not judgements:
+        return
+    statistic = judgements[0].statistic
+    mine = [its for its in judgements if its.statistic == statistic]
+    metrics = list(dict.fromkeys(its.metric for its in mine))
+    table = Table("", *map(escape, metrics), "n", title=f"{escape(title)}: {statistic} by skill")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for subset in dict.fromkeys(its.subset for its in mine):
+        row = {its.metric: its for its in mine if its.subset == subset}
+        cells = [_number(row[metric].value) if metric in row else EMPTY for metric in metrics]
+        table.add_row(escape(subset), *cells, str(max(its.n for its in row.values())))
+    console.print(table)
+
+
+def _show_people(console: Console, judgements: list[Judgement]) -> None:
+    if not judgements:
+        return
+    table = Table("", "template", "statistic", "value", "n", title="the raters")
+    for its in judgements:
+        table.add_row(escape(its.subset), escape(its.template), its.statistic, value_text(its), str(its.n))
+    console.print(table)
+
+
+def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
+    """A matrix per template and statistic: by how much the row's metric is above the column's, where that is
+    significant.
+    """
+    for template, statistic in dict.fromkeys((its.template, its.statistic) for its in comparisons):
+        mine = [its for its in comparisons if (its.template, its.statistic) == (template, statistic)]
+        metrics = list(dict.fromkeys(name for its in mine for name in (its.metric_a, its.metric_b)))
+        above = {(its.metric_a, its.metric_b): its for its in mine}
+        above |= {(its.metric_b, its.metric_a): its._replace(difference=-its.difference) for its in mine}
+        names = " ".join(filter(None, (template, statistic)))
+        table = Table("", *map(str, range(1, len(metrics) + 1)), title=escape(f"{names}: which metrics differ"))
+        table.caption = f"row less column; * p < {SIGNIFICANT} after Holm; {mine[0].test}"
+        for number, metric in enumerate(metrics, 1):
+            table.add_row(f"{number} {escape(metric)}", *(_difference(above.get((metric, other))) for other in metrics))
+        console.print(table)
+
+
+def _difference(compared: Comparison | None) -> str:
+    if compared is None or math.isnan(compared.difference):
+        return ""
+    return f"{compared.difference:+.2f}{'*' if compared.p_holm < SIGNIFICANT else ' '}"
+
+
+def _show_orders(console: Console, orders: Sequence[Order]) -> None:
+    """Who is better by each judge: generator pairs down, judges across."""
+    if not orders:
+        return
+    judges = list(dict.fromkeys((its.judge, its.template) for its in orders))
+    table = Table("generators", *(escape(" ".join(filter(None, judge))) for judge in judges), title="which is better")
+    for pair in dict.fromkeys((its.generator_a, its.generator_b) for its in orders):
+        said = {(its.judge, its.template): its for its in orders if (its.generator_a, its.generator_b) == pair}
+        table.add_row(escape(f"{pair[0]}, {pair[1]}"), *(_better(said.get(judge)) for judge in judges))
+    console.print(table)
+
+
+def _better(order: Order | None) -> str:
+    if order is None:
+        return ""
+    return escape(order.better) if order.better else EMPTY
+
+
+def _number(value: float) -> str:
+    return EMPTY if math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,30 @@
+"""Tells how far metrics agree with people: ratings and scores in, correlations and accuracies with intervals out."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import make_console
+from jobs.findings import show_findings
+from pipelines.metaeval import run_metaeval
+from pipelines.protocols import MetaevalConfig
+
+COMMAND = Command(
+    "metaeval",
+    "Compare scores with people's ratings, choices or error graphs: how far does each metric agree?\n"
+    "protocol=NAME chooses what is computed, protocol.path=PATH is the benchmark's release, and\n"
+    "scores=PATH a run of ours or anybody's table; without it the release's own scores are judged.",
+    MetaevalConfig,
+)
+
+
+def main(config: MetaevalConfig) -> int:
+    """Judges, shows and writes; 0."""
+    console = make_console()
+    found = run_metaeval(config)
+    show_findings(console, found)
+    console.print(f"written to {config.output}/", soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

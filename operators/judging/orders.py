@@ -1,0 +1,125 @@
+"""Whether a metric finds the generators that people find better (Gecko, sections 4.2 and 6.4)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import pandas as pd
+import pyarrow as pa
+
+from operators.judging.judgement import PEOPLE, Judgement, Order, numbers
+from operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
+from operators.judging.ratings import Match, mean_ratings
+from operators.statistics.bootstrap import UNDEFINED
+from operators.statistics.ordering import ALPHA, ZeroHandling, holm, signed_rank
+
+SIDE_BY_SIDE = "side_by_side"
+
+
+def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
+    """Every two generators by the ratings of each template, paired by prompt."""
+    human = mean_ratings(ratings, match)
+    return [
+        order
+        for template, rows in human.groupby("template", sort=False, dropna=False)
+        for order in _orders(PEOPLE, rows.rename(columns={"human": "score"}), alpha, zeros, str(template))
+    ]
+
+
+def order_by_scores(scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
+    """Every two generators by each metric, paired by prompt; several images of a prompt are averaged."""
+    frame = scores.select(["metric", "generator", "prompt_id", "score"]).to_pandas()
+    frame = frame.assign(score=numbers(frame["score"]))
+    return [
+        order
+        for metric, rows in frame.groupby("metric", sort=False)
+        for order in _orders(str(metric), rows, alpha, zeros, "")
+    ]
+
+
+def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling, template: str) -> list[Order]:
+    wide = rows.groupby(["prompt_id", "generator"])["score"].mean().unstack("generator")
+    tests = {(a, b): signed_rank(wide[a].to_numpy(), wide[b].to_numpy(), zeros=zeros) for a, b in combinations(wide, 2)}
+    corrected = holm([test.p_value for test in tests.values()])
+    words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction"
+    return [
+        Order(
+            judge,
+            str(a),
+            str(b),
+            _better(str(a), str(b), test.difference, test.p_value, alpha),
+            test.difference,
+            test.p_value,
+            p_holm,
+            test.n,
+            words,
+            template,
+        )
+        for ((a, b), test), p_holm in zip(tests.items(), corrected, strict=True)
+    ]
+
+
+def _better(a: str, b: str, difference: float, p_value: float, alpha: float) -> str | None:
+    """The generator of the better mean, where the test is significant."""
+    if not p_value < alpha or difference == 0:
+        return None
+    return a if difference > 0 else b
+
+
+def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
+    """Every two generators that were shown side by side.
+
+    The better one must also be preferred more often than the other and than neither (Gecko, section 4.3).
+    """
+    votes = majority_votes(preferences)
+    swapped = votes["generator_a"] > votes["generator_b"]
+    sign = votes["preferred"].map(PREFERENCE_SIGNS).where(~swapped, -votes["preferred"].map(PREFERENCE_SIGNS))
+    pair = votes[["generator_a", "generator_b"]].min(axis=1), votes[["generator_a", "generator_b"]].max(axis=1)
+    frame = pd.DataFrame({"a": pair[0], "b": pair[1], "prompt_id": votes["prompt_id"], "sign": sign.astype("float64")})
+    found = [_preferred(str(a), str(b), rows["sign"], alpha, zeros) for (a, b), rows in frame.groupby(["a", "b"])]
+    corrected = holm([order.p_value for order in found])
+    return [order._replace(p_holm=p) for order, p in zip(found, corrected, strict=True)]
+
+
+def _preferred(a: str, b: str, sign: "pd.Series[float]", alpha: float, zeros: ZeroHandling) -> Order:
+    test = signed_rank(sign.to_numpy(), 0 * sign.to_numpy(), zeros=zeros)
+    counts = {name: int((sign == value).sum()) for name, value in ((a, 1), (b, -1), ("", 0))}
+    most = max(counts, key=lambda name: counts[name])
+    first = [name for name, count in counts.items() if count == counts[most]] == [most] and most != ""
+    better = most if first and test.p_value < alpha else None
+    words = f"majority votes, Wilcoxon signed-rank, zeros {zeros}, p < {alpha:g}, preferred more often than unsure"
+    return Order(PEOPLE, a, b, better, test.difference, test.p_value, math.nan, test.n, words, SIDE_BY_SIDE)
+
+
+def agree_on_order(orders: Sequence[Order]) -> list[Judgement]:
+    """By metric and template, the share of generator pairs on which it says what people say, and how often the
+    opposite.
+    """
+    people = [order for order in orders if order.judge == PEOPLE]
+    metrics = [order for order in orders if order.judge != PEOPLE]
+    said: Mapping[tuple[str, frozenset[str]], Order] = {
+        (order.judge, frozenset((order.generator_a, order.generator_b))): order for order in metrics
+    }
+    found = []
+    for metric in dict.fromkeys(order.judge for order in metrics):
+        for template in dict.fromkeys(order.template for order in people):
+            pairs = [
+                (order.better, said[metric, key].better)
+                for order in people
+                if order.template == template
+                and (metric, key := frozenset((order.generator_a, order.generator_b))) in said
+            ]
+            if pairs:
+                found.append(_agreement(metric, template, pairs))
+    return found
+
+
+def _agreement(metric: str, template: str, pairs: Sequence[tuple[str | None, str | None]]) -> Judgement:
+    same = sum(human == its for human, its in pairs)
+    reversed_ = sum(human is not None and its is not None and human != its for human, its in pairs)
+    missed = sum(human is not None and its is None for human, its in pairs)
+    words = (
+        f"share of generator pairs on which the metric's significant order is people's; {reversed_} reversed, "
+        f"{missed} missed, {len(pairs) - same - reversed_ - missed} found where people see none; p < {ALPHA:g}"
+    )
+    return Judgement(metric, "model_ordering", same / len(pairs), UNDEFINED, len(pairs), words, template=template)

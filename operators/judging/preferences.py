@@ -1,0 +1,111 @@
+"""Judging metrics by choices between two images of a prompt (Pick-a-Pic; Gecko's side-by-side template)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from operators.judging.judgement import Comparison, Judgement, Sampling, numbers
+from operators.judging.ratings import resampled
+from operators.statistics.agreement import UNSURE, majority_vote
+from operators.statistics.bootstrap import UNDEFINED, Prompts
+from operators.statistics.ordering import holm, permutation
+
+Unsure = Literal["left_out", "tied"]
+"""What is done with pairs that people do not decide: left out, or right where the metric ties them."""
+ACCURACY = "binary_accuracy"
+TEMPLATE = "side_by_side"
+
+
+class Chosen(NamedTuple):
+    """One metric beside people's choices."""
+
+    metric: str
+    frame: pd.DataFrame
+    """By pair of images that has both scores: prompt_id, preferred (a, b, unsure), right (1, a tie of the metric 0.5,
+    or 0)."""
+    n_unscored: int
+
+
+def judge_preferences(
+    preferences: pa.Table, scores: pa.Table, *, unsure: Unsure, sampling: Sampling
+) -> tuple[list[Judgement], list[Comparison]]:
+    """The share of pairs in which a metric prefers what the majority of raters does, and which metrics differ in it.
+
+    A pair whose scores are equal counts half, so that a metric which never decides gets 0.5.
+    """
+    votes = majority_votes(preferences)
+    judged = dict.fromkeys(scores.column("metric").to_pylist())
+    chosen = [_choose(metric, votes, scores, unsure) for metric in judged]
+    return [_accuracy(its, unsure, sampling) for its in chosen], _compare(chosen, sampling)
+
+
+def majority_votes(preferences: pa.Table) -> pd.DataFrame:
+    """One row per pair of images, with what most raters preferred."""
+    keys = ["prompt_id", "image_a", "image_b", "generator_a", "generator_b"]
+    votes = (
+        preferences.to_pandas()
+        .groupby(keys, sort=False, dropna=False)["preferred"]
+        .agg(lambda said: majority_vote([vote if isinstance(vote, str) else None for vote in said]))
+    )
+    return votes.reset_index()
+
+
+def _choose(metric: str, votes: pd.DataFrame, scores: pa.Table, unsure: Unsure) -> Chosen:
+    its = scores.to_pandas()
+    its = its[its["metric"] == metric]
+    column = numbers(its.set_index(["image_id", "prompt_id"])["score"])
+    a = votes[["image_a", "prompt_id"]].join(column.rename("score"), on=["image_a", "prompt_id"])["score"]
+    b = votes[["image_b", "prompt_id"]].join(column.rename("score"), on=["image_b", "prompt_id"])["score"]
+    frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
+    wanted = frame["preferred"].ne(UNSURE) if unsure == "left_out" else pd.Series(True, index=frame.index)
+    scored = frame["sign"].notna()
+    kept = frame[wanted & scored]
+    return Chosen(metric, kept.assign(right=_right(kept)), int((wanted & ~scored).sum()))
+
+
+def _right(frame: pd.DataFrame) -> "pd.Series[float]":
+    preferred = frame["preferred"].map(PREFERENCE_SIGNS)
+    right = (preferred == frame["sign"]).astype("float64")
+    return right.where((frame["sign"] != 0) | (preferred == 0), 0.5)
+
+
+PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
+
+
+def _accuracy(chosen: Chosen, unsure: Unsure, sampling: Sampling) -> Judgement:
+    right = chosen.frame["right"].to_numpy(np.float64)
+    words = "majority of raters; equal scores count half; undecided pairs " + unsure.replace("_", " ")
+    if not len(right):
+        nothing = f"undefined: no decided pair with both scores; {words}"
+        return Judgement(chosen.metric, ACCURACY, math.nan, UNDEFINED, 0, nothing, template=TEMPLATE)
+    prompts = Prompts(chosen.frame["prompt_id"].to_list(), resamples=sampling.resamples, seed=sampling.seed)
+    return Judgement(
+        chosen.metric,
+        ACCURACY,
+        float(right.mean()),
+        prompts.mean_interval(right),
+        len(right),
+        f"{words}; {resampled(prompts)}",
+        template=TEMPLATE,
+        n_unscored=chosen.n_unscored,
+    )
+
+
+def _compare(chosen: Sequence[Chosen], sampling: Sampling) -> list[Comparison]:
+    compared = [_permuted(a, b, sampling) for a, b in combinations(chosen, 2)]
+    corrected = holm([its.p_value for its in compared])
+    return [its._replace(p_holm=p) for its, p in zip(compared, corrected, strict=True)]
+
+
+def _permuted(a: Chosen, b: Chosen, sampling: Sampling) -> Comparison:
+    both = a.frame.join(b.frame["right"], how="inner", rsuffix="_b")
+    differences = (both["right"] - both["right_b"]).groupby(both["prompt_id"]).sum().to_numpy()
+    p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
+    test = f"permutation of prompts' signs, {sampling.permutations} draws"
+    difference = float((both["right"] - both["right_b"]).mean()) if len(both) else math.nan
+    return Comparison(a.metric, b.metric, ACCURACY, difference, p_value, math.nan, test, len(both), TEMPLATE)

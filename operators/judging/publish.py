@@ -1,0 +1,99 @@
+"""Judgements as a paper shows them: metrics down, statistics across, in Markdown and LaTeX, with every convention
+below.
+"""
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from operators.judging.judgement import OVERALL, PEOPLE, Judgement
+
+EMPTY = "-"
+
+
+def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = ()) -> str:
+    """One table per template and subset, then the conventions and notes."""
+    parts = [
+        f"### {title}\n\n{frame.to_markdown(disable_numparse=True)}\n"
+        for title, frame in tables(judgements)
+        if len(frame)
+    ]
+    said = [f"- {text}" for text in [*conventions(judgements), *notes]]
+    return "\n".join([*parts, *said]) + "\n"
+
+
+def to_latex(judgements: Sequence[Judgement]) -> str:
+    """The same tables with booktabs rules; every text is escaped."""
+    return "\n".join(
+        frame.to_latex(escape=True, caption=_escaped(title)) for title, frame in tables(judgements) if len(frame)
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "/").replace("_", "\\_").replace("%", "\\%").replace("&", "\\&").replace("#", "\\#")
+
+
+def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
+    """Titles with tables of text, metrics down and statistics across; what is said of raters by itself."""
+    titles = {(its.metric == PEOPLE, its.template, "" if its.metric == PEOPLE else its.subset) for its in judgements}
+    return [(_title(*key), _wide(_under(judgements, *key))) for key in sorted(titles, key=_order)]
+
+
+def _order(key: tuple[bool, str, str]) -> tuple[bool, str, bool, str]:
+    people, template, subset = key
+    return people, template, subset != OVERALL, subset
+
+
+def _title(people: bool, template: str, subset: str) -> str:
+    parts = [PEOPLE if people else "", template, subset]
+    return ", ".join(part for part in parts if part)
+
+
+def _under(judgements: Sequence[Judgement], people: bool, template: str, subset: str) -> list[Judgement]:
+    return [
+        its
+        for its in judgements
+        if (its.metric == PEOPLE) == people and its.template == template and (people or its.subset == subset)
+    ]
+
+
+def _wide(judgements: Sequence[Judgement]) -> pd.DataFrame:
+    """Text of value and interval; for raters, a row per subset."""
+    columns = list(dict.fromkeys(its.statistic for its in judgements))
+    lines: dict[str, dict[str, str]] = {}
+    for its in judgements:
+        name = its.subset if its.metric == PEOPLE else its.metric
+        lines.setdefault(name, {})[its.statistic] = value_text(its)
+        lines[name]["n"] = str(its.n)
+    frame = pd.DataFrame.from_dict(lines, orient="index", columns=[*columns, "n"])
+    return frame.fillna(EMPTY).rename_axis("metric")
+
+
+def value_text(judged: Judgement) -> str:
+    """0.597 [0.552, 0.640], or a dash where it is undefined."""
+    if math.isnan(judged.value):
+        return EMPTY
+    low, high = judged.interval
+    return f"{judged.value:.3f}" + ("" if math.isnan(low) else f" [{low:.3f}, {high:.3f}]")
+
+
+def conventions(judgements: Sequence[Judgement]) -> list[str]:
+    """What was done for each statistic, once; what differs by metric (an epsilon) with the metric's name."""
+    overall = [its for its in judgements if its.subset == OVERALL or its.metric == PEOPLE]
+    said: dict[str, set[str]] = {}
+    for its in overall:
+        said.setdefault(its.statistic, set()).add(its.convention)
+    lines = []
+    for statistic, words in said.items():
+        if len(words) == 1:
+            lines.append(f"{statistic}: {next(iter(words))}")
+        else:
+            mine = (its for its in overall if its.statistic == statistic)
+            lines += dict.fromkeys(f"{statistic}, {its.metric}: {its.convention}" for its in mine)
+    unmatched = {its.metric: its for its in overall if its.n_unscored or its.n_unrated}
+    lines += [
+        f"{metric}: {its.n_unscored} rated rows without a score, {its.n_unrated} scored rows without a rating"
+        for metric, its in unmatched.items()
+    ]
+    return lines

@@ -1,0 +1,269 @@
+"""Judging metrics by ratings of single images: correlations, AUROC and pairwise accuracy, by template and by skill."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from operators.errors import SourceError
+from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Sampling, numbers
+from operators.statistics.agreement import Level, krippendorff_alpha
+from operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Prompts, accuracy_within
+from operators.statistics.correlation import STATISTICS
+from operators.statistics.ordering import holm, permutation, williams
+from operators.statistics.ties import calibrate_ties
+
+Floats = NDArray[np.float64]
+Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
+"""What tells that a score and a rating are of the same image."""
+MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
+    "image": ("image_id",),
+    "prompt_and_generator": ("prompt_id", "generator"),
+    "image_and_prompt": ("image_id", "prompt_id"),
+}
+PAIRWISE = ("pairwise_accuracy", "pairwise_accuracy_grouped")
+RATING_STATISTICS = (*STATISTICS, *PAIRWISE)
+
+
+class Rated(NamedTuple):
+    """One metric's scores beside the mean ratings of the same images."""
+
+    metric: str
+    template: str
+    frame: pd.DataFrame
+    """prompt_id, human, score; finite both."""
+    n_unscored: int
+    n_unrated: int
+
+
+def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
+    """Template, the matching columns, prompt_id, generator and `human`, the mean over the raters who were sure.
+
+    Images that nobody was sure about are left out.
+    """
+    frame = ratings.to_pandas()
+    keys = list(dict.fromkeys(["template", *MATCH_COLUMNS[match], "prompt_id", "generator"]))
+    means = frame.groupby(keys, sort=False, dropna=False)["rating"].mean().rename("human").reset_index()
+    return means[means["human"].notna()]
+
+
+def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rated]:
+    """Every metric with every template, scores and ratings of the same image side by side, metrics in their order."""
+    human = mean_ratings(ratings, match)
+    judged = metric_columns(scores, match)
+    return [
+        _beside(metric, column, template, rows, match)
+        for template, rows in human.groupby("template", sort=False, dropna=False)
+        for metric, column in judged.items()
+    ]
+
+
+def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
+    """By metric, its scores under what tells an image; raises SourceError where one stands twice."""
+    keys = list(MATCH_COLUMNS[match])
+    columns = {}
+    for metric, rows in scores.select([*keys, "metric", "score"]).to_pandas().groupby("metric", sort=False):
+        twice = rows.duplicated(keys)
+        if twice.any():
+            where = ", ".join(f"{key} {rows.loc[twice, key].iloc[0]!r}" for key in keys)
+            raise SourceError(f"scores: metric {metric} has {where} {int(twice.sum()) + 1} times; keep one row")
+        columns[str(metric)] = numbers(rows.set_index(keys)["score"])
+    return columns
+
+
+def _beside(metric: str, column: "pd.Series[float]", template: object, human: pd.DataFrame, match: Match) -> Rated:
+    keys = list(MATCH_COLUMNS[match])
+    scored = column[np.isfinite(column)].rename("score")
+    frame = human.join(scored, on=keys if len(keys) > 1 else keys[0])
+    found = frame["score"].notna()
+    rated = human.set_index(keys).index
+    unrated = int((~scored.index.isin(rated)).sum())
+    return Rated(metric, str(template), frame.loc[found, ["prompt_id", "human", "score"]], int((~found).sum()), unrated)
+
+
+def judge_ratings(
+    rated: Sequence[Rated],
+    statistics: Sequence[str],
+    skills: Mapping[str, Sequence[str]],
+    sampling: Sampling,
+) -> list[Judgement]:
+    """Every statistic of every metric, over all images and over those of each skill."""
+    return [
+        judgement
+        for its in rated
+        for subset, frame in _subsets(its.frame, skills)
+        for judgement in _judge(its, subset, frame, statistics, sampling)
+    ]
+
+
+def _subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> list[tuple[str, pd.DataFrame]]:
+    """All rows, and those of each skill."""
+    prompts: dict[str, set[str]] = {}
+    for prompt, its in skills.items():
+        for skill in its:
+            prompts.setdefault(skill, set()).add(prompt)
+    of_skill = [(skill, frame[frame["prompt_id"].isin(prompts[skill])]) for skill in sorted(prompts)]
+    return [(OVERALL, frame), *of_skill]
+
+
+def _judge(
+    rated: Rated, subset: str, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling
+) -> list[Judgement]:
+    human, score = frame["human"].to_numpy(), frame["score"].to_numpy()
+    prompts = Prompts(frame["prompt_id"].to_list(), resamples=sampling.resamples, seed=sampling.seed)
+    return [
+        judged._replace(
+            convention=f"mean rating of an image's raters; {judged.convention}",
+            template=rated.template,
+            subset=subset,
+            n_unscored=rated.n_unscored if subset == OVERALL else 0,
+            n_unrated=rated.n_unrated if subset == OVERALL else 0,
+        )
+        for statistic in statistics
+        for judged in (
+            _pairwise(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
+            if statistic in PAIRWISE
+            else [_correlation(rated.metric, statistic, human, score, prompts)]
+        )
+    ]
+
+
+def _correlation(metric: str, statistic: str, human: Floats, score: Floats, prompts: Prompts) -> Judgement:
+    compute = STATISTICS[statistic]
+    try:
+        value = compute(human, score)
+    except ValueError as error:
+        raise SourceError(f"ratings: {error}; use another statistic") from error
+    if math.isnan(value):
+        return Judgement(metric, statistic, value, UNDEFINED, len(human), f"undefined: {_why(human, score)}")
+    interval = prompts.interval(lambda rows: compute(human[rows], score[rows]))
+    return Judgement(metric, statistic, value, interval, len(human), resampled(prompts))
+
+
+def _why(human: Floats, score: Floats) -> str:
+    if len(human) < 2:
+        return f"{len(human)} images with both a rating and a score"
+    return "all ratings are equal" if np.ptp(human) == 0 else "all scores are equal"
+
+
+def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
+    """The accuracy, and the threshold at which it is reached."""
+    which = "pairs within a prompt, mean over prompts, one threshold" if grouped else "all pairs of images"
+    names = ("pairwise_accuracy_grouped", "epsilon_grouped") if grouped else ("pairwise_accuracy", "epsilon")
+    words = f"tie calibration over {which}"
+    found = calibrate_ties(human, score, prompts.codes.tolist() if grouped else None)
+    if not found.pairs:
+        return [Judgement(metric, name, math.nan, UNDEFINED, 0, "undefined: no pair of images") for name in names]
+    interval = prompts.pairwise_interval(human, score, found.epsilon, grouped=grouped)
+    interval_words = f"{resampled(prompts)}, epsilon held"
+    if math.isnan(interval.low):
+        interval_words = f"no interval: {prompts.count} prompts, where 2 to {MOST_PROMPTS_IN_PAIRS} are resampled"
+    return [
+        Judgement(metric, names[0], found.accuracy, interval, found.pairs, f"{words}; {interval_words}"),
+        Judgement(metric, names[1], found.epsilon, UNDEFINED, found.pairs, f"scores this close are tied; {words}"),
+    ]
+
+
+def resampled(prompts: Prompts, what: str = "prompts") -> str:
+    """How the interval was made, in words."""
+    return f"95% interval: percentile bootstrap of {prompts.count} {what}, {prompts.resamples} resamples"
+
+
+def judge_raters(ratings: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
+    """Krippendorff's alpha of the raters by template, and every generator's mean rating."""
+    frame = ratings.to_pandas()
+    found = []
+    for template, rows in frame.groupby("template", sort=False, dropna=False):
+        units = rows.assign(unit=rows["image_id"].fillna("") + "\n" + rows["prompt_id"].fillna(""))
+        raters = rows["rater"].nunique()
+        for level in levels:
+            value = krippendorff_alpha(units, level)
+            words = f"Krippendorff's alpha, {level} distance, {raters} raters, missing ratings allowed for"
+            reason = "undefined: no image has two ratings" if math.isnan(value) else words
+            images = units["unit"].nunique()
+            found.append(Judgement(PEOPLE, f"alpha_{level}", value, UNDEFINED, images, reason, template=str(template)))
+    return found
+
+
+def judge_generators(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:
+    """Every generator's mean rating, best first: the leaderboard by people."""
+    found = []
+    for (template, generator), rows in mean_ratings(ratings, match).groupby(["template", "generator"], dropna=False):
+        prompts = Prompts(rows["prompt_id"].to_list(), resamples=sampling.resamples, seed=sampling.seed)
+        human = rows["human"].to_numpy()
+        convention = f"mean over images of the mean rating; {resampled(prompts)}"
+        subset = f"generator {generator}"
+        mean = Judgement(
+            PEOPLE, "mean_rating", float(human.mean()), prompts.mean_interval(human), len(human), convention
+        )
+        found.append(mean._replace(template=str(template), subset=subset))
+    return sorted(found, key=lambda judged: (judged.template, -judged.value))
+
+
+def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
+    """Every two metrics of a template on the rows that both scored.
+
+    Correlations are compared by Williams' test (Spearman's on ranks), pairwise accuracy within a prompt by flipping
+    the signs of the prompts' differences; other statistics have no test here.
+    """
+    found = []
+    templates = dict.fromkeys(its.template for its in rated)
+    for template in templates:
+        mine = [its for its in rated if its.template == template]
+        for statistic in statistics:
+            test = TESTS.get(statistic)
+            if test is not None:
+                compared = [test(a, b, sampling) for a, b in combinations(mine, 2)]
+                corrected = holm([its.p_value for its in compared])
+                found += [its._replace(p_holm=p) for its, p in zip(compared, corrected, strict=True)]
+    return found
+
+
+def _both(a: Rated, b: Rated) -> pd.DataFrame:
+    """The rows that both metrics scored: prompt_id, human, score, score_b."""
+    return a.frame.join(b.frame["score"], how="inner", rsuffix="_b")
+
+
+def _williams(a: Rated, b: Rated, statistic: str) -> Comparison:
+    rows = _both(a, b)[["human", "score", "score_b"]]
+    values = (rows.rank() if statistic == "spearman" else rows).to_numpy().T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r = np.corrcoef(values) if len(rows) > 1 else np.full((3, 3), math.nan)
+    difference, p_value = float(r[0, 1] - r[0, 2]), williams(r[0, 1], r[0, 2], r[1, 2], len(rows))
+    test = f"Williams' test{' on ranks' if statistic == 'spearman' else ''}, images taken as independent"
+    return Comparison(a.metric, b.metric, statistic, difference, p_value, math.nan, test, len(rows), a.template)
+
+
+def _permuted(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
+    rows = _both(a, b)
+    groups = rows["prompt_id"].to_list()
+    differences = _accuracies(rows, "score", groups) - _accuracies(rows, "score_b", groups)
+    p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
+    test = f"permutation of prompts' signs, {sampling.permutations} draws, each metric at its own epsilon"
+    difference = float(differences.mean()) if len(differences) else math.nan
+    return Comparison(
+        a.metric, b.metric, PAIRWISE[1], difference, p_value, math.nan, test, len(differences), a.template
+    )
+
+
+def _accuracies(rows: pd.DataFrame, column: str, groups: list[str]) -> Floats:
+    """Each prompt's pairwise accuracy at the threshold that is best for all of them; prompts of one image have none."""
+    epsilon = calibrate_ties(rows["human"].to_numpy(), rows[column].to_numpy(), groups).epsilon
+    accuracies = [
+        accuracy_within(its["human"].to_numpy(), its[column].to_numpy(), epsilon)
+        for _, its in rows.groupby("prompt_id", sort=False)
+        if len(its) > 1
+    ]
+    return np.asarray(accuracies, np.float64)
+
+
+TESTS: Mapping[str, Callable[[Rated, Rated, Sampling], Comparison]] = {
+    "pearson": lambda a, b, sampling: _williams(a, b, "pearson"),
+    "spearman": lambda a, b, sampling: _williams(a, b, "spearman"),
+    PAIRWISE[1]: _permuted,
+}

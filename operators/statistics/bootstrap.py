@@ -1,0 +1,124 @@
+"""Bootstrap intervals that resample prompts, because the images of one prompt are not independent of each other."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operators.statistics.ties import pairwise_correct
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+LEVEL = 0.95
+MOST_PROMPTS_IN_PAIRS = 5_000
+"""The pairs between prompts take the square of this many numbers."""
+ROWS_OF_PAIRS = 512
+
+
+class Interval(NamedTuple):
+    """The percentile interval of a statistic; nan where it is not defined."""
+
+    low: float
+    high: float
+
+
+UNDEFINED = Interval(math.nan, math.nan)
+
+
+class Prompts:
+    """The rows of each prompt, and resamples of the prompts, with replacement; the same seed gives the same ones."""
+
+    def __init__(self, prompt_ids: Sequence[str], *, resamples: int = 1000, seed: int = 0) -> None:
+        self.codes = np.unique(np.asarray(prompt_ids, dtype=str), return_inverse=True)[1].astype(np.int64)
+        self.count = int(self.codes.max(initial=-1)) + 1
+        self.resamples, self.seed = resamples, seed
+        order = np.argsort(self.codes, kind="stable")
+        self.rows = np.split(order, np.cumsum(np.bincount(self.codes, minlength=self.count))[:-1])
+
+    def interval(self, statistic: Callable[[Longs], float]) -> Interval:
+        """The interval of a statistic of rows, given as their indices; resamples where it is undefined are left out."""
+        if self.count < 2:
+            return UNDEFINED
+        random = np.random.default_rng(self.seed)
+        values = [
+            statistic(np.concatenate([self.rows[code] for code in random.integers(self.count, size=self.count)]))
+            for _ in range(self.resamples)
+        ]
+        return percentiles(np.asarray(values))
+
+    def mean_interval(self, values: Floats) -> Interval:
+        """The interval of the mean of the rows' values (n,)."""
+        sums = np.bincount(self.codes, weights=values, minlength=self.count).astype(np.float64)
+        sizes = np.bincount(self.codes, minlength=self.count)
+        return self.ratio_interval(sums, sizes.astype(np.float64))
+
+    def ratio_interval(self, numerators: Floats, denominators: Floats) -> Interval:
+        """The interval of the sum over prompts of one number by that of another."""
+        if self.count < 2:
+            return UNDEFINED
+        drawn = self.multiplicities()
+        with np.errstate(invalid="ignore"):
+            return percentiles((drawn @ numerators) / (drawn @ denominators))
+
+    def multiplicities(self) -> Floats:
+        """How often each resample holds each prompt (resamples, prompts)."""
+        random = np.random.default_rng(self.seed)
+        shares = np.full(self.count, 1 / self.count)
+        return random.multinomial(self.count, shares, size=self.resamples).astype(np.float64)
+
+    def pairwise_interval(self, human: Floats, metric: Floats, epsilon: float, *, grouped: bool) -> Interval:
+        """The interval of pairwise accuracy with its threshold held; of pairs within a prompt only where `grouped`."""
+        if grouped:
+            accuracies = [
+                accuracy_within(human[rows], metric[rows], epsilon) if len(rows) > 1 else math.nan for rows in self.rows
+            ]
+            values = np.asarray(accuracies)
+            return self.ratio_interval(np.nan_to_num(values), np.isfinite(values).astype(np.float64))
+        if not 2 <= self.count <= MOST_PROMPTS_IN_PAIRS:
+            return UNDEFINED
+        correct, pairs = self._between_prompts(human, metric, epsilon)
+        drawn = self.multiplicities()
+        return percentiles(_quadratic(drawn, correct) / _quadratic(drawn, pairs))
+
+    def _between_prompts(self, human: Floats, metric: Floats, epsilon: float) -> tuple[Floats, Floats]:
+        """The correct pairs and all pairs of rows between every two prompts, a row never paired with itself."""
+        correct = np.zeros((self.count, self.count))
+        order = np.argsort(self.codes, kind="stable")
+        starts = np.searchsorted(self.codes[order], np.arange(self.count))
+        for first in range(0, len(order), ROWS_OF_PAIRS):
+            rows = order[first : first + ROWS_OF_PAIRS]
+            hits = _correct_between(human, metric, epsilon, rows, order)
+            np.add.at(correct, self.codes[rows], np.add.reduceat(hits, starts, axis=1))
+        sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
+        itself = np.diag(sizes)
+        return correct - itself, np.outer(sizes, sizes) - itself
+
+
+def percentiles(values: Floats) -> Interval:
+    """The middle 95% of resampled values, those that are undefined left out."""
+    defined = values[np.isfinite(values)]
+    if not len(defined):
+        return UNDEFINED
+    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(low), float(high))
+
+
+def accuracy_within(human: Floats, metric: Floats, epsilon: float) -> float:
+    """Pairwise accuracy of the pairs of a few rows (n,), n > 1, with scores within epsilon tied."""
+    correct = pairwise_correct(human, metric, epsilon)
+    return float((correct.sum() - len(human)) / (len(human) * (len(human) - 1)))
+
+
+def _correct_between(human: Floats, metric: Floats, epsilon: float, rows: Longs, others: Longs) -> Floats:
+    by_people = np.sign(human[rows][:, None] - human[others][None, :])
+    difference = metric[rows][:, None] - metric[others][None, :]
+    by_metric = np.where(np.abs(difference) <= epsilon, 0.0, np.sign(difference))
+    return np.asarray(by_people == by_metric, np.float64)
+
+
+def _quadratic(drawn: Floats, pairs: Floats) -> Floats:
+    """drawn[r] @ pairs @ drawn[r] for every resample r."""
+    return np.asarray(np.einsum("rp,rp->r", drawn @ pairs, drawn))

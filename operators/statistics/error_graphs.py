@@ -1,0 +1,193 @@
+"""T2IScoreScore's meta-metrics: does a metric order and separate images by how many errors they have?
+
+A semantic error graph holds images of one prompt on nodes; a node is a set of errors, its level their number. A walk
+takes one node from every level that is present. Source: Saxon et al. 2024, Who Evaluates the Evaluations?, section 4.
+The released numbers depart from the paper's formulas, and the code has changed since, so that there are three
+conventions.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise, product
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+Floats = NDArray[np.float64]
+Convention = Literal["published", "paper", "current"]
+"""`published` gives the released per-graph numbers: every ordered pair of roots heads a walk, walks weigh by their
+images. `paper` has one root to a walk, walks that weigh alike, and separation of adjacent levels only. `current` is
+the maintained code of 2025: one root to a walk, walks weigh by their images, separation and delta over all pairs of
+nodes."""
+
+
+class GraphScores(NamedTuple):
+    """One graph's meta-metrics, each of shape (metrics,). A metric that falls with errors has a negative
+    correlation.
+    """
+
+    spearman: Floats
+    kendall: Floats
+    separation: Floats
+    delta: Floats
+    n_walks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The images of one set of errors."""
+
+    level: int
+    scores: Floats
+    """(images, metrics); nan where there is none."""
+
+
+def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Convention) -> pd.DataFrame:
+    """Every graph and metric: spearman, kendall, separation (0 to 1), delta (in score units) and n_walks.
+
+    `nodes` has graph_id, image_id, node and level, `scores` a row per image_id and a column per metric. Images
+    without a row in `scores` count as not scored.
+    """
+    frames = []
+    for graph_id, rows in nodes.groupby("graph_id", sort=False):
+        values = scores.reindex(rows["image_id"]).to_numpy(np.float64)
+        found = score_graph(_nodes(rows, values), convention)
+        frame = pd.DataFrame(found._asdict(), index=pd.Index(scores.columns, name="metric"))
+        frames.append(frame.reset_index().assign(graph_id=graph_id))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _nodes(rows: pd.DataFrame, values: Floats) -> list[Node]:
+    """A graph's nodes by level, in the order in which they stand."""
+    positions = np.arange(len(rows))
+    nodes = [
+        Node(int(group["level"].iloc[0]), values[positions[(rows["node"] == node).to_numpy()]])
+        for node, group in rows.groupby("node", sort=False)
+    ]
+    return sorted(nodes, key=lambda node: node.level)
+
+
+def score_graph(nodes: Sequence[Node], convention: Convention) -> GraphScores:
+    """The meta-metrics of one graph; one with a single level has no order, and gets 0."""
+    walks = list(_walks(nodes, twice=convention == "published"))
+    weights = np.array([_images(walk) if convention != "paper" else 1 for walk in walks], np.float64)
+    orders = [_order(walk) for walk in walks]
+    spearman = _mean([order[0] for order in orders], weights)
+    kendall = _mean([order[1] for order in orders], weights)
+    if convention == "current":
+        separation, delta = _between_nodes(nodes)
+    else:
+        separation = _mean([_separation(walk, adjacent=convention == "paper") for walk in walks], weights)
+        delta = _mean([_delta(walk) for walk in walks], weights)
+    return GraphScores(spearman, kendall, separation, delta, len(walks))
+
+
+def _walks(nodes: Sequence[Node], *, twice: bool) -> Iterator[tuple[Node, ...]]:
+    """One node from every level, as a full product; `twice` heads a walk with every ordered pair of roots."""
+    levels = [[node for node in nodes if node.level == level] for level in sorted({node.level for node in nodes})]
+    roots = [node for node in nodes if node.level == 0]
+    if twice and roots:
+        heads = [Node(0, np.concatenate([first.scores, second.scores])) for first, second in product(roots, roots)]
+        levels = [heads, *levels[1:]]
+    yield from product(*levels)
+
+
+def _images(walk: Sequence[Node]) -> int:
+    return sum(len(node.scores) for node in walk)
+
+
+def _mean(values: Sequence[Floats], weights: Floats) -> Floats:
+    return np.asarray(np.average(np.stack(values), axis=0, weights=weights))
+
+
+def _order(walk: Sequence[Node]) -> tuple[Floats, Floats]:
+    """Spearman's rho and Kendall's tau-b between level and score by metric; 0 where undefined.
+
+    A loop over scipy's two functions gives the same and takes forty times as long.
+    """
+    levels = np.repeat([float(node.level) for node in walk], [len(node.scores) for node in walk])
+    scores = np.concatenate([node.scores for node in walk])
+    spearman, kendall = np.zeros(scores.shape[1]), np.zeros(scores.shape[1])
+    scored = np.isfinite(scores)
+    for pattern in np.unique(scored, axis=1).T:
+        metrics = np.flatnonzero((scored == pattern[:, None]).all(axis=0))
+        if pattern.any():
+            spearman[metrics] = _spearman(levels[pattern], scores[pattern][:, metrics])
+            kendall[metrics] = _kendall(levels[pattern], scores[pattern][:, metrics])
+    return spearman, kendall
+
+
+def _spearman(levels: Floats, scores: Floats) -> Floats:
+    x = stats.rankdata(levels)
+    y = stats.rankdata(scores, axis=0)
+    x, y = x - x.mean(), y - y.mean(axis=0)
+    return _ratio(x @ y, np.sqrt((x @ x) * (y * y).sum(axis=0)))
+
+
+def _kendall(levels: Floats, scores: Floats) -> Floats:
+    x = np.sign(levels[:, None] - levels[None, :])
+    y = np.sign(scores[:, None] - scores[None, :])
+    return _ratio(np.einsum("ij,ijm->m", x, y), np.sqrt((x * x).sum() * (y * y).sum(axis=(0, 1))))
+
+
+def _ratio(above: Floats, below: Floats) -> Floats:
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def _separation(walk: Sequence[Node], *, adjacent: bool) -> Floats:
+    """The mean two-sample Kolmogorov-Smirnov statistic of the walk's levels, all pairs of them or those that follow."""
+    pairs = list(pairwise(walk) if adjacent else combinations(walk, 2))
+    if not pairs:
+        return np.zeros(walk[0].scores.shape[1])
+    return np.asarray(np.mean([kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs], axis=0))
+
+
+def kolmogorov_smirnov(first: Floats, second: Floats) -> Floats:
+    """The two-sample statistic by column of (n, metrics) and (m, metrics), nan left out; nan where a side has
+    nothing.
+    """
+    everything = np.concatenate([first, second])
+    return np.asarray(np.nanmax(np.abs(_shares(first, everything) - _shares(second, everything)), axis=0))
+
+
+def _shares(sample: Floats, points: Floats) -> Floats:
+    """By point and metric, the share of the sample that is not above it."""
+    below = (sample[:, None] <= points[None, :]).sum(axis=0)
+    sizes = np.isfinite(sample).sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(np.isfinite(points), below / sizes, math.nan)
+
+
+def _delta(walk: Sequence[Node]) -> Floats:
+    """The mean fall of the mean score from one level to the next."""
+    means = [_means(node) for node in walk]
+    if len(means) < 2:
+        return np.zeros_like(means[0])
+    return np.asarray(np.mean([above - below for above, below in pairwise(means)], axis=0))
+
+
+def _means(node: Node) -> Floats:
+    sizes = np.isfinite(node.scores).sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.nansum(node.scores, axis=0) / sizes)
+
+
+def _between_nodes(nodes: Sequence[Node]) -> tuple[Floats, Floats]:
+    """Separation and delta as plain means over all pairs of nodes of different levels, those without scores left
+    out.
+    """
+    pairs = [(first, second) for first, second in combinations(nodes, 2) if first.level < second.level]
+    if not pairs:
+        return np.zeros(nodes[0].scores.shape[1]), np.zeros(nodes[0].scores.shape[1])
+    separations = np.stack([kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs])
+    deltas = np.stack([_means(first) - _means(second) for first, second in pairs])
+    return _nanmean(separations), _nanmean(deltas)
+
+
+def _nanmean(values: Floats) -> Floats:
+    defined = np.isfinite(values)
+    return _ratio(np.where(defined, values, 0).sum(axis=0), defined.sum(axis=0).astype(np.float64))

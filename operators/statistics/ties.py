@@ -1,0 +1,269 @@
+"""Pairwise accuracy with tie calibration (Deutsch, Foster and Freitag 2023, Ties Matter, section 5), exact at any size.
+
+Pairs are never laid out whole. For a threshold, those within it are counted in O(n log n) by a wavelet matrix;
+between two thresholds a < b the accuracy is at most what it would be if every human tie up to b were found and no
+concordant pair beyond a were lost, and a range that cannot reach the best accuracy seen is never looked into.
+"""
+
+import math
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+PAIRS_AT_ONCE = 1 << 19
+"""Ranges of thresholds with at most this many pairs are enumerated."""
+SAMPLED_ROWS = 1024
+"""A range is cut at the median difference of so many pairs."""
+EXACT = 1 << 62
+
+
+class TieCalibration(NamedTuple):
+    """Pairwise accuracy at the threshold that maximises it."""
+
+    accuracy: float
+    """(concordant + tied in both) / all pairs, in [0, 1]; nan where there is no pair."""
+    epsilon: float
+    """The smallest threshold of {0 and all observed differences} that gives it; scores this close count as tied."""
+    untied: float
+    """The accuracy at threshold 0."""
+    pairs: int
+    """Pairs of rows that were compared."""
+
+
+def calibrate_ties(
+    human: Sequence[float] | Floats, metric: Sequence[float] | Floats, groups: Sequence[object] | None = None
+) -> TieCalibration:
+    """The best pairwise accuracy over all thresholds, of finite ratings and scores of shape (n,).
+
+    Without `groups` every pair of rows counts alike. With them only pairs within a group do, and the accuracy is the
+    mean over groups with one threshold for all (group-by-item in the paper); a group of one row has no part in it.
+    Raises ValueError for values that are not finite.
+    """
+    ratings, scores = np.asarray(human, np.float64), np.asarray(metric, np.float64)
+    if not (np.isfinite(ratings).all() and np.isfinite(scores).all()):
+        raise ValueError("tie calibration needs finite ratings and scores; leave out the rows without one")
+    codes = np.zeros(len(ratings), np.int64) if groups is None else _codes(groups)
+    pairs = _Pairs(ratings, scores, codes)
+    if not pairs.count:
+        return TieCalibration(math.nan, math.nan, math.nan, 0)
+    concordant, best = pairs.concordant_in_all, _search(pairs)
+    return TieCalibration(
+        accuracy=float((concordant + best.gain) / pairs.weight),
+        epsilon=best.epsilon,
+        untied=float((concordant + pairs.at(0.0).gain) / pairs.weight),
+        pairs=pairs.count,
+    )
+
+
+def pairwise_correct(human: Floats, metric: Floats, epsilon: float) -> NDArray[np.bool_]:
+    """Which pairs (n, n) are ordered alike or tied in both, scores within epsilon counting as tied."""
+    by_people = np.sign(human[:, None] - human[None, :])
+    difference = metric[:, None] - metric[None, :]
+    by_metric = np.where(np.abs(difference) <= epsilon, 0.0, np.sign(difference))
+    return np.asarray(by_people == by_metric)
+
+
+def _codes(groups: Sequence[object]) -> Longs:
+    """Equal groups as equal numbers from 0."""
+    return np.unique(np.asarray(groups, dtype=str), return_inverse=True)[1].astype(np.int64)
+
+
+class _Best(NamedTuple):
+    gain: float
+    epsilon: float
+
+
+class _Edge(NamedTuple):
+    """A threshold, and what lies within it."""
+
+    epsilon: float
+    upper: Ints
+    """By row, the end of the rows that lie within the threshold of it."""
+    tied: float
+    """Weight of the pairs within it that people tie."""
+    lost: float
+    """Weight of the concordant pairs within it, which it ties."""
+
+    @property
+    def gain(self) -> float:
+        return self.tied - self.lost
+
+
+class _Pairs:
+    """All pairs of rows of a group, in the order of the scores; a row's partners are those after it."""
+
+    def __init__(self, human: Floats, metric: Floats, codes: Longs) -> None:
+        order = np.lexsort((metric, codes))
+        self.metric = metric[order]
+        self.level = np.unique(human, return_inverse=True)[1][order].astype(np.int32)
+        sizes = np.bincount(codes)
+        ends = np.cumsum(sizes)
+        self.first = np.arange(1, len(order) + 1, dtype=np.int32)
+        self.end = ends[codes[order]].astype(np.int32)
+        of_group = sizes.astype(np.int64) * (sizes.astype(np.int64) - 1) // 2
+        self.count = int(of_group.sum())
+        self.weights, self.weight = _weights(of_group, codes[order])
+        self.tree = _Wavelet(self.level)
+        self.tied_before = self.tree.equal(self.first)
+        self.apart = self._upper(0.0, self.first, self.end)
+        self.not_greater = self.tree.greater(self.apart)
+        self.concordant_in_all = self._sum(self.tree.greater(self.end) - self.not_greater)
+
+    def _sum(self, counts: Ints) -> float:
+        """The weight of so many pairs per row; exact where weights are whole numbers."""
+        weighed = self.weights * counts
+        return int(weighed.sum()) if self.weights.dtype == np.int64 else math.fsum(weighed)
+
+    def _upper(self, epsilon: float, low: Ints, high: Ints) -> Ints:
+        """By row, the end of the rows within epsilon of it, which lies from low to high; by bisection."""
+        low, high = low.copy(), high.copy()
+        rows = np.flatnonzero(low < high)
+        while len(rows):
+            middle = (low[rows] + high[rows]) // 2
+            within = self.metric[middle] - self.metric[rows] <= epsilon
+            low[rows[within]] = middle[within] + 1
+            high[rows[~within]] = middle[~within]
+            rows = rows[low[rows] < high[rows]]
+        return low
+
+    def at(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
+        """What lies within a threshold that stands between two others."""
+        low = below.upper if below else self.first
+        upper = self._upper(epsilon, low, above.upper if above else self.end)
+        tied = self._sum(self.tree.equal(upper) - self.tied_before)
+        lost = self._sum(self.tree.greater(np.maximum(upper, self.apart)) - self.not_greater)
+        return _Edge(epsilon, upper, tied, lost)
+
+    def widest(self) -> float:
+        """The largest difference within a group."""
+        return float((self.metric[self.end - 1] - self.metric).max())
+
+    def nearest(self, edge: _Edge) -> float:
+        """The largest observed difference within a threshold, or 0."""
+        return float((self.metric[edge.upper - 1] - self.metric).max(initial=0.0))
+
+    def middle(self, low: _Edge, high: _Edge) -> float:
+        """A difference near the median of those above `low` and up to `high`."""
+        gaps = high.upper - low.upper
+        rows = np.flatnonzero(gaps)
+        rows = rows[:: max(1, len(rows) // SAMPLED_ROWS)]
+        differences = self.metric[low.upper[rows] + gaps[rows] // 2] - self.metric[rows]
+        order = np.argsort(differences)
+        passed = np.cumsum(gaps[rows][order])
+        return float(differences[order][np.searchsorted(passed, passed[-1] / 2)])
+
+    def best_within(self, low: _Edge, high: _Edge) -> _Best | None:
+        """The first best threshold above `low` and up to `high`, by enumerating their pairs; None where nothing
+        changes.
+        """
+        gaps = high.upper - low.upper
+        left = np.repeat(np.arange(len(gaps)), gaps)
+        right = np.arange(len(left)) - np.repeat(np.cumsum(gaps) - gaps, gaps) + np.repeat(low.upper, gaps)
+        rise = self.level[right] - self.level[left]
+        counted = rise >= 0
+        left, right, rise = left[counted], right[counted], rise[counted]
+        if not len(left):
+            return None
+        differences = self.metric[right] - self.metric[left]
+        order = np.argsort(differences, kind="stable")
+        gains = low.gain + np.cumsum(np.where(rise == 0, 1, -1)[order] * self.weights[left[order]])
+        ordered = differences[order]
+        last = np.append(ordered[1:] != ordered[:-1], True)
+        best = int(np.argmax(gains[last]))
+        return _Best(gains[last][best].item(), float(ordered[last][best]))
+
+
+def _weights(of_group: Longs, codes: Longs) -> tuple[Longs | Floats, float]:
+    """A pair's weight by row, and that of all: 1 / the pairs of its group, made whole where whole numbers can hold
+    it.
+    """
+    sizes = sorted({int(size) for size in of_group if size})
+    common = math.lcm(*sizes) if sizes else 1
+    groups = int((of_group > 0).sum())
+    if common * groups < EXACT:
+        return (common // np.maximum(of_group, 1))[codes], float(common * groups)
+    return (1.0 / np.maximum(of_group, 1))[codes], float(groups)
+
+
+class _Wavelet:
+    """A wavelet matrix over small numbers: for every row, how many of the first k rows are greater, or equal to it."""
+
+    def __init__(self, values: Ints) -> None:
+        self.ones: list[Ints] = []
+        self.zeros: list[int] = []
+        self.is_one = []
+        current = values
+        for bit in reversed(range(int(values.max(initial=0)).bit_length())):
+            is_one = (current >> bit & 1).astype(bool)
+            self.ones.append(np.concatenate([[0], np.cumsum(is_one)]).astype(np.int32))
+            self.zeros.append(int((~is_one).sum()))
+            self.is_one.append((values >> bit & 1).astype(bool))
+            current = np.concatenate([current[~is_one], current[is_one]])
+
+    def greater(self, end: Ints) -> Ints:
+        """By row, how many of the first `end` rows have a greater number than it."""
+        return self._walk(end)[0]
+
+    def equal(self, end: Ints) -> Ints:
+        """By row, how many of the first `end` rows equal it, up to a constant of the row's number."""
+        return self._walk(end)[1]
+
+    def _walk(self, end: Ints) -> tuple[Ints, Ints]:
+        greater = np.zeros(len(end), np.int32)
+        position = end
+        for ones, zeros, is_one in zip(self.ones, self.zeros, self.is_one, strict=True):
+            before = ones[position]
+            greater += np.where(is_one, 0, before)
+            position = np.where(is_one, zeros + before, position - before).astype(np.int32)
+        return greater, position
+
+
+def _search(pairs: _Pairs) -> _Best:
+    """The first best threshold: ranges of thresholds by what they could reach at most, the most promising first."""
+    zero, widest = pairs.at(0.0), pairs.widest()
+    best = _Best(zero.gain, 0.0)
+    if not widest:
+        return best
+    ranges: list[tuple[float, float, int, _Edge, _Edge]] = []
+    last = pairs.at(widest)
+    best = _better(best, _Best(last.gain, widest))
+    _push(ranges, zero, last)
+    while ranges:
+        bound, start, _, low, high = heappop(ranges)
+        if -bound < best.gain or (-bound == best.gain and start >= best.epsilon):
+            break
+        if int((high.upper - low.upper).sum(dtype=np.int64)) <= PAIRS_AT_ONCE:
+            best = _better(best, pairs.best_within(low, high))
+            continue
+        cut = pairs.at(_cut(pairs, low, high), low, high)
+        if cut.gain >= best.gain:
+            best = _better(best, _Best(cut.gain, pairs.nearest(cut)))
+        _push(ranges, low, cut)
+        _push(ranges, cut, high)
+    return best
+
+
+def _cut(pairs: _Pairs, low: _Edge, high: _Edge) -> float:
+    """A threshold inside a range; where half of the range's pairs lie at its very end, just below that."""
+    middle = pairs.middle(low, high)
+    return middle if middle < high.epsilon else math.nextafter(high.epsilon, 0.0)
+
+
+def _push(ranges: list[tuple[float, float, int, _Edge, _Edge]], low: _Edge, high: _Edge) -> None:
+    """Keeps a range that may have pairs inside, besides those at its end, whose gain is known."""
+    if math.nextafter(high.epsilon, 0.0) > low.epsilon and not np.array_equal(low.upper, high.upper):
+        heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
+
+
+def _better(best: _Best, found: _Best | None) -> _Best:
+    """The greater gain, or of equal ones the smaller threshold."""
+    if found is None or (found.gain, -found.epsilon) <= (best.gain, -best.epsilon):
+        return best
+    return found

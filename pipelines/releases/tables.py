@@ -1,0 +1,319 @@
+"""Files of a release: tables as columns of text or numbers, and JSON, with errors that name file, row and remedy."""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from operators.errors import SourceError
+from pipelines.storage import Location, first_line, readable_errors
+
+AGAIN = "it may be truncated: download or write it again"
+WHOLE = 2.0**53
+"""Below it a float tells every whole number from the next."""
+NO_NUMBER = "correct it, or leave it empty where nothing was said"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sheet:
+    """A table of a release: all text where it was CSV, of its own types otherwise; it has at least one row.
+
+    Rows are counted from 0, as in Parquet, without the header.
+    """
+
+    url: str
+    names: Sequence[str]
+    """All columns of the file, in its order, also those that were not read."""
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def where(self, row: int) -> str:
+        """How a row is named in messages."""
+        return f"{self.url}, row {row}"
+
+    def require(self, names: Collection[str], remedy: str) -> "Sheet":
+        """This table; raises SourceError naming its columns where it lacks one of `names`."""
+        if missing := [name for name in names if name not in self.names]:
+            found = ", ".join(self.names) or "none"
+            raise SourceError(f"{self.url}: expected column(s) {', '.join(missing)}, found {found}; {remedy}")
+        return self
+
+    def texts(self, name: str) -> list[str | None]:
+        """A column as text, whole numbers without a decimal point; None where a cell is empty or the column absent."""
+        if name not in self.table.column_names:
+            return [None] * len(self)
+        column = _as_text(self.table.column(name).combine_chunks(), f"{self.url}: column {name!r}")
+        return [text or None for text in column.to_pylist()]
+
+    def ids(self, name: str) -> list[str]:
+        """A column as text; raises SourceError naming the first row that has none."""
+        return [self._filled(text, name, row) for row, text in enumerate(self.texts(name))]
+
+    def _filled(self, text: str | None, name: str, row: int) -> str:
+        if text is None:
+            raise SourceError(f"{self.where(row)}: expected a {name}, found none; fill it in or remove the row")
+        return text
+
+    def numbers(self, name: str) -> pa.Array:
+        """A column as float64, null where a cell is empty; NaN and infinities stay what they are.
+
+        Raises SourceError naming the first row that holds something else.
+        """
+        column = self.table.column(name).combine_chunks()
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
+            return column.cast(pa.float64(), safe=False)
+        texts = pc.utf8_trim_whitespace(_as_text(column, f"{self.url}: column {name!r}, which should hold numbers,"))
+        filled = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+        try:
+            return filled.cast(pa.float64())
+        except pa.ArrowInvalid:
+            return pa.array(
+                [self._number(cell, name, row) for row, cell in enumerate(filled.to_pylist())], pa.float64()
+            )
+
+    def _number(self, cell: str | None, name: str, row: int) -> float | None:
+        try:
+            return None if cell is None else float(pa.scalar(cell).cast(pa.float64()).as_py())
+        except pa.ArrowInvalid as error:
+            raise SourceError(f"{self.where(row)}: expected a number as {name}, found {cell!r}; {NO_NUMBER}") from error
+
+
+def below(location: Location, name: str) -> Location:
+    """A file in a folder."""
+    return Location(fs=location.fs, path=location.at(name), url=f"{location.url.rstrip('/')}/{name}")
+
+
+def beside(location: Location, name: str) -> Location:
+    """A file in the folder that a file is in."""
+    path, url = (address.rpartition("/")[0] for address in (location.path, location.url))
+    return Location(fs=location.fs, path=f"{path}/{name}", url=f"{url}/{name}")
+
+
+def exists(location: Location) -> bool:
+    """Whether a file or folder is there."""
+    with readable_errors(location, "release"):
+        return bool(location.fs.exists(location.path))
+
+
+def is_folder(location: Location) -> bool:
+    """Whether a folder is there."""
+    with readable_errors(location, "release"):
+        return bool(location.fs.isdir(location.path))
+
+
+def first_that_exists(folder: Location, names: Sequence[str]) -> Location | None:
+    """The first of these files that the folder has."""
+    return next((file for file in (below(folder, name) for name in names) if exists(file)), None)
+
+
+def one_that_exists(folder: Location, names: Sequence[str]) -> Location:
+    """The first of these files that the folder has; raises SourceError where it has none of them."""
+    found = first_that_exists(folder, names)
+    if found is None:
+        raise SourceError(f"{folder.url}: expected a folder with {' or '.join(names)}, found none; check the path")
+    return found
+
+
+@contextmanager
+def _file_errors(location: Location) -> Iterator[None]:
+    """Storage errors in words; a folder where a file should be is the user's slip and not the storage's."""
+    with readable_errors(location, "release"):
+        try:
+            yield
+        except IsADirectoryError as error:
+            raise SourceError(f"{location.url}: expected a file, found a folder; give the file's own path") from error
+
+
+def read_text(location: Location) -> str:
+    """The whole of a UTF-8 file, a byte order mark skipped; raises SourceError where it is empty."""
+    with _file_errors(location):
+        content = bytes(location.fs.cat_file(location.path))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{location.url}: expected UTF-8 text ({error}); save it as UTF-8") from error
+    if not text.strip():
+        raise SourceError(f"{location.url}: the file is empty; {AGAIN}")
+    return text
+
+
+def read_json(location: Location) -> Any:
+    """What a JSON file holds; NaN is read as such, and a key that stands twice is an error."""
+    return _json(read_text(location), location.url)
+
+
+def _json(text: str, where: str) -> Any:
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise SourceError(f"{where}: the key {key!r} stands twice; remove one of the two")
+            found[key] = value
+        return found
+
+    try:
+        found = json.loads(text, object_pairs_hook=checked)
+        if "\\ud" in text.lower():  # half of a pair of escapes, which no table of ours can hold
+            json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{where}: not JSON ({first_line(error)}); {AGAIN}") from error
+    return found
+
+
+def read_objects(location: Location) -> dict[str, Mapping[str, Any]]:
+    """A JSON object of objects by id; raises SourceError naming the first that is none, or that nothing is in it."""
+    found = read_json(location)
+    if not isinstance(found, dict):
+        raise SourceError(f"{location.url}: expected an object of records by id, found {type(found).__name__}")
+    if not found:
+        raise SourceError(f"{location.url}: holds no rows; {AGAIN}")
+    return {key: as_object(value, row_name(location.url, row, key)) for row, (key, value) in enumerate(found.items())}
+
+
+def as_object(value: Any, where: str) -> Mapping[str, Any]:
+    """The value, where it is an object; raises SourceError otherwise."""
+    if not isinstance(value, dict):
+        raise SourceError(f"{where}: expected an object, found {type(value).__name__}; {AGAIN}")
+    return value
+
+
+def as_list(value: Any, what: str, where: str) -> list[Any]:
+    """The value, where it is a list with something in it; raises SourceError otherwise."""
+    if not isinstance(value, list) or not value:
+        found = "an empty list" if value == [] else type(value).__name__
+        raise SourceError(f"{where}: expected a list of {what}, found {found}; is this the file that was released?")
+    return value
+
+
+def as_text(record: Mapping[str, Any], name: str, where: str) -> str:
+    """A record's field as text; raises SourceError where it has none."""
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        keys = ", ".join(record)
+        raise SourceError(f"{where}: expected {name} as text, found {value!r} among {keys}; is this the released file?")
+    return str(value)
+
+
+def row_name(url: str, row: int, key: str) -> str:
+    """How a record of a JSON object is named in messages."""
+    return f"{url}, row {row} ({key!r})"
+
+
+def read_sheet(location: Location, only: Collection[str] | None = None) -> Sheet:
+    """A table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), of `only` these columns where they are given.
+
+    Of Parquet nothing else is fetched, so that columns of images cost nothing. `name.field` stands for one field of a
+    column of structs. Raises SourceError where the file is of another kind, truncated, or without rows.
+    """
+    for suffix, reader in _FORMATS.items():
+        if location.path.lower().endswith(suffix):
+            sheet = reader(location, only)
+            if len(sheet) == 0:
+                raise SourceError(f"{location.url}: holds no rows; {AGAIN}")
+            return sheet
+    if is_folder(location):
+        raise SourceError(f"{location.url}: expected a file, found a folder; give the file's own path")
+    raise SourceError(f"{location.url}: expected a {', '.join(_FORMATS)} file; rename it to what it is")
+
+
+def _parquet(location: Location, only: Collection[str] | None) -> Sheet:
+    with _file_errors(location), location.fs.open(location.path, "rb") as stream:
+        try:
+            file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+            names = _each_once(file.schema_arrow.names, location.url)
+            columns = [name for name in only if name.split(".")[0] in names] if only is not None else None
+            table = file.read(columns=columns, use_threads=False)
+            table.validate(full=True)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"{location.url}: not readable as Parquet ({first_line(error)}); {AGAIN}") from error
+    return Sheet(url=location.url, names=names, table=table)
+
+
+def _csv(location: Location, only: Collection[str] | None) -> Sheet:
+    delimiter = "\t" if location.path.lower().endswith(".tsv") else ","
+    reader = csv.reader(io.StringIO(read_text(location), newline=""), delimiter=delimiter, strict=True)
+    try:
+        names = next(reader)
+        cells = [_whole(row, names, location.url, number) for number, row in enumerate(filter(None, reader))]
+    except csv.Error as error:
+        raise SourceError(f"{location.url}, line {reader.line_num}: not CSV ({error}); correct its quotes") from error
+    columns = list(zip(*cells, strict=True)) or [()] * len(names)
+    return _sheet(location.url, names, [pa.array(column, pa.string()) for column in columns], only)
+
+
+def _whole(row: Sequence[str], names: Sequence[str], url: str, number: int) -> Sequence[str]:
+    if len(row) != len(names):
+        raise SourceError(
+            f"{url}, row {number}: expected {len(names)} fields, found {len(row)}; correct its commas and quotes, "
+            "or download it again where it is the last row"
+        )
+    return row
+
+
+def _sheet(url: str, names: Sequence[str], columns: Sequence[pa.Array], only: Collection[str] | None) -> Sheet:
+    table = pa.table(list(columns), names=list(_each_once(names, url)))
+    wanted = [name for name in names if only is None or name in only]
+    return Sheet(url=url, names=names, table=table.select(wanted))
+
+
+def _each_once(names: Sequence[str], url: str) -> Sequence[str]:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise SourceError(f"{url}: the column {twice[0]!r} stands twice; rename or remove one")
+    return names
+
+
+def _json_lines(location: Location, only: Collection[str] | None) -> Sheet:
+    lines = read_text(location).split("\n")
+    named = [(f"{location.url}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    return _records(location.url, [as_object(_json(line, where), where) for where, line in named], only)
+
+
+def _json_list(location: Location, only: Collection[str] | None) -> Sheet:
+    found = read_json(location)
+    if not isinstance(found, list):
+        raise SourceError(f"{location.url}: expected a list of objects, found {type(found).__name__}")
+    records = [as_object(one, f"{location.url}, row {row}") for row, one in enumerate(found)]
+    return _records(location.url, records, only)
+
+
+def _records(url: str, records: Sequence[Mapping[str, Any]], only: Collection[str] | None) -> Sheet:
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return _sheet(url, names, [_column([record.get(name) for record in records]) for name in names], only)
+
+
+def _column(values: Sequence[Any]) -> pa.Array:
+    """Values of one kind as they are, of several as text."""
+    try:
+        return pa.array(values, from_pandas=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def _as_text(column: pa.Array, what: str) -> pa.Array:
+    """As pandas writes whole numbers as floats where one is missing, `7.0` is read as `7`."""
+    try:
+        if pa.types.is_floating(column.type) and pc.all(pc.less(pc.abs(column), WHOLE)).as_py():
+            whole = column.cast(pa.int64(), safe=False)
+            column = whole if pc.all(pc.equal(whole, column)).as_py() else column
+        return column.cast(pa.string())
+    except pa.ArrowException as error:
+        raise SourceError(f"{what} holds {column.type}, which is no text; leave it out or write it as text") from error
+
+
+_FORMATS: Mapping[str, Callable[[Location, Collection[str] | None], Sheet]] = {
+    ".parquet": _parquet,
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".jsonl": _json_lines,
+    ".json": _json_list,
+}
