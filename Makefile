@@ -5,7 +5,7 @@ TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 
 ENGINE ?= transformers
 
-.PHONY: sweep test slow vllm check bench train smollm2 install
+.PHONY: sweep test slow vllm check bench reproduce train smollm2 install
 
 sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded pack, into ./store
 	$(BIN)/python -m jobs.sweep sweep=shapes $(if $(filter vllm,$(ENGINE)),models.llm.engine=vllm) $(ARGS)
@@ -26,6 +26,9 @@ check: install  ## formatting, lint and types
 
 bench: install  ## speed as ratios within one run
 	$(BIN)/python -m pytest -s tests/benchmarks --override-ini addopts=--import-mode=importlib $(ARGS)
+
+reproduce: install  ## published numbers beside ours, from the files below REFERENCE_DATA, into docs/reproduction.md
+	$(BIN)/python -m jobs.reproduce $(ARGS)
 
 train: install  ## remakes the embedded pack, with fixed seeds
 	$(BIN)/python -m jobs.train $(ARGS)

@@ -14,14 +14,20 @@ from pipelines.metaeval import Findings
 SIGNIFICANT = 0.05
 
 
+def show_agreement(console: Console, found: Findings) -> None:
+    """Each metric's statistics overall."""
+    metrics = [its for its in found.judgements if its.metric != PEOPLE and its.subset == OVERALL]
+    for template in dict.fromkeys(its.template for its in metrics):
+        _show_statistics(console, _title(found, template), [its for its in metrics if its.template == template])
+
+
 def show_findings(console: Console, found: Findings) -> None:
     """Each metric's statistics overall, the first of them by skill, which metrics differ, and every convention."""
+    show_agreement(console, found)
     metrics = [its for its in found.judgements if its.metric != PEOPLE]
     for template in dict.fromkeys(its.template for its in metrics):
-        mine = [its for its in metrics if its.template == template]
-        title = f"{found.protocol}{f': {template}' if template else ''}"
-        _show_statistics(console, title, [its for its in mine if its.subset == OVERALL])
-        _show_subsets(console, title, [its for its in mine if its.subset != OVERALL])
+        mine = [its for its in metrics if its.template == template and its.subset != OVERALL]
+        _show_subsets(console, _title(found, template), mine)
     _show_people(console, [its for its in found.judgements if its.metric == PEOPLE])
     _show_comparisons(console, found.comparisons)
     _show_orders(console, found.orders)
@@ -29,16 +35,25 @@ def show_findings(console: Console, found: Findings) -> None:
         console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
 
 
+def _title(found: Findings, template: str) -> str:
+    return f"{found.protocol}: agreement with {template or 'what is known'}"
+
+
 def _show_statistics(console: Console, title: str, judgements: list[Judgement]) -> None:
-    statistics = list(dict.fromkeys(its.statistic for its in judgements))
+    statistics = [name for name in dict.fromkeys(its.statistic for its in judgements) if not name.startswith("epsilon")]
     table = Table("metric", *statistics, "n", title=escape(title))
     for column in table.columns[1:]:
         column.justify = "right"
     for metric in dict.fromkeys(its.metric for its in judgements):
         mine = {its.statistic: its for its in judgements if its.metric == metric}
-        cells = [value_text(mine[name]) if name in mine else EMPTY for name in statistics]
-        table.add_row(escape(metric), *cells, str(max(its.n for its in mine.values())))
+        cells = [_two_lines(mine[name]) if name in mine else EMPTY for name in statistics]
+        table.add_row(escape(metric), *cells, str(mine[statistics[0]].n if statistics[0] in mine else EMPTY))
     console.print(table)
+
+
+def _two_lines(judged: Judgement) -> str:
+    """The value, and below it its interval."""
+    return value_text(judged).replace(" ", "\n", 1)
 
 
 def _show_subsets(console: Console, title: str, judgements: list[Judgement]) -> None:

@@ -20,6 +20,10 @@ def main(config: SweepConfig) -> int:
     with ProgressDisplay(console, planned.plan) as display:
         finished = run_sweep(planned, display.update)
     show_leaderboards(console, finished)
+    if finished.findings is not None:
+        from jobs.findings import show_agreement  # imports scipy
+
+        show_agreement(console, finished.findings)
     console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {finished.exit_code}")
     return finished.exit_code
 

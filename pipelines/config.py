@@ -18,6 +18,7 @@ from operators.metrics.vq2 import Vq2Config
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.checkpoints import SERVES, Call, ModelConfig
 from pipelines.cells import Stage
+from pipelines.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.sources import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
 from pipelines.storage import StorageConfig
 
@@ -102,6 +103,8 @@ class SweepConfig:
     """Share of rows without a score up to which the exit code is 2 instead of 1."""
     dry_run: bool = False
     """Print the plan and stop."""
+    protocol: ProtocolConfig | None = None
+    """How the metrics are compared with people at the end; null leaves it out."""
 
     def __post_init__(self) -> None:
         if not self.metrics:
@@ -179,6 +182,8 @@ FIELD_NAMES = sorted(
             TifaConfig,
             DsgConfig,
             Vq2Config,
+            ProtocolConfig,
+            MetaevalConfig,
         )
         for field in fields(schema)
     }

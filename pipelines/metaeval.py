@@ -11,10 +11,10 @@ from operators.errors import ConfigError, SourceError
 from operators.judging import orders, ratings
 from operators.judging.graphs import judge_graphs
 from operators.judging.judgement import (
+    PEOPLE,
     Comparison,
     Judgement,
     Order,
-    Sampling,
     comparison_table,
     judgement_table,
     order_table,
@@ -23,6 +23,7 @@ from operators.judging.pairings import judge_pairings
 from operators.judging.preferences import judge_preferences
 from operators.judging.publish import to_latex, to_markdown
 from operators.statistics.agreement import reliable_prompts
+from operators.statistics.options import MATCH_COLUMNS, Sampling
 from pipelines.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.releases.readers import READERS
 from pipelines.releases.release import Release
@@ -44,8 +45,9 @@ class Findings:
 
     @property
     def matched(self) -> bool:
-        """Whether any statistic of a metric has a row to stand on."""
-        return any(judged.n for judged in self.judgements)
+        """Whether any statistic that sets scores beside people's judgements has a row to stand on."""
+        beside = [its for its in self.judgements if its.metric != PEOPLE and its.statistic not in orders.STATISTICS]
+        return any(its.n for its in beside) or not beside
 
 
 def run_metaeval(config: MetaevalConfig) -> Findings:
@@ -62,23 +64,32 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
-    release = READERS[protocol.reader](locate(protocol.path, storage))
-    _check_range(protocol, release.ratings)
+    release = _in_range(protocol, READERS[protocol.reader](locate(protocol.path, storage)))
     return _reliable(release) if protocol.reliable else release
 
 
-def _check_range(protocol: ProtocolConfig, table: pa.Table) -> None:
-    if protocol.rating_range is None or not len(table):
-        return
+def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
+    """The release with ratings in the protocol's range only; raises SourceError where others are refused."""
+    if protocol.rating_range is None or not len(release.ratings):
+        return release
     low, high = protocol.rating_range
-    rating = table.column("rating")
-    outside = pc.indices_nonzero(pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False))
-    if len(outside):
-        row = table.slice(outside[0].as_py(), 1).to_pylist()[0]
+    rating = release.ratings.column("rating")
+    outside = pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False)
+    if not (found := pc.sum(outside).as_py()):
+        return release
+    row = release.ratings.filter(outside).slice(0, 1).to_pylist()[0]
+    said = (
+        f"{found} ratings are outside {low:g} to {high:g}, first {row['rating']:g} of image {row['image_id']} "
+        f"by rater {row['rater']}"
+    )
+    if protocol.out_of_range == "refused":
         raise SourceError(
-            f"{protocol.path}: {len(outside)} ratings are outside {low:g} to {high:g}, first {row['rating']:g} of "
-            f"image {row['image_id']} by rater {row['rater']}; correct them, or set protocol.rating_range"
+            f"{protocol.path}: {said}; correct them, or set protocol.rating_range or protocol.out_of_range=left_out"
         )
+    kept = pc.if_else(outside, pa.scalar(None, pa.float64()), rating)
+    ratings_column = release.ratings.schema.get_field_index("rating")
+    table = release.ratings.set_column(ratings_column, "rating", kept)
+    return replace(release, ratings=table, notes=(*release.notes, f"{said}: left out"))
 
 
 def _reliable(release: Release) -> Release:
@@ -148,7 +159,7 @@ def _orders(protocol: ProtocolConfig, release: Release, scores: pa.Table) -> lis
 
 def _require_matches(config: MetaevalConfig, found: Findings) -> None:
     if not found.matched:
-        keys = " and ".join(ratings.MATCH_COLUMNS[config.protocol.match])
+        keys = " and ".join(MATCH_COLUMNS[config.protocol.match])
         raise SourceError(
             f"{config.scores or config.protocol.path}: no score is of a rated image; scores and ratings are matched by "
             f"{keys}: compare both files' ids, or set protocol.match"

@@ -4,12 +4,16 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from operators.errors import ConfigError
-from operators.judging.judgement import Sampling
-from operators.judging.preferences import Unsure
-from operators.judging.ratings import RATING_STATISTICS, Match
-from operators.statistics.agreement import Level
-from operators.statistics.error_graphs import Convention
-from operators.statistics.ordering import ALPHA, ZeroHandling
+from operators.statistics.options import (
+    ALPHA,
+    RATING_STATISTICS,
+    Convention,
+    Level,
+    Match,
+    Sampling,
+    Unsure,
+    ZeroHandling,
+)
 from pipelines.releases.readers import READERS
 from pipelines.storage import StorageConfig
 
@@ -33,7 +37,9 @@ class ProtocolConfig:
     statistics: tuple[str, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
     """For ratings."""
     rating_range: tuple[float, float] | None = None
-    """The least and greatest rating; another is an error in the file."""
+    """The least and greatest rating."""
+    out_of_range: Literal["refused", "left_out"] = "refused"
+    """What becomes of any other: an error, or no rating, with a note."""
     agreement: tuple[Level, ...] = ()
     """Distances of Krippendorff's alpha."""
     by_skill: bool = True

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from operators.errors import ConfigError
 from operators.models.calls import Usage
+from operators.statistics.options import Sampling
 from pipelines.cells import Outcome, Stage
 from pipelines.config import SweepConfig
 from pipelines.plan import Plan, make_plan
@@ -18,6 +19,11 @@ from pipelines.sources import Sources, open_sources
 from pipelines.storage import locate
 from pipelines.store import LATEST, Store
 
+if TYPE_CHECKING:
+    from pipelines.metaeval import Findings
+
+RESAMPLES = 200
+"""Of the intervals at a sweep's end; python -m jobs.metaeval draws more."""
 PACKAGES = ("plumbline", "ray", "torch", "transformers", "pyarrow")
 
 
@@ -44,6 +50,8 @@ class FinishedSweep(NamedTuple):
     """0 complete, 2 within the failure budget, 1 over it."""
     usage: Mapping[str, Usage]
     """By node, what the model calls of this run took, where they are counted."""
+    findings: "Findings | None"
+    """How the metrics agree with people, where the sweep has a protocol."""
 
 
 def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) -> PlannedSweep:
@@ -78,9 +86,10 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
     exit_code = _exit_code(results, planned.config.max_failed)
     _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code)
     folder = planned.store.location
+    findings = _judge_metrics(planned, run_id, results)
     computed = _counts(planned.plan, results, outcomes)["cells_computed"]
     usage = model_usage(planned.plan, outcomes)
-    return FinishedSweep(run_id, f"{folder.url}/runs/{run_id}", results, computed, exit_code, usage)
+    return FinishedSweep(run_id, f"{folder.url}/runs/{run_id}", results, computed, exit_code, usage, findings)
 
 
 def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> dict[str, Outcome]:
@@ -97,6 +106,19 @@ def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]]
         prompt_shards=() if planned.sources.own_prompts else tuple(planned.sources.prompt_shards),
     )
     return run_plan(planned.plan, context, planned.config.cluster, report)
+
+
+def _judge_metrics(planned: PlannedSweep, run_id: str, results: Results) -> "Findings | None":
+    """Compares the run's scores with people's judgements, into the run's folder; None where there is no protocol."""
+    protocol = planned.config.protocol
+    if protocol is None:
+        return None
+    from pipelines.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
+
+    release = open_release(protocol, planned.config.storage)
+    findings = judge(protocol, release, results.scores, Sampling(resamples=RESAMPLES))
+    write_findings(findings, locate(f"{planned.store.location.url}/runs/{run_id}/metaeval", planned.config.storage))
+    return findings
 
 
 def _exit_code(results: Results, max_failed: float) -> int:

@@ -7,12 +7,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.judging.judgement import OVERALL, Judgement, Sampling, numbers
+from operators.judging.judgement import OVERALL, Judgement, numbers
 from operators.judging.ratings import resampled
 from operators.statistics.bootstrap import UNDEFINED, Prompts
-from operators.statistics.error_graphs import Convention, score_graphs
+from operators.statistics.error_graphs import score_graphs
+from operators.statistics.options import Convention, Sampling
 
-MEASURES = ("ordering", "kendall", "separation", "delta")
+MEASURES = ("ordering", "kendall_ordering", "separation", "delta")
 WORDS: Mapping[Convention, str] = {
     "published": "every ordered pair of roots heads a walk, walks weigh by their images",
     "paper": "one root to a walk, walks weigh alike, separation of adjacent levels",
@@ -21,8 +22,10 @@ WORDS: Mapping[Convention, str] = {
 
 
 def measure_graphs(graph_nodes: pa.Table, scores: pa.Table, convention: Convention) -> pd.DataFrame:
-    """Every graph and metric: subset, ordering (Spearman, negated, so that 1 is a right order), kendall (alike),
-    separation, delta.
+    """Every graph and metric: subset, spearman, kendall, both also negated (ordering, kendall_ordering), separation,
+    delta.
+
+    1 is a right order where they are negated.
     """
     nodes = graph_nodes.to_pandas()
     long = scores.select(["image_id", "metric", "score"]).to_pandas()
@@ -30,7 +33,7 @@ def measure_graphs(graph_nodes: pa.Table, scores: pa.Table, convention: Conventi
     found = score_graphs(nodes, wide[list(dict.fromkeys(long["metric"]))], convention)
     subsets = nodes.groupby("graph_id")["subset"].first()
     found["subset"] = found["graph_id"].map(subsets)
-    found["ordering"], found["kendall"] = -found["spearman"], -found["kendall"]
+    found["ordering"], found["kendall_ordering"] = -found["spearman"], -found["kendall"]
     return found
 
 
@@ -54,7 +57,7 @@ def judge_graphs(
     for convention in conventions:
         measured = measure_graphs(graph_nodes, scores, convention)
         turned = measured["metric"].isin(falling)
-        for name in ("ordering", "kendall", "delta"):
+        for name in ("ordering", "kendall_ordering", "delta"):
             measured.loc[turned, name] *= -1
         whole = measured[measured["subset"].isin(averaged)] if averaged else measured
         for subset, rows in [(OVERALL, whole), *((str(name), its) for name, its in measured.groupby("subset"))]:
@@ -93,7 +96,7 @@ def _means(
                     f"{name}_{convention}",
                     float(values.mean()) if defined else math.nan,
                     graphs.mean_interval(values) if defined else UNDEFINED,
-                    len(values),
+                    len(values) if defined else 0,
                     words if defined else "undefined: a node without any score",
                     subset=subset,
                     n_unscored=unscored,

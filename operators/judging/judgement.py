@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import pandas as pd
@@ -14,17 +13,6 @@ from operators.statistics.bootstrap import UNDEFINED, Interval
 OVERALL = "overall"
 PEOPLE = "people"
 """What stands for a metric where it is the raters that are judged."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sampling:
-    """How intervals and permutation tests draw."""
-
-    resamples: int = 1000
-    """Bootstrap resamples of the prompts."""
-    permutations: int = 9999
-    """Sign flips of a permutation test."""
-    seed: int = 0
 
 
 class Judgement(NamedTuple):

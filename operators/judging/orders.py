@@ -1,7 +1,7 @@
 """Whether a metric finds the generators that people find better (Gecko, sections 4.2 and 6.4)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 import pandas as pd
@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from operators.judging.judgement import PEOPLE, Judgement, Order, numbers
 from operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
-from operators.judging.ratings import Match, mean_ratings
+from operators.judging.ratings import mean_ratings
 from operators.statistics.bootstrap import UNDEFINED
-from operators.statistics.ordering import ALPHA, ZeroHandling, holm, signed_rank
+from operators.statistics.options import Match, ZeroHandling
+from operators.statistics.ordering import holm, signed_rank
 
 SIDE_BY_SIDE = "side_by_side"
+STATISTICS = ("model_ordering", "orders_reversed", "orders_missed")
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
@@ -92,34 +94,30 @@ def _preferred(a: str, b: str, sign: "pd.Series[float]", alpha: float, zeros: Ze
 
 
 def agree_on_order(orders: Sequence[Order]) -> list[Judgement]:
-    """By metric and template, the share of generator pairs on which it says what people say, and how often the
-    opposite.
+    """By metric and template, the shares of generator pairs on which its significant order is people's
+    (model_ordering), is the opposite (orders_reversed), or is lacking where people have one (orders_missed).
     """
     people = [order for order in orders if order.judge == PEOPLE]
-    metrics = [order for order in orders if order.judge != PEOPLE]
-    said: Mapping[tuple[str, frozenset[str]], Order] = {
-        (order.judge, frozenset((order.generator_a, order.generator_b))): order for order in metrics
-    }
+    said = {(order.judge, _pair(order)): order.better for order in orders if order.judge != PEOPLE}
     found = []
-    for metric in dict.fromkeys(order.judge for order in metrics):
+    for metric in dict.fromkeys(judge for judge, _ in said):
         for template in dict.fromkeys(order.template for order in people):
-            pairs = [
-                (order.better, said[metric, key].better)
-                for order in people
-                if order.template == template
-                and (metric, key := frozenset((order.generator_a, order.generator_b))) in said
-            ]
-            if pairs:
-                found.append(_agreement(metric, template, pairs))
+            mine = [order for order in people if order.template == template and (metric, _pair(order)) in said]
+            found += _agreement(metric, template, [(order.better, said[metric, _pair(order)]) for order in mine])
     return found
 
 
-def _agreement(metric: str, template: str, pairs: Sequence[tuple[str | None, str | None]]) -> Judgement:
-    same = sum(human == its for human, its in pairs)
-    reversed_ = sum(human is not None and its is not None and human != its for human, its in pairs)
-    missed = sum(human is not None and its is None for human, its in pairs)
-    words = (
-        f"share of generator pairs on which the metric's significant order is people's; {reversed_} reversed, "
-        f"{missed} missed, {len(pairs) - same - reversed_ - missed} found where people see none; p < {ALPHA:g}"
-    )
-    return Judgement(metric, "model_ordering", same / len(pairs), UNDEFINED, len(pairs), words, template=template)
+def _pair(order: Order) -> frozenset[str]:
+    return frozenset((order.generator_a, order.generator_b))
+
+
+def _agreement(metric: str, template: str, pairs: Sequence[tuple[str | None, str | None]]) -> list[Judgement]:
+    same = [human == its for human, its in pairs]
+    reversed_ = [human is not None and its is not None and human != its for human, its in pairs]
+    missed = [human is not None and its is None for human, its in pairs]
+    words = "share of generator pairs, of those that the metric and people ordered by significance"
+    return [
+        Judgement(metric, name, sum(share) / len(share), UNDEFINED, len(share), words, template=template)
+        for name, share in zip(STATISTICS, (same, reversed_, missed), strict=True)
+        if share
+    ]

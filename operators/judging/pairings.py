@@ -8,9 +8,10 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from operators.judging.judgement import OVERALL, Judgement, Sampling, numbers
+from operators.judging.judgement import OVERALL, Judgement, numbers
 from operators.judging.ratings import metric_columns, resampled
 from operators.statistics.bootstrap import UNDEFINED, Prompts
+from operators.statistics.options import Sampling
 from operators.statistics.winoground import pairing_scores
 
 SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -3,20 +3,19 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.judging.judgement import Comparison, Judgement, Sampling, numbers
+from operators.judging.judgement import Comparison, Judgement, numbers
 from operators.judging.ratings import resampled
 from operators.statistics.agreement import UNSURE, majority_vote
 from operators.statistics.bootstrap import UNDEFINED, Prompts
+from operators.statistics.options import Sampling, Unsure
 from operators.statistics.ordering import holm, permutation
 
-Unsure = Literal["left_out", "tied"]
-"""What is done with pairs that people do not decide: left out, or right where the metric ties them."""
 ACCURACY = "binary_accuracy"
 TEMPLATE = "side_by_side"
 
@@ -103,7 +102,7 @@ def _compare(chosen: Sequence[Chosen], sampling: Sampling) -> list[Comparison]:
 
 
 def _permuted(a: Chosen, b: Chosen, sampling: Sampling) -> Comparison:
-    both = a.frame.join(b.frame["right"], how="inner", rsuffix="_b")
+    both = a.frame.join(b.frame["right"].rename("right_b"), how="inner")
     differences = (both["right"] - both["right_b"]).groupby(both["prompt_id"]).sum().to_numpy()
     p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
     test = f"permutation of prompts' signs, {sampling.permutations} draws"

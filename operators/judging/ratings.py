@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,23 +11,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from operators.errors import SourceError
-from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Sampling, numbers
-from operators.statistics.agreement import Level, krippendorff_alpha
+from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, numbers
+from operators.statistics.agreement import krippendorff_alpha
 from operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Prompts, accuracy_within
 from operators.statistics.correlation import STATISTICS
+from operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
 from operators.statistics.ordering import holm, permutation, williams
 from operators.statistics.ties import calibrate_ties
 
 Floats = NDArray[np.float64]
-Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
-"""What tells that a score and a rating are of the same image."""
-MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
-    "image": ("image_id",),
-    "prompt_and_generator": ("prompt_id", "generator"),
-    "image_and_prompt": ("image_id", "prompt_id"),
-}
-PAIRWISE = ("pairwise_accuracy", "pairwise_accuracy_grouped")
-RATING_STATISTICS = (*STATISTICS, *PAIRWISE)
 
 
 class Rated(NamedTuple):
@@ -226,7 +218,7 @@ def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling:
 
 def _both(a: Rated, b: Rated) -> pd.DataFrame:
     """The rows that both metrics scored: prompt_id, human, score, score_b."""
-    return a.frame.join(b.frame["score"], how="inner", rsuffix="_b")
+    return a.frame.join(b.frame["score"].rename("score_b"), how="inner")
 
 
 def _williams(a: Rated, b: Rated, statistic: str) -> Comparison:

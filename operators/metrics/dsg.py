@@ -13,6 +13,8 @@ from operators.metrics.writer import STOP, WriterConfig, digest, likeliest
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_TUPLES = 200
+Zeroing = Literal["direct", "recursive"]
+"""Whether a question needs its parents alone (the DSG release), or also theirs (T2IScoreScore)."""
 
 TUPLES_INSTRUCTIONS = """\
 Read the description of an image and split it into tuples that say one thing each. Write one tuple per line: its \
@@ -125,7 +127,7 @@ class DsgConfig(WriterConfig):
     kind: Literal["dsg"] = "dsg"
     reduction: Reduction = "product"
     """How the likelihoods of a choice's tokens become one (operators/metrics/vqascore.py); decides a close answer."""
-    zeroing: Literal["direct", "recursive"] = "direct"
+    zeroing: Zeroing = "direct"
     """A yes counts where its parents' answers are yes (`direct`, the released code), or where those of all its
     ancestors are (`recursive`, T2IScoreScore); METRICS.md."""
 
@@ -157,10 +159,7 @@ class DsgConfig(WriterConfig):
         given = {one.question.question_id: likeliest(one, self.reduction) for one in answered}
         right = {one.question.question_id: given[one.question.question_id] == one.question.answer for one in answered}
         parents = {one.question.question_id: one.question.parents for one in answered}
-        holds = {
-            one: right[one] and all(right.get(other, True) for other in _needed(one, parents, self.zeroing))
-            for one in right
-        }
+        holds = holding(right, parents, self.zeroing)
         ids = [one.question.question_id for one in answered]
         return mean_scored(
             [element(one, given=given[name], score=float(holds[name])) for one, name in zip(answered, ids, strict=True)]
@@ -170,9 +169,14 @@ class DsgConfig(WriterConfig):
 TEMPLATES = digest(TUPLES_INSTRUCTIONS, QUESTIONS_INSTRUCTIONS, DEPENDENCIES_INSTRUCTIONS)
 
 
-def _needed(
-    question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Literal["direct", "recursive"]
-) -> set[str]:
+def holding(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
+    """Which questions count: those answered right whose parents hold too, directly or all the way up."""
+    return {
+        one: right[one] and all(right.get(other, True) for other in _needed(one, parents, zeroing)) for one in right
+    }
+
+
+def _needed(question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> set[str]:
     """The questions whose answer must be right for this one to count."""
     if zeroing == "direct":
         return set(parents[question_id])

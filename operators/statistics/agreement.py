@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 from evalica import InsufficientRatingsError, alpha
 
-Level = Literal["nominal", "ordinal", "interval"]
+from operators.statistics.options import Level
+
 UNSURE = "unsure"
 
 

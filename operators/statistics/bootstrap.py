@@ -81,7 +81,8 @@ class Prompts:
             return UNDEFINED
         correct, pairs = self._between_prompts(human, metric, epsilon)
         drawn = self.multiplicities()
-        return percentiles(_quadratic(drawn, correct) / _quadratic(drawn, pairs))
+        with np.errstate(invalid="ignore"):
+            return percentiles(_quadratic(drawn, correct) / _quadratic(drawn, pairs))
 
     def _between_prompts(self, human: Floats, metric: Floats, epsilon: float) -> tuple[Floats, Floats]:
         """The correct pairs and all pairs of rows between every two prompts, a row never paired with itself."""

@@ -10,19 +10,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from operators.statistics.options import Convention
+
 Floats = NDArray[np.float64]
-Convention = Literal["published", "paper", "current"]
-"""`published` gives the released per-graph numbers: every ordered pair of roots heads a walk, walks weigh by their
-images. `paper` has one root to a walk, walks that weigh alike, and separation of adjacent levels only. `current` is
-the maintained code of 2025: one root to a walk, walks weigh by their images, separation and delta over all pairs of
-nodes."""
 
 
 class GraphScores(NamedTuple):

@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-Floats = NDArray[np.float64]
-ZeroHandling = Literal["wilcox", "pratt"]
+from operators.statistics.options import ZeroHandling
 
-ALPHA = 0.001
-"""The level at which the Gecko paper calls two models different (section 4.2)."""
+Floats = NDArray[np.float64]
 
 
 class SignedRank(NamedTuple):

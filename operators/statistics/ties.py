@@ -17,11 +17,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
-PAIRS_AT_ONCE = 1 << 19
+PAIRS_AT_ONCE = 1 << 20
 """Ranges of thresholds with at most this many pairs are enumerated."""
 SAMPLED_ROWS = 1024
 """A range is cut at the median difference of so many pairs."""
-EXACT = 1 << 62
+SLOTS = 512
+"""The pairs of a range are counted in so many slots first, and sorted only where the best may lie."""
+EXACT = 1 << 53
+"""Up to here whole numbers are exact as floats too."""
 
 
 class TieCalibration(NamedTuple):
@@ -159,25 +162,46 @@ class _Pairs:
         passed = np.cumsum(gaps[rows][order])
         return float(differences[order][np.searchsorted(passed, passed[-1] / 2)])
 
-    def best_within(self, low: _Edge, high: _Edge) -> _Best | None:
-        """The first best threshold above `low` and up to `high`, by enumerating their pairs; None where nothing
-        changes.
+    def best_within(self, low: _Edge, high: _Edge, best: _Best) -> _Best:
+        """The better of `best` and the first best threshold above `low` and up to `high`, by enumerating their
+        pairs.
         """
         gaps = high.upper - low.upper
         left = np.repeat(np.arange(len(gaps)), gaps)
         right = np.arange(len(left)) - np.repeat(np.cumsum(gaps) - gaps, gaps) + np.repeat(low.upper, gaps)
         rise = self.level[right] - self.level[left]
         counted = rise >= 0
-        left, right, rise = left[counted], right[counted], rise[counted]
+        left, right, tied = left[counted], right[counted], rise[counted] == 0
         if not len(left):
-            return None
-        differences = self.metric[right] - self.metric[left]
-        order = np.argsort(differences, kind="stable")
-        gains = low.gain + np.cumsum(np.where(rise == 0, 1, -1)[order] * self.weights[left[order]])
-        ordered = differences[order]
-        last = np.append(ordered[1:] != ordered[:-1], True)
-        best = int(np.argmax(gains[last]))
-        return _Best(gains[last][best].item(), float(ordered[last][best]))
+            return best
+        differences, weights = self.metric[right] - self.metric[left], self.weights[left]
+        slots = _slots(differences)
+        gained = np.bincount(slots, weights=np.where(tied, weights, 0), minlength=SLOTS)
+        lost = np.bincount(slots, weights=np.where(tied, 0, weights), minlength=SLOTS)
+        before = low.gain + np.concatenate([[0], np.cumsum(gained - lost)[:-1]])
+        slack = 1e-9 * self.weight
+        for slot in np.flatnonzero((before + gained >= best.gain - slack) & (gained + lost > 0)):
+            its = np.flatnonzero(slots == slot)
+            best = _better(best, _first_best(differences[its], tied[its], weights[its], before[slot]))
+        return best
+
+
+def _slots(differences: Floats) -> Longs:
+    """A coarse order of differences: a smaller one is never in a later slot."""
+    least, most = differences.min(), differences.max()
+    if most == least:
+        return np.zeros(len(differences), np.int64)
+    return np.asarray(np.minimum((differences - least) / (most - least) * SLOTS, SLOTS - 1).astype(np.int64))
+
+
+def _first_best(differences: Floats, tied: NDArray[np.bool_], weights: Longs | Floats, before: float) -> _Best:
+    """The first best threshold among these pairs, of which those below have gained `before`."""
+    order = np.argsort(differences)
+    gains = before + np.cumsum(np.where(tied, weights, -weights)[order])
+    ordered = differences[order]
+    last = np.append(ordered[1:] != ordered[:-1], True)
+    best = int(np.argmax(gains[last]))
+    return _Best(gains[last][best].item(), float(ordered[last][best]))
 
 
 def _weights(of_group: Longs, codes: Longs) -> tuple[Longs | Floats, float]:
@@ -240,7 +264,7 @@ def _search(pairs: _Pairs) -> _Best:
         if -bound < best.gain or (-bound == best.gain and start >= best.epsilon):
             break
         if int((high.upper - low.upper).sum(dtype=np.int64)) <= PAIRS_AT_ONCE:
-            best = _better(best, pairs.best_within(low, high))
+            best = pairs.best_within(low, high, best)
             continue
         cut = pairs.at(_cut(pairs, low, high), low, high)
         if cut.gain >= best.gain:
@@ -262,8 +286,8 @@ def _push(ranges: list[tuple[float, float, int, _Edge, _Edge]], low: _Edge, high
         heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
 
 
-def _better(best: _Best, found: _Best | None) -> _Best:
+def _better(best: _Best, found: _Best) -> _Best:
     """The greater gain, or of equal ones the smaller threshold."""
-    if found is None or (found.gain, -found.epsilon) <= (best.gain, -best.epsilon):
+    if (found.gain, -found.epsilon) <= (best.gain, -best.epsilon):
         return best
     return found

@@ -9,6 +9,7 @@ import pytest
 from jobs.command import dotted_keys, load_values, run_job
 from jobs.sweep import COMMAND, main
 from pipelines.config import StatusConfig, SweepConfig, read_config
+from pipelines.protocols import MetaevalConfig
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -40,7 +41,11 @@ SWEEP = {
     "metrics.vqascore": {"kind", "model", "template", "answer", "reduction"},
     "metrics.clipscore": {"kind", "model", "variant"},
 }  # fmt: skip
+PROTOCOL = {"name", "reader", "path", "tasks", "match", "statistics", "rating_range", "out_of_range", "agreement",
+            "by_skill", "reliable", "unsure", "alpha", "zeros", "conventions", "averaged", "falling"}  # fmt: skip
 SHAPES = SWEEP | {
+    "": SWEEP[""] | {"protocol"},
+    "protocol": PROTOCOL,
     "models.matcher": MODEL,
     "metrics": {"vqascore", "clipscore", "gecko", "tifa", "dsg"},
     "metrics.gecko": WRITING | {"nli", "coverage", "min_groundable", "normalise", "likelihood", "reduction",
@@ -56,6 +61,8 @@ CHOICES = {
     "metric": {"vqascore", "clipscore", "gecko", "gecko_baseline", "gecko_coverage", "gecko_normalised", "tifa", "dsg",
                "vq2"},
     "cluster": {"local", "gpu1", "gpu8"},
+    "protocol": {"tifa160", "genai_bench", "t2vscore", "winoground", "eqben", "seetrue", "pick_a_pic", "flickr8k_cf",
+                 "gecko", "t2iscorescore", "shapes", "long"},
     "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32",
               "question_writer_shapes", "nli_shapes", "qwen2_5_7b", "qwen2_5_vl_7b", "api", "true_nli", "minilm"},
 }  # fmt: skip
@@ -106,6 +113,20 @@ def test_status_and_train_have_exactly_these_keys() -> None:
         "nli_steps", "questions_each",
         "threads",
     }  # fmt: skip
+
+
+def test_metaeval_and_reproduce_have_exactly_these_keys() -> None:
+    judging = {
+        "": {"protocol", "output", "scores", "metrics", "sampling", "storage"},
+        "protocol": PROTOCOL,
+        "sampling": {"resamples", "permutations", "seed"},
+        "storage": STORAGE,
+    }
+    for name in CHOICES["protocol"]:
+        given = [f"protocol={name}", "protocol.path=p"]
+        assert set(dotted_keys(load_values("metaeval", given))) == dotted(judging)
+        read_config(load_values("metaeval", given), MetaevalConfig)
+    assert set(load_values("reproduce", ["reference=r"])) == {"reference", "output", "protocols", "storage"}
 
 
 def test_there_are_exactly_these_choices() -> None:

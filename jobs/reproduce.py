@@ -1,0 +1,33 @@
+"""Computes the published numbers anew from the releases' own files, and writes both side by side."""
+
+import sys
+
+from rich.markup import escape
+
+from jobs.command import Command, run_job
+from jobs.console import make_console
+from pipelines.reproduction import ReproductionConfig, reproduce, write_reproduction
+
+COMMAND = Command(
+    "reproduce",
+    "Compute published numbers anew from the releases' own files, and write both side by side.",
+    ReproductionConfig,
+)
+
+
+def main(config: ReproductionConfig) -> int:
+    """Writes the comparison; 0 where every number is met or its difference explained, else 1."""
+    console = make_console()
+    checks = reproduce(config)
+    write_reproduction(checks, config)
+    unmatched = [check for check in checks if not check.matches]
+    for check in unmatched:
+        ours, published = (f"{value:.{check.decimals}f}" for value in (check.ours, check.published))
+        line = f"{check.group}, {check.name}: published {published}, ours {ours}; {check.reason or 'not known why'}"
+        console.print(escape(line), soft_wrap=True)
+    console.print(f"{len(checks) - len(unmatched)} of {len(checks)} published numbers are met; see {config.output}")
+    return 0 if all(check.reason for check in unmatched) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

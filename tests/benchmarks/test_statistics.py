@@ -1,0 +1,110 @@
+"""Speed of the statistics of metrics against brute force, and their memory, in one run."""
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from operators.judging.graphs import measure_graphs
+from operators.statistics.ties import calibrate_ties
+from pipelines.releases.readers import READERS
+from pipelines.storage import StorageConfig, locate
+
+BRUTE_FORCE_ROWS = 3_000
+SIZES = {9_600: 1.0, 100_000: 10.0}
+"""Rows, and the seconds in which tie calibration should be done on two cores."""
+MEGABYTES = 1_000
+
+
+def rated(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean ratings of three raters, and scores that follow them with noise."""
+    random = np.random.default_rng(0)
+    truth = random.normal(size=rows)
+    human = np.mean(
+        [np.clip(np.round(3 + truth + random.normal(scale=0.7, size=rows)), 1, 5) for _ in range(3)], axis=0
+    )
+    return human, truth + random.normal(size=rows)
+
+
+def labelled(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two labels, with the largest number of human ties."""
+    human, metric = rated(rows)
+    return (human > 3).astype(float), metric
+
+
+def brute_force(human: np.ndarray, metric: np.ndarray) -> float:
+    """Every pair laid out and sorted once: the vectorised way that the peers' pair histograms take."""
+    i, j = np.triu_indices(len(human), 1)
+    difference = np.abs(metric[i] - metric[j])
+    sign = np.sign(human[i] - human[j])
+    concordant = sign * np.sign(metric[i] - metric[j]) > 0
+    order = np.argsort(difference)
+    gains = np.cumsum(np.where(sign == 0, 1, np.where(concordant, -1, 0))[order])
+    last = np.append(difference[order][1:] != difference[order][:-1], True)
+    return float((concordant.sum() + max(gains[last].max(), 0)) / len(i))
+
+
+def seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    human, metric = rated(BRUTE_FORCE_ROWS)
+    assert calibrate_ties(human, metric).accuracy == pytest.approx(brute_force(human, metric), abs=1e-12)
+    ratio = seconds(lambda: brute_force(human, metric)) / seconds(lambda: calibrate_ties(human, metric))
+    with capsys.disabled():
+        print(f"\ntie calibration, n = {BRUTE_FORCE_ROWS}: {ratio:.0f} times as fast as all pairs")
+        for rows, wanted in SIZES.items():
+            for name, make in (("three raters", rated), ("two labels", labelled)):
+                taken = seconds(lambda make=make, rows=rows: calibrate_ties(*make(rows)))
+                print(f"tie calibration, n = {rows}, {name}: {taken:.2f} s (below {wanted:g} wanted)")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"peak memory of the process: {peak:.0f} MB (below {MEGABYTES} wanted)")
+    assert ratio > 3
+    assert peak < MEGABYTES
+
+
+def one_walk_at_a_time(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
+    """What the released code does for a walk and a metric: scipy's functions, called one by one."""
+    levels = nodes.loc[nodes["graph_id"] == graph]
+    values = scores.loc[levels["image_id"]]
+    for metric in scores:
+        stats.spearmanr(levels["level"], values[metric])
+        stats.kendalltau(levels["level"], values[metric])
+        groups = [its[metric].to_numpy() for _, its in values.groupby(levels["level"].to_numpy())]
+        for first, second in combinations(groups, 2):
+            stats.ks_2samp(first, second)
+
+
+@pytest.mark.skipif("REFERENCE_DATA" not in os.environ, reason="REFERENCE_DATA names no folder of published ratings")
+def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = locate(str(Path(os.environ["REFERENCE_DATA"]) / "ts2"), StorageConfig())
+    release = READERS["t2iscorescore"](folder)
+    measured = seconds(lambda: measure_graphs(release.graph_nodes, release.scores, "published"))
+    nodes = release.graph_nodes.to_pandas()
+    wide = release.scores.to_pandas().pivot(index="image_id", columns="metric", values="score")
+    walks = {graph: _walks(its) for graph, its in nodes.groupby("graph_id")}
+    few = list(walks)[:5]
+    by_walk = sum(walks[graph] * seconds(lambda graph=graph: one_walk_at_a_time(nodes, wide, graph)) for graph in few)
+    estimate = by_walk / sum(walks[graph] for graph in few) * sum(walks.values())
+    with capsys.disabled():
+        print(f"\nT2IScoreScore, 165 graphs x 19 metrics: {measured:.2f} s (below 5 wanted)")
+        print(
+            f"walk by walk with scipy: about {estimate:.0f} s, from {len(few)} graphs: {estimate / measured:.0f} times"
+        )
+    assert estimate > 5 * measured
+
+
+def _walks(nodes: pd.DataFrame) -> int:
+    """The released walks of a graph: every ordered pair of roots, one node of every other level."""
+    of_level = nodes.groupby("level")["node"].nunique()
+    return int(of_level.drop(0, errors="ignore").prod() * of_level.get(0, 1) ** 2)

@@ -1,0 +1,167 @@
+"""Choices, pairings, graphs and orders: each judged as its source says."""
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from operators.judging.graphs import judge_graphs
+from operators.judging.orders import agree_on_order, order_by_preferences, order_by_ratings, order_by_scores
+from operators.judging.pairings import judge_pairings
+from operators.judging.preferences import judge_preferences
+from operators.judging.publish import to_latex, to_markdown
+from operators.statistics.options import Sampling
+from tests.operators.judging.test_ratings import ratings, scores
+
+FEW = Sampling(resamples=50, permutations=99)
+
+
+def preferences(*said: tuple[str, str]) -> pa.Table:
+    """Votes as (prompt, preferred) between generators g and h."""
+    return rows.table(
+        [
+            {
+                "prompt_id": prompt,
+                "image_a": f"{prompt}/g",
+                "image_b": f"{prompt}/h",
+                "generator_a": "g",
+                "generator_b": "h",
+                "rater": str(number),
+                "preferred": vote,
+            }
+            for number, (prompt, vote) in enumerate(said)
+        ],
+        rows.PREFERENCES,
+    )
+
+
+def scored(**by_prompt: tuple[float | None, float | None]) -> pa.Table:
+    given = [(prompt, "gh"[side], "m", its[side]) for prompt, its in by_prompt.items() for side in (0, 1)]
+    return scores(*given)
+
+
+VOTES = preferences(("p", "a"), ("p", "a"), ("p", "b"), ("q", "b"), ("r", "a"), ("r", "b"), ("s", "a"))
+
+
+@pytest.mark.parametrize(("unsure", "right", "n"), [("left_out", 1.5, 2), ("tied", 2.5, 3)])
+def test_accuracy_is_of_the_majority_equal_scores_count_half_and_missing_ones_are_counted(
+    unsure: str, right: float, n: int
+) -> None:
+    table = scored(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
+    [found], _ = judge_preferences(VOTES, table, unsure=unsure, sampling=FEW)  # type: ignore[arg-type]
+    assert (found.value, found.n, found.n_unscored) == (pytest.approx(right / n), n, 1)
+
+
+def test_no_decided_pair_is_undefined() -> None:
+    [found], _ = judge_preferences(preferences(("p", "unsure")), scored(p=(1, 0)), unsure="left_out", sampling=FEW)
+    assert math.isnan(found.value) and "no decided pair" in found.convention
+
+
+def pairings(*samples: str) -> pa.Table:
+    return rows.table(
+        [
+            {
+                "sample_id": sample,
+                "tag": "object",
+                "caption": caption,
+                "image": image,
+                "prompt_id": f"{sample}_c{caption}",
+                "image_id": f"{sample}_i{image}",
+            }
+            for sample in samples
+            for caption in (0, 1)
+            for image in (0, 1)
+        ],
+        rows.PAIRINGS,
+    )
+
+
+def pairing_scores(sample: str, *values: float | None) -> list[dict[str, object]]:
+    slots = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    return [
+        {"prompt_id": f"{sample}_c{caption}", "image_id": f"{sample}_i{image}", "metric": "m", "score": value}
+        for (caption, image), value in zip(slots, values, strict=True)
+    ]
+
+
+def test_pairings_give_text_image_and_group_and_a_sample_with_a_gap_is_counted() -> None:
+    table = rows.table(
+        [*pairing_scores("0", 2, 1, 1, 2), *pairing_scores("1", 2, 3, 1, 4), *pairing_scores("2", 1, 1, None, 1)],
+        rows.SCORES,
+    )
+    found = {
+        its.statistic: its for its in judge_pairings(pairings("0", "1", "2"), table, FEW) if its.subset == "overall"
+    }
+    assert {name: its.value for name, its in found.items()} == {"text": 1.0, "image": 0.5, "group": 0.5}
+    assert {(its.n, its.n_unscored) for its in found.values()} == {(2, 1)}
+
+
+def test_graphs_average_only_the_wanted_subsets_and_turn_counters_of_errors_round() -> None:
+    nodes = rows.table(
+        [
+            {"graph_id": graph, "subset": subset, "image_id": f"{graph}{level}", "node": str(level), "level": level}
+            for graph, subset in (("0", "synth"), ("1", "real"), ("2", "other"))
+            for level in (0, 1, 2)
+        ],
+        rows.GRAPH_NODES,
+    )
+    table = rows.table(
+        [
+            {"image_id": f"{graph}{level}", "metric": metric, "score": value}
+            for graph in "012"
+            for level in (0, 1, 2)
+            for metric, value in (("good", -level if graph != "2" else level), ("errors", level))
+        ],
+        rows.SCORES,
+    )
+    found = judge_graphs(
+        nodes, table, conventions=["paper"], averaged=["synth", "real"], falling=["errors"], sampling=FEW
+    )
+    ordering = {(its.metric, its.subset): its.value for its in found if its.statistic == "ordering_paper"}
+    assert ordering["good", "overall"] == pytest.approx(1.0)
+    assert ordering["good", "other"] == pytest.approx(-1.0)
+    assert ordering["errors", "overall"] == pytest.approx(1.0)
+
+
+def test_a_clear_order_is_found_and_a_tie_is_not() -> None:
+    given = [
+        (f"p{n}", g, "a", "likert", level + n % 3 * 0.1)
+        for n in range(30)
+        for g, level in (("g", 4), ("h", 2), ("i", 2))
+    ]
+    people = order_by_ratings(ratings(*given), "image", alpha=0.001, zeros="wilcox")
+    assert {(its.generator_a, its.generator_b): its.better for its in people} == {
+        ("g", "h"): "g",
+        ("g", "i"): "g",
+        ("h", "i"): None,
+    }
+    metric = order_by_scores(
+        scores(
+            *[(f"p{n}", g, "m", value + n * 0.001) for n in range(30) for g, value in (("g", 0), ("h", 1), ("i", 1))]
+        ),
+        alpha=0.001,
+        zeros="wilcox",
+    )
+    shares = {its.statistic: its.value for its in agree_on_order([*people, *metric])}
+    assert shares == {
+        "model_ordering": pytest.approx(1 / 3),
+        "orders_reversed": pytest.approx(2 / 3),
+        "orders_missed": 0.0,
+    }
+
+
+def test_side_by_side_wants_more_wins_than_losses_and_than_ties() -> None:
+    wins = [(f"p{n}", "a") for n in range(20)]
+    [better] = order_by_preferences(preferences(*wins, ("z", "b")), alpha=0.001, zeros="wilcox")
+    assert better.better == "g"
+    ties = [(f"t{n}", "unsure") for n in range(40)]
+    [unsure] = order_by_preferences(preferences(*wins, *ties), alpha=0.001, zeros="wilcox")
+    assert (unsure.better, unsure.p_value < 0.001) == (None, True)
+
+
+def test_tables_for_papers_escape_and_name_what_was_done() -> None:
+    [found], _ = judge_preferences(VOTES, scored(p=(0.9, 0.1)), unsure="left_out", sampling=FEW)
+    markdown, latex = to_markdown([found], ["a note"]), to_latex([found._replace(metric="a_b&c")])
+    assert "| m " in markdown and "- binary_accuracy: majority of raters" in markdown and "- a note" in markdown
+    assert r"a\_b\&c" in latex

@@ -1,0 +1,145 @@
+"""Ratings beside scores: matched by what tells an image, with everything unmatched counted, and nothing undefined
+hidden.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from operators.errors import SourceError
+from operators.judging.judgement import Judgement
+from operators.judging.ratings import compare_metrics, judge_generators, judge_raters, judge_ratings, match_scores
+from operators.statistics.options import Sampling
+
+FEW = Sampling(resamples=50, permutations=499)
+
+
+def ratings(*given: tuple[str, str, str, str, float | None]) -> pa.Table:
+    """Ratings as (prompt, generator, rater, template, rating)."""
+    return rows.table(
+        [
+            {
+                "image_id": f"{prompt}/{generator}",
+                "prompt_id": prompt,
+                "generator": generator,
+                "rater": rater,
+                "template": template,
+                "rating": rating,
+            }
+            for prompt, generator, rater, template, rating in given
+        ],
+        rows.RATINGS,
+    )
+
+
+def scores(*given: tuple[str, str, str, float | None], **more: Any) -> pa.Table:
+    """Scores as (prompt, generator, metric, score)."""
+    return rows.table(
+        [
+            {
+                "image_id": f"{prompt}/{generator}",
+                "prompt_id": prompt,
+                "generator": generator,
+                "metric": metric,
+                "score": score,
+            }
+            for prompt, generator, metric, score in given
+        ],
+        rows.SCORES,
+    )
+
+
+def one(found: list[Judgement], statistic: str, metric: str = "m", subset: str = "overall") -> Judgement:
+    return next(its for its in found if (its.statistic, its.metric, its.subset) == (statistic, metric, subset))
+
+
+RATED = ratings(
+    ("p", "g", "a", "likert", 1), ("p", "g", "b", "likert", 3), ("p", "h", "a", "likert", 4),
+    ("p", "h", "b", "likert", None), ("q", "g", "a", "likert", 5), ("q", "h", "a", "likert", None),
+    ("q", "h", "b", "likert", None), ("r", "g", "a", "likert", 1),
+)  # fmt: skip
+SCORED = scores(
+    ("p", "g", "m", 0.2), ("p", "h", "m", 0.7), ("q", "g", "m", 0.9), ("r", "g", "m", None), ("s", "g", "m", 0.1)
+)
+
+
+@pytest.mark.parametrize("match", ["image", "prompt_and_generator", "image_and_prompt"])
+def test_raters_are_averaged_and_what_has_no_other_side_is_counted(match: Any) -> None:
+    [rated] = match_scores(RATED, SCORED, match)
+    assert rated.frame["human"].tolist() == [2.0, 4.0, 5.0]
+    assert rated.frame["score"].tolist() == [0.2, 0.7, 0.9]
+    assert (rated.n_unscored, rated.n_unrated) == (1, 1)
+
+
+def test_every_statistic_names_its_convention_and_its_rows() -> None:
+    found = judge_ratings(match_scores(RATED, SCORED, "image"), ["pearson", "pairwise_accuracy"], {}, FEW)
+    pearson = one(found, "pearson")
+    assert pearson.value == pytest.approx(np.corrcoef([2, 4, 5], [0.2, 0.7, 0.9])[0, 1])
+    assert (pearson.n, pearson.n_unscored, pearson.n_unrated) == (3, 1, 1)
+    assert "bootstrap of 2 prompts, 50 resamples" in pearson.convention
+    assert (one(found, "pairwise_accuracy").value, one(found, "pairwise_accuracy").n) == (1.0, 3)
+    assert one(found, "epsilon").value == 0.0
+
+
+def test_skills_are_judged_by_themselves() -> None:
+    found = judge_ratings(match_scores(RATED, SCORED, "image"), ["spearman"], {"p": ["colour"], "q": ["count"]}, FEW)
+    assert (one(found, "spearman", subset="colour").n, one(found, "spearman", subset="count").n) == (2, 1)
+    assert math.isnan(one(found, "spearman", subset="count").value)
+
+
+@pytest.mark.parametrize(
+    ("score", "why"), [(0.5, "all scores are equal"), (None, "0 images with both a rating and a score")]
+)
+def test_what_is_undefined_says_why(score: float | None, why: str) -> None:
+    flat = scores(("p", "g", "m", score), ("p", "h", "m", score), ("q", "g", "m", score))
+    [found] = judge_ratings(match_scores(RATED, flat, "image"), ["kendall_b"], {}, FEW)
+    assert math.isnan(found.value)
+    assert why in found.convention
+
+
+def test_auroc_of_more_than_two_labels_is_an_error_with_its_remedy() -> None:
+    with pytest.raises(SourceError, match="AUROC needs two labels, found 3; use another statistic"):
+        judge_ratings(match_scores(RATED, SCORED, "image"), ["auroc"], {}, FEW)
+
+
+def test_a_score_that_stands_twice_is_an_error_that_names_it() -> None:
+    with pytest.raises(SourceError, match="metric m has image_id 'p/g' 2 times; keep one row"):
+        match_scores(RATED, scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
+
+
+def test_templates_are_judged_apart() -> None:
+    both = pa.concat_tables([RATED, ratings(("p", "g", "a", "wl", 0.5), ("q", "g", "a", "wl", 0.7))])
+    assert [its.template for its in match_scores(both, SCORED, "image")] == ["likert", "wl"]
+
+
+def test_one_rater_has_no_agreement_and_generators_are_ranked_by_people() -> None:
+    alone = ratings(("p", "g", "a", "likert", 1), ("p", "h", "a", "likert", 4))
+    [alpha] = judge_raters(alone, ["ordinal"])
+    assert math.isnan(alpha.value) and "no image has two ratings" in alpha.convention
+    assert [(its.subset, its.value) for its in judge_generators(alone, "image", FEW)] == [
+        ("generator h", 4.0),
+        ("generator g", 1.0),
+    ]
+
+
+def test_a_metric_that_follows_people_is_told_from_one_that_does_not() -> None:
+    random = np.random.default_rng(0)
+    given, scored = [], []
+    for prompt in range(60):
+        for generator in "ghij":
+            rating = float(random.integers(1, 6))
+            given.append((str(prompt), generator, "a", "likert", rating))
+            scored.append((str(prompt), generator, "good", rating + random.normal()))
+            scored.append((str(prompt), generator, "twin", rating + random.normal()))
+            scored.append((str(prompt), generator, "noise", random.normal()))
+    rated = match_scores(ratings(*given), scores(*scored), "image")
+    compared = compare_metrics(rated, ["pearson", "spearman", "kendall_b", "pairwise_accuracy_grouped"], FEW)
+    told = {(its.statistic, its.metric_a, its.metric_b): its.p_holm < 0.05 for its in compared}
+    for statistic in ("pearson", "spearman", "pairwise_accuracy_grouped"):
+        assert told[statistic, "good", "noise"] and told[statistic, "twin", "noise"]
+        assert not told[statistic, "good", "twin"]
+    assert not any(its.statistic == "kendall_b" for its in compared)
