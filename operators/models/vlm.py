@@ -24,6 +24,8 @@ from operators.models.processing import load_pretrained, load_tokenizer, readabl
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""
 CACHED_CHOICES = 4096
+PACKED_TOKENS = 512
+"""The questions on an image are read side by side after one copy of its prefix, up to so many tokens of them."""
 HEAD_ROWS = 256
 """Positions whose probabilities over the vocabulary are computed together."""
 
@@ -69,7 +71,7 @@ class Tail(NamedTuple):
 class VlmLikelihood:
     """The `likelihood` call served by a LLaVA-1.5- or Qwen-VL-shaped checkpoint.
 
-    Takes memory for the keys and values of `image_batch` prefixes and of `pair_batch` prefixes with their questions:
+    Takes memory for the keys and values of `image_batch` prefixes and of `pair_batch` copies with their questions:
     70 MB each for a Qwen2.5-VL-7B at 1,200 tokens an image, 320 MB each for a LLaVA-1.5-7B, both in bfloat16.
     """
 
@@ -149,13 +151,20 @@ class VlmLikelihood:
     def likelihood(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[list[list[float]]]:
         """Full-vocabulary log-probabilities of every choice's tokens and of the end of the turn, by question."""
         tails = [self._tail(question) for question in questions]
+        self._check_lengths(features, questions, tails)
+        packs = sorted(
+            _pack(questions, tails),
+            key=lambda pack: (features[questions[pack[0]].image].tokens, sum(len(tails[index].ids) for index in pack)),
+        )
         results: list[list[list[float]]] = [[] for _ in questions]
-        for batch in self._batches(features, questions, tails):
-            prefixes = [features[questions[index].image] for index in batch]
-            answers = self._answer(prefixes, [tails[index] for index in batch])
-            for index, prefix, answer in zip(batch, prefixes, answers, strict=True):
-                results[index] = answer
-                self._count(prefix, tails[index], new_tokens=0)
+        for first in range(0, len(packs), self.pair_batch):
+            batch = packs[first : first + self.pair_batch]
+            prefixes = [features[questions[pack[0]].image] for pack in batch]
+            answers = iter(self._answer(prefixes, [[tails[index] for index in pack] for pack in batch]))
+            for prefix, pack in zip(prefixes, batch, strict=True):
+                for index in pack:
+                    results[index] = next(answers)
+                    self._count(prefix, tails[index], new_tokens=0)
         return results
 
     @torch.inference_mode()
@@ -175,17 +184,20 @@ class VlmLikelihood:
         self, features: Sequence[Prefix], questions: Sequence[Question], tails: Sequence[Tail]
     ) -> Iterator[list[int]]:
         """Which questions run together: those whose prefixes and tails are about as long."""
-        for question, tail in zip(questions, tails, strict=True):
-            self._check_length(features[question.image].tokens + len(tail.ids))
+        self._check_lengths(features, questions, tails)
         order = sorted(
             range(len(questions)), key=lambda index: (features[questions[index].image].tokens, len(tails[index].ids))
         )
         for first in range(0, len(order), self.pair_batch):
             yield order[first : first + self.pair_batch]
 
-    def _check_length(self, tokens: int) -> None:
-        if self.context is not None and tokens > self.context:
-            raise ValueError(f"image and question take {tokens} tokens, beyond the model's context of {self.context}")
+    def _check_lengths(self, features: Sequence[Prefix], questions: Sequence[Question], tails: Sequence[Tail]) -> None:
+        for question, tail in zip(questions, tails, strict=True):
+            tokens = features[question.image].tokens + len(tail.ids)
+            if self.context is not None and tokens > self.context:
+                raise ValueError(
+                    f"image and question take {tokens} tokens, beyond the model's context of {self.context}"
+                )
 
     def _count(self, prefix: Prefix, tail: Tail, *, new_tokens: int) -> None:
         """A prefix counts as computed for the first question that reads it, and as cached for all others."""
@@ -216,20 +228,26 @@ class VlmLikelihood:
         prompt = image_question_text(self.tokenizer, question, model_type=self.model_type)
         return choice_ids(self.tokenizer, prompt, choice)
 
-    def _answer(self, prefixes: Sequence[Prefix], tails: Sequence[Tail]) -> list[list[list[float]]]:
-        """Reads each question once with all its choices side by side, none of which sees another."""
+    def _answer(self, prefixes: Sequence[Prefix], packs: Sequence[Sequence[Tail]]) -> list[list[list[float]]]:
+        """Reads each image's questions side by side, and the choices of each, none of which sees another."""
         cache, padding = self._cache(prefixes)
-        width = max(len(tail.ids) for tail in tails)
-        ids = torch.tensor([tail.ids + [0] * (width - len(tail.ids)) for tail in tails], device=self.device)
-        visible = torch.stack([_visible(tail, width) for tail in tails]).to(self.device)
+        rows = [[token for tail in pack for token in tail.ids] for pack in packs]
+        width = max(len(row) for row in rows)
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self.device)
+        visible = torch.stack([_visible(pack, width) for pack in packs]).to(self.device)
         mask = torch.cat([padding[:, None, :].expand(-1, width, -1), visible], dim=2)
-        offsets = torch.stack([_offsets(tail, width) for tail in tails]).to(self.device)
+        offsets = torch.stack([_offsets(pack, width) for pack in packs]).to(self.device)
         hidden = self._run(ids, mask[:, None], offsets + self._starts(prefixes), cache)
-        return self._choice_logprobs(hidden, tails)
+        return self._choice_logprobs(hidden, packs)
 
-    def _choice_logprobs(self, hidden: torch.Tensor, tails: Sequence[Tail]) -> list[list[list[float]]]:
+    def _choice_logprobs(self, hidden: torch.Tensor, packs: Sequence[Sequence[Tail]]) -> list[list[list[float]]]:
         """Log-probabilities of the choices' tokens, from the states (n, tokens, width) that predict them."""
-        places = [(row, place, token) for row, tail in enumerate(tails) for place, token in _predictions(tail)]
+        places = [
+            (row, start + place, token)
+            for row, pack in enumerate(packs)
+            for start, tail in _starting(pack)
+            for place, token in _predictions(tail)
+        ]
         rows, columns, tokens = torch.tensor(places, device=self.device).reshape(-1, 3).unbind(1)
         logprobs: list[float] = []
         for first in range(0, len(places), HEAD_ROWS):
@@ -237,7 +255,7 @@ class VlmLikelihood:
             logits = self.model.lm_head(hidden[rows[part], columns[part]]).float()
             logprobs += logits.log_softmax(-1).gather(1, tokens[part, None])[:, 0].tolist()
         numbers = iter(logprobs)
-        return [[[next(numbers) for _ in choice] for choice in tail.choices] for tail in tails]
+        return [[[next(numbers) for _ in choice] for choice in tail.choices] for pack in packs for tail in pack]
 
     def _decode(self, prefixes: Sequence[Prefix], prompts: Sequence[list[int]]) -> list[list[int]]:
         """The likeliest tokens after each prompt, up to the end of the turn, which is left out."""
@@ -306,6 +324,28 @@ def _pad_left(states: torch.Tensor, width: int) -> torch.Tensor:
     return pad(states, (0, 0, width - states.shape[1], 0))
 
 
+def _pack(questions: Sequence[Question], tails: Sequence[Tail]) -> list[list[int]]:
+    """Which questions share a copy of their image's prefix, in their order: as many as PACKED_TOKENS hold."""
+    packs: list[list[int]] = []
+    open_packs: dict[int, tuple[list[int], int]] = {}
+    for index, (question, tail) in enumerate(zip(questions, tails, strict=True)):
+        pack, tokens = open_packs.get(question.image, ([], PACKED_TOKENS))
+        if tokens + len(tail.ids) > PACKED_TOKENS:
+            pack, tokens = [], 0
+            packs.append(pack)
+        pack.append(index)
+        open_packs[question.image] = pack, tokens + len(tail.ids)
+    return packs
+
+
+def _starting(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
+    """Each tail with the place of its first token in its row."""
+    start = 0
+    for tail in pack:
+        yield start, tail
+        start += len(tail.ids)
+
+
 def _blocks(tail: Tail) -> Iterator[range]:
     """Where each choice's tokens stand among the tail's."""
     first = len(tail.prompt)
@@ -314,19 +354,24 @@ def _blocks(tail: Tail) -> Iterator[range]:
         first += len(choice) - 1
 
 
-def _visible(tail: Tail, width: int) -> torch.Tensor:
-    """Which of `width` tokens each may attend to, (width, width): those before it, but no other choice's."""
-    visible = torch.ones(width, width, dtype=torch.bool).tril()
-    for block in _blocks(tail):
-        visible[block.start : block.stop, len(tail.prompt) : block.start] = False
+def _visible(pack: Sequence[Tail], width: int) -> torch.Tensor:
+    """Which of `width` tokens each may attend to, (width, width): those before it of its own question and choice."""
+    visible = torch.eye(width, dtype=torch.bool)
+    for start, tail in _starting(pack):
+        its = visible[start : start + len(tail.ids), start : start + len(tail.ids)]
+        its |= torch.ones_like(its).tril()
+        for block in _blocks(tail):
+            its[block.start : block.stop, len(tail.prompt) : block.start] = False
     return visible
 
 
-def _offsets(tail: Tail, width: int) -> torch.Tensor:
-    """Positions (width,) from the tail's start; every choice begins right after the prompt."""
-    offsets = torch.arange(width)
-    for block in _blocks(tail):
-        offsets[block.start : block.stop] = torch.arange(len(block)) + len(tail.prompt)
+def _offsets(pack: Sequence[Tail], width: int) -> torch.Tensor:
+    """Positions (width,) from the prefix's end; every question begins there, every choice right after its prompt."""
+    offsets = torch.zeros(width, dtype=torch.long)
+    for start, tail in _starting(pack):
+        offsets[start : start + len(tail.ids)] = torch.arange(len(tail.ids))
+        for block in _blocks(tail):
+            offsets[start + block.start : start + block.stop] = torch.arange(len(block)) + len(tail.prompt)
     return offsets
 
 

@@ -133,9 +133,15 @@ def expected(folder: Path, whole: WholeModel) -> list[list[list[float]]]:
 
 
 @pytest.mark.parametrize("pair_batch", [1, 3, 64])
+@pytest.mark.parametrize("packed_tokens", [1, 60, 512])
 def test_likelihoods_are_the_whole_models_whatever_the_batch(
-    folder: Path, expected: list[list[list[float]]], pair_batch: int
+    folder: Path,
+    expected: list[list[list[float]]],
+    pair_batch: int,
+    packed_tokens: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(vlm, "PACKED_TOKENS", packed_tokens)
     model = load(folder, pair_batch=pair_batch)
     found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)
     assert [[len(choice) for choice in answer] for answer in found] == [
