@@ -132,7 +132,10 @@ def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and "Could not override" in lines[0]:
         key = lines[0].split("'")[1]
-        return f"unknown config key {key!r}; {suggest(key, _known_keys(name, overrides))}"
+        known_keys = _known_keys(name, overrides)
+        if key in known_keys:
+            return f"config key {key!r}: it has no such entry yet; to add one, write +{key}.NAME=VALUE"
+        return f"unknown config key {key!r}; {suggest(key, known_keys)}"
     before, _, options = " ".join(lines).partition("Available options")
     known = options.split(":", 1)[1].split() if ":" in options else []
     return f"{before.strip()}; available: {', '.join(known)}" if known else before.strip()

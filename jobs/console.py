@@ -188,12 +188,12 @@ def show_failures(console: Console, results: Results) -> None:
     table = Table("kind", "rows", "share", "example", "what to do", title="rows without a score")
     _align_right(table, 1, 3)
     for kind, count in error_counts(results.errors):
-        share = f"{count / len(results.scores):.1%}"
+        share = f"{count / results.rows:.1%}"
         remedy = REMEDIES.get(kind, "see the message in errors.parquet")
         table.add_row(escape(kind), str(count), share, escape(_example(results.errors, kind)), remedy)
     console.print(table)
     console.print(
-        f"[yellow]coverage {results.coverage:.2%}[/]: {results.n_null} of {len(results.scores)} rows have no score; "
+        f"[yellow]coverage {results.coverage:.2%}[/]: {results.n_null} of {results.rows} rows have no score; "
         "errors.parquet names each, docs/failures.md explains the kinds",
         soft_wrap=True,
     )

@@ -2,10 +2,14 @@
 
 import sys
 
+from rich.console import Console
+from rich.markup import escape
+
 from jobs.command import Command, run_job
 from jobs.console import ProgressDisplay, make_console, show_leaderboards, show_plan
+from operators.errors import PlumblineError
 from pipelines.config import SweepConfig
-from pipelines.sweep import plan_sweep, run_sweep
+from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 
 COMMAND = Command("sweep", "Score every image of a benchmark with every metric, and rank the generators.", SweepConfig)
 
@@ -24,8 +28,20 @@ def main(config: SweepConfig) -> int:
         from jobs.findings import show_agreement  # imports scipy
 
         show_agreement(console, finished.findings)
+    _report(console, planned, finished)
     console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {finished.exit_code}")
     return finished.exit_code
+
+
+def _report(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
+    """Writes the run's report; that it cannot be written changes nothing about the run."""
+    from jobs.report import show_report  # imports scipy and the charts
+    from pipelines.report import write_report
+
+    try:
+        show_report(console, write_report(planned.store, finished.run_id))
+    except PlumblineError as error:
+        console.print(f"[yellow]warning[/] no report: {escape(str(error))}; try python -m jobs.report", soft_wrap=True)
 
 
 if __name__ == "__main__":

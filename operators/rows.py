@@ -126,13 +126,16 @@ SUMMARY = pa.schema(
         ("metric", pa.string()),
         ("skill", pa.string()),
         ("mean", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
         ("sem", pa.float64()),
         ("n", pa.int64()),
         ("n_null", pa.int64()),
         ("coverage", pa.float64()),
     ]
 )
-"""`n` counts scored rows, `n_null` rows without a score; `sem` is the standard error of the mean."""
+"""`n` counts scored rows, `n_null` rows without a score; `low` to `high` is the mean's 95% interval, bootstrapped over
+prompts (null where there are fewer than two), `sem` its standard error with all rows taken as independent."""
 
 RATINGS = pa.schema(
     [
@@ -142,7 +145,8 @@ RATINGS = pa.schema(
         ("rating", pa.float64()),
     ]
 )
-"""One person's rating of one image; null where the person was unsure. `template` is what was asked (likert, wl, ...)."""
+"""One person's rating of one image; null where the person was unsure. `template` is what was asked (likert, wl,
+...)."""
 
 PREFERENCES = pa.schema(
     [

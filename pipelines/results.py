@@ -1,8 +1,9 @@
 """What a run hands to people: scores, summary and errors, with every row that should be there."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from operators import rows
 from operators.errors import PlumblineError, RowError
 from operators.images import identify, image_records
-from operators.summary import summarise
+from operators.summary import Tally
 from pipelines.cells import Cell, Outcome, Shard
 from pipelines.plan import Plan
 from pipelines.sources import BenchmarkConfig, BrokenFile, Sources, read_extra, read_shard
@@ -19,23 +20,40 @@ from pipelines.storage import StorageConfig
 from pipelines.store import Store, StoreError
 
 CELL_READERS = 16
+CELLS_AT_ONCE = 64
+"""So many cells are in memory while a run's tables are made."""
 
 
-class Results(NamedTuple):
-    """A run's output tables."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """A run's output; its scores stand in the store alone, for there may be more than memory holds."""
 
-    scores: pa.Table
+    store: Store
+    path: str
+    """Of the scores, in the store."""
+    rows: int
+    n_null: int
+    n_truncated: int
     summary: pa.Table
     errors: pa.Table
 
     @property
-    def n_null(self) -> int:
-        return int(self.scores.column("score").null_count)
+    def scores(self) -> pa.Table:
+        """All scores, read from the store."""
+        return self.store.read(self.path)
 
     @property
     def coverage(self) -> float:
         """Share of rows with a score; 1 where nothing was asked for."""
-        return 1 - self.n_null / len(self.scores) if len(self.scores) else 1.0
+        return 1 - self.n_null / self.rows if self.rows else 1.0
+
+
+class Part(NamedTuple):
+    """Some of a run's rows, and the shard that they stand in."""
+
+    table: pa.Table
+    shard: Shard | None
+    tally: Tally
 
 
 def gather_results(
@@ -43,26 +61,77 @@ def gather_results(
     sources: Sources,
     outcomes: Mapping[str, Outcome],
     *,
+    run_id: str,
     store: Store,
     storage: StorageConfig,
     benchmark: BenchmarkConfig,
 ) -> Results:
-    """Reads every scores cell, fills in a null row with its error for all that is missing, and aggregates."""
+    """Reads every scores cell, fills in a null row with its error for all that is missing, and aggregates.
+
+    Cells are read, counted and written to the run's scores.parquet a few at a time.
+    """
+    path = f"runs/{run_id}/scores.parquet"
+    total = Tally(sources.skills)
+    errors: list[pa.Table] = [rows.ERRORS.empty_table()]
+    counts = Counter[str]()
+
+    def counted() -> Iterator[pa.Table]:
+        for part in _parts(plan, sources, outcomes, store=store, storage=storage, benchmark=benchmark):
+            total.merge(part.tally)
+            errors.append(_errors(part.table, part.shard))
+            counts["rows"] += len(part.table)
+            counts["null"] += part.table.column("score").null_count
+            counts["truncated"] += pc.sum(part.table.column("truncated")).as_py() or 0
+            yield part.table
+
+    schema = pa.schema([*rows.SCORES, *sources.extra])
+    store.write_parts(path, schema, counted())
+    return Results(
+        store=store,
+        path=path,
+        rows=counts["rows"],
+        n_null=counts["null"],
+        n_truncated=counts["truncated"],
+        summary=total.summary(),
+        errors=pa.concat_tables(errors),
+    )
+
+
+def _parts(
+    plan: Plan,
+    sources: Sources,
+    outcomes: Mapping[str, Outcome],
+    *,
+    store: Store,
+    storage: StorageConfig,
+    benchmark: BenchmarkConfig,
+) -> Iterator[Part]:
+    """Every cell's rows in the plan's order, then for each metric those that are missing."""
+    lost: dict[str, list[BrokenFile]] = defaultdict(list)
+    seen: dict[str, set[tuple[str, str | None]]] = defaultdict(set)
+
+    def read(metric: str, shard: Shard, cell: Cell) -> tuple[str, Shard, pa.Table | BrokenFile, Tally]:
+        found = _cell_scores(metric, shard, cell, outcomes=outcomes, store=store, storage=storage, extra=sources.extra)
+        tally = Tally(sources.skills)
+        if isinstance(found, pa.Table):
+            tally.add(found)
+        return metric, shard, found, tally
+
     wanted = [(metric, shard, cell) for metric, cells in plan.scores.items() for shard, cell in cells]
-    read = partial(_cell_scores, outcomes=outcomes, store=store, storage=storage, extra=sources.extra)
     with ThreadPoolExecutor(CELL_READERS) as pool:
-        found = list(pool.map(lambda one: read(*one), wanted))
-    tables = [table for table in found if isinstance(table, pa.Table)]
+        for first in range(0, len(wanted), CELLS_AT_ONCE):
+            for metric, shard, found, tally in pool.map(lambda one: read(*one), wanted[first : first + CELLS_AT_ONCE]):
+                if isinstance(found, BrokenFile):
+                    lost[metric].append(found)
+                    continue
+                if benchmark.prompts is not None:
+                    seen[metric] |= _pairs(found)
+                yield Part(found, shard, tally)
     for metric in plan.scores:
-        pairs = zip(wanted, found, strict=True)
-        lost = [file for (its, _, _), file in pairs if its == metric and isinstance(file, BrokenFile)]
-        missing = _missing_rows(metric, sources, tables, [*sources.broken, *lost], benchmark)
-        tables.append(_beside(missing, sources.extra.empty_table(), sources.extra))
-    placed = [(table, shard) for table, (_, shard, _) in zip(found, wanted, strict=True) if isinstance(table, pa.Table)]
-    unplaced = [(table, None) for table in tables[len(placed) :]]
-    scores = pa.concat_tables(tables)
-    errors = pa.concat_tables([_errors(table, shard) for table, shard in (*placed, *unplaced)])
-    return Results(scores, summarise(scores, sources.skills), errors)
+        missing = _missing_rows(metric, sources, seen[metric], [*sources.broken, *lost[metric]], benchmark)
+        tally = Tally(sources.skills)
+        tally.add(missing)
+        yield Part(_beside(missing, sources.extra.empty_table(), sources.extra), None, tally)
 
 
 def _cell_scores(
@@ -130,21 +199,21 @@ def _null_row(metric: str, error: RowError, **ids: Any) -> dict[str, Any]:
 def _missing_rows(
     metric: str,
     sources: Sources,
-    tables: Sequence[pa.Table],
+    seen: Set[tuple[str, str | None]],
     broken_files: Sequence[BrokenFile],
     benchmark: BenchmarkConfig,
 ) -> pa.Table:
     """A null row for every prompt that a generator has no image of, with the reason if a file is broken.
 
-    A broken file leaves at least as many as it had rows, also where no prompt can be named.
+    `seen` are the generators and prompts that have a row. A broken file leaves at least as many as it had rows, also
+    where no prompt can be named.
     """
-    seen = _seen([table for table in tables if len(table) and table.column("metric")[0].as_py() == metric])
     records = []
     for generator in sources.generators:
         broken = [file for file in broken_files if file.generator == generator]
         lost = sum(file.rows for file in broken)
         absent: list[str | None] = []
-        if benchmark.require_every_prompt or (broken and benchmark.prompts is not None):
+        if benchmark.prompts is not None and (benchmark.require_every_prompt or broken):
             absent = [prompt for prompt in sources.skills if (generator, prompt) not in seen]
         absent += [None] * (lost - len(absent))
         error = _missing_error(generator, broken)
@@ -152,10 +221,9 @@ def _missing_rows(
     return rows.table(records, rows.SCORES)
 
 
-def _seen(tables: Sequence[pa.Table]) -> set[tuple[str, str | None]]:
+def _pairs(scores: pa.Table) -> set[tuple[str, str | None]]:
     """The generators and prompts that have a row, each pair once however many rows there are."""
-    pairs = pa.concat_tables([rows.SCORES.empty_table(), *tables], promote_options="default")
-    unique = pairs.select(["generator", "prompt_id"]).group_by(["generator", "prompt_id"]).aggregate([])
+    unique = scores.select(["generator", "prompt_id"]).group_by(["generator", "prompt_id"]).aggregate([])
     return set(zip(*(unique.column(name).to_pylist() for name in ("generator", "prompt_id")), strict=True))
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,6 +152,23 @@ def replace(location: Location, path: str, data: bytes) -> None:
         return
     with _written_beside(Path(path), data) as draft:
         draft.replace(path)
+
+
+@contextmanager
+def written_whole(location: Location, path: str) -> Iterator[Path]:
+    """A local file to write, which takes the place of `path` once it is finished; nothing is left of one that is
+    not.
+    """
+    local = isinstance(location.fs, LocalFileSystem)
+    if local:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".draft-", dir=Path(path).parent if local else None) as folder:
+        draft = Path(folder) / "draft"
+        yield draft
+        if local:
+            draft.replace(path)
+        else:
+            location.fs.put_file(str(draft), path)
 
 
 @contextmanager

@@ -26,9 +26,12 @@ from pipelines.storage import (
     readable_errors,
     replace,
     write_errors,
+    written_whole,
 )
 
 METADATA = b"plumbline"
+ROWS_OF_A_GROUP = 1 << 16
+"""Of a table that is written part by part."""
 LATEST = "runs/latest"
 MARK = "store.json"
 
@@ -106,6 +109,22 @@ class Store:
     def write_table(self, path: str, table: pa.Table) -> None:
         """A run's output table."""
         self._replace(path, _encode(table, {}))
+
+    def write_parts(self, path: str, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
+        """A run's output table that comes part by part; of it only a row group is in memory at a time."""
+        location = self.location
+        waiting: list[pa.Table] = []
+        with (
+            write_errors(location.at(path)),
+            written_whole(location, location.at(path)) as draft,
+            pq.ParquetWriter(draft, schema, compression="zstd") as writer,
+        ):
+            for part in parts:
+                waiting.append(part)
+                if sum(map(len, waiting)) >= ROWS_OF_A_GROUP:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting = []
+            writer.write_table(pa.concat_tables([schema.empty_table(), *waiting]))
 
     def write_text(self, path: str, text: str) -> None:
         self._replace(path, text.encode())

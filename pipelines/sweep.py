@@ -74,15 +74,16 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
     """Computes what is missing and writes the run; with nothing missing, Ray is not even imported."""
     began = datetime.now(UTC)
     outcomes = compute(planned, report)
+    run_id = f"{began:%Y%m%d-%H%M%S-%f}"
     results = gather_results(
         planned.plan,
         planned.sources,
         outcomes,
+        run_id=run_id,
         store=planned.store,
         storage=planned.config.storage,
         benchmark=planned.config.benchmark,
     )
-    run_id = f"{began:%Y%m%d-%H%M%S-%f}"
     exit_code = _exit_code(results, planned.config.max_failed)
     _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code)
     folder = planned.store.location
@@ -138,7 +139,7 @@ def _write_run(
 ) -> None:
     """The tables first, the manifest after them, and last the name of the newest run."""
     store, folder = planned.store, f"runs/{run_id}"
-    for name in ("scores", "summary", "errors"):
+    for name in ("summary", "errors"):
         store.write_table(f"{folder}/{name}.parquet", getattr(results, name))
     manifest = {
         "run_id": run_id,
@@ -169,9 +170,9 @@ def _counts(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> di
         "cells_cached": len(plan.cells) - len(plan.missing),
         "cells_computed": len(plan.missing) - failed,
         "cells_failed": failed,
-        "rows": len(results.scores),
+        "rows": results.rows,
         "rows_null": results.n_null,
-        "rows_truncated": sum(bool(value) for value in results.scores.column("truncated").to_pylist()),
+        "rows_truncated": results.n_truncated,
         "coverage": results.coverage,
     }
 

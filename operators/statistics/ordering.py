@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from statsmodels.stats.multitest import multipletests
 from operators.statistics.options import ZeroHandling
 
 Floats = NDArray[np.float64]
+
+MOST_EXACT = 50
 
 
 class SignedRank(NamedTuple):
@@ -44,8 +46,17 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
     wins = float((differences > 0).mean() + (differences == 0).mean() / 2)
     if not differences.any():
         return SignedRank(1.0, 0.0, 0.0, wins, n)
-    p_value = float(stats.wilcoxon(differences, zero_method=zeros).pvalue)
+    p_value = float(stats.wilcoxon(differences, zero_method=zeros, method=_method(differences)).pvalue)
     return SignedRank(p_value, _rank_biserial(differences, zeros), float(differences.mean()), wins, n)
+
+
+def _method(differences: Floats) -> Literal["exact", "asymptotic"]:
+    """The exact distribution where it holds: few pairs, all different; scipy's own choice would permute ties,
+    slowly.
+    """
+    sizes = np.abs(differences)
+    exact = len(sizes) <= MOST_EXACT and sizes.all() and len(np.unique(sizes)) == len(sizes)
+    return "exact" if exact else "asymptotic"
 
 
 def _rank_biserial(differences: Floats, zeros: ZeroHandling) -> float:

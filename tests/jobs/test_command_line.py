@@ -153,6 +153,7 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
     "arguments, complaint",
     [
         (["storre=x"], "unknown config key 'storre'; did you mean store or storage?"),
+        (["models.llm.engine_options={max_model_len: 1}"], "to add one, write +models.llm.engine_options.NAME=VALUE"),
         (["benchmark.generator=[a]"], "unknown config key 'benchmark.generator'; did you mean benchmark.generators"),
         (["shard_rows=many"], "config key 'shard_rows': Input should be a valid integer"),
         (["metrics.vqascore.reduction=mode"], "Input should be 'mean', 'product' or 'first', got 'mode'"),

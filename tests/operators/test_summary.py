@@ -3,14 +3,20 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from operators import rows
 from operators.errors import RowError
-from operators.summary import summarise
+from operators.statistics.bootstrap import Prompts
+from operators.summary import Tally, summarise
 
 SKILLS = {"p0": ["colour", "count"], "p1": ["colour"], "p2": []}
 FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
@@ -133,3 +139,70 @@ def test_the_table_has_exactly_the_summary_schema_even_of_nothing() -> None:
     empty = summarise(rows.SCORES.empty_table(), SKILLS)
     assert full.schema == nulls.schema == empty.schema == rows.SUMMARY
     assert empty.num_rows == 0
+
+
+def many(prompts: int, seed: int = 0) -> pa.Table:
+    """Scores of two generators by two metrics, one in ten missing."""
+    random = Random(seed)
+    return scores_table(
+        *[
+            (generator, metric, f"p{prompt}", None if random.random() < 0.1 else random.gauss(0.5, 0.2))
+            for prompt in range(prompts)
+            for generator in ("g", "h")
+            for metric in ("m", "n")
+        ]
+    )
+
+
+MANY_SKILLS = {f"p{prompt}": ["colour"] if prompt % 3 else ["count", "colour"] for prompt in range(60)}
+
+
+@given(cuts=st.lists(st.integers(0, 240), max_size=6), order=st.randoms())
+@settings(max_examples=25, deadline=None)
+def test_however_the_rows_are_cut_and_ordered_the_summary_is_that_of_the_whole(cuts: list[int], order: Random) -> None:
+    scores = many(60)
+    edges = sorted({0, *cuts, len(scores)})
+    parts = [scores.slice(first, last - first) for first, last in pairwise(edges)]
+    order.shuffle(parts)
+    tallies = []
+    for part in parts:
+        tallies.append(Tally(MANY_SKILLS))
+        tallies[-1].add(part)
+    total = Tally(MANY_SKILLS)
+    for tally in tallies:
+        total.merge(tally)
+    found, whole = total.summary().to_pylist(), summarise(scores, MANY_SKILLS).to_pylist()
+    assert len(found) == len(whole) == 2 * 2 * 3
+    for one, other in zip(found, whole, strict=True):
+        assert one == {key: pytest.approx(value) if isinstance(value, float) else value for key, value in other.items()}
+
+
+def test_the_interval_is_about_as_wide_as_the_bootstrap_over_prompts_makes_it() -> None:
+    scores = many(60)
+    row = summary_rows(scores, MANY_SKILLS)["g", "m", "overall"]
+    mine = [one for one in scores.to_pylist() if (one["generator"], one["metric"]) == ("g", "m") and one["score"]]
+    direct = Prompts([one["prompt_id"] for one in mine]).mean_interval(np.array([one["score"] for one in mine]))
+    assert (row["low"], row["high"]) == pytest.approx(direct, abs=0.02)
+
+
+def test_prompts_are_drawn_whole_so_that_copies_of_their_images_make_no_one_surer() -> None:
+    once = many(60)
+    row = summary_rows(once)["g", "m", "overall"]
+    tenfold = summary_rows(pa.concat_tables([once] * 10))["g", "m", "overall"]
+    assert (tenfold["low"], tenfold["high"]) == pytest.approx((row["low"], row["high"]))
+    assert tenfold["sem"] < row["sem"] / 2
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    covered = 0
+    for trial in range(200):
+        random = Random(trial)
+        names = [("g", "m", f"{trial}/{n}", random.gauss(0, 1)) for n in range(50)]
+        row = summary_rows(scores_table(*names), {})["g", "m", "overall"]
+        covered += row["low"] <= 0 <= row["high"]
+    assert 172 <= covered <= 199
+
+
+def test_the_images_of_one_prompt_have_no_interval() -> None:
+    row = summary_rows(scores_table(("gen", "m", "p0", 0.1), ("gen", "m", "p0", 0.7)))["gen", "m", "overall"]
+    assert (row["low"], row["high"], row["n"]) == (None, None, 2)

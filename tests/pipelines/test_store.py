@@ -1,5 +1,6 @@
 """The store behaves the same on a folder and on S3: create-only commits, drafts, and readable damage."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -156,3 +157,27 @@ def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.Mo
         Store(url="s3://anywhere/x", storage=nobody).check()
     with pytest.raises(ConfigError, match="expected a local path or an s3:// URL, got gs://"):
         Store(url="gs://bucket", storage=StorageConfig()).check()
+
+
+@pytest.mark.parametrize("sizes", [[], [3], [5, 0, 5, 5]])
+def test_a_table_that_comes_in_parts_is_whole_and_leaves_nothing_beside_it(
+    sizes: list[int], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.store.ROWS_OF_A_GROUP", 6)
+    schema = pa.schema([("n", pa.int64())])
+    parts = [pa.table({"n": list(range(size))}, schema=schema) for size in sizes]
+    store.write_parts("runs/r/scores.parquet", schema, iter(parts))
+    assert store.read("runs/r/scores.parquet") == pa.concat_tables([schema.empty_table(), *parts])
+    assert [path.rsplit("/", 1)[1] for path in store.location.fs.find(store.location.at("runs"))] == ["scores.parquet"]
+
+
+def test_parts_that_fail_leave_no_table(store: Store) -> None:
+    schema = pa.schema([("n", pa.int64())])
+
+    def parts() -> Iterator[pa.Table]:
+        yield schema.empty_table()
+        raise ConfigError("no more")
+
+    with pytest.raises(ConfigError, match="no more"):
+        store.write_parts("runs/r/scores.parquet", schema, parts())
+    assert not store.location.fs.exists(store.location.at("runs/r/scores.parquet"))

@@ -1,0 +1,47 @@
+"""Writes the report of a run: one page that opens anywhere, and its numbers as CSV and Markdown."""
+
+import sys
+
+from rich.console import Console
+from rich.markup import escape
+
+from jobs.command import Command, run_job
+from jobs.console import make_console
+from pipelines.report import ReportConfig, WrittenReport, write_report
+from pipelines.storage import locate
+from pipelines.store import Store
+
+COMMAND = Command("report", "Write the report of a run: which generator is best, at what, how sure.", ReportConfig)
+
+
+def main(config: ReportConfig) -> int:
+    """Writes the report and says what it says."""
+    store = Store(url=locate(config.store, config.storage).url, storage=config.storage)
+    show_report(
+        make_console(),
+        write_report(
+            store,
+            config.run,
+            compare=config.compare,
+            images=config.images,
+            bradley_terry=config.bradley_terry,
+        ),
+    )
+    return 0
+
+
+def show_report(console: Console, report: WrittenReport) -> None:
+    """The decision in a few lines, and where the page is."""
+    for sentence in report.decision:
+        console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
+    for warning in report.warnings:
+        console.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)
+    if report.changes:
+        console.print(f"since run {escape(report.compared)}:")
+    for sentence in report.changes:
+        console.print(f"  [bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
+    console.print(f"report: {escape(report.url)} ({report.size / 1e6:.1f} MB)", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

@@ -1,0 +1,95 @@
+"""The words of a prompt, marked by what became of the questions about them."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+RIGHT_FROM = 0.75
+WRONG_BELOW = 0.25
+MOST_CHARACTERS = 8000
+MOST_QUESTIONS = 24
+MOST_IN_QUESTION = 400
+
+State = Literal["right", "unsure", "wrong", "left out"]
+_WORST_FIRST: tuple[State, ...] = ("wrong", "unsure", "right")
+
+
+class Segment(NamedTuple):
+    """A run of the prompt's characters that the same questions are about."""
+
+    text: str
+    state: State | None
+    """The worst of its questions; None where no question is about it."""
+    note: str
+    """Those questions with their answers, for a tooltip."""
+
+
+class AskedQuestion(NamedTuple):
+    """A question about an image, as it is shown."""
+
+    text: str
+    span: str
+    wanted: str
+    given: str
+    score: float | None
+    state: State
+
+
+def state_of(score: float | None, wanted: str | None, given: str | None) -> State:
+    """How a question went: wrong where it is, or is doubted with another answer given; unsure below three quarters."""
+    if score is None:
+        return "left out"
+    if score < WRONG_BELOW or (score < 0.5 and wanted is not None and given != wanted):
+        return "wrong"
+    return "right" if score >= RIGHT_FROM else "unsure"
+
+
+def asked_questions(elements: Sequence[Mapping[str, Any]]) -> list[AskedQuestion]:
+    """The questions of an image, those that went wrong first, and at most so many."""
+    order = (*_WORST_FIRST, "left out")
+    found = [_asked(one) for one in elements]
+    return sorted(found, key=lambda one: order.index(one.state))[:MOST_QUESTIONS]
+
+
+def _asked(element: Mapping[str, Any]) -> AskedQuestion:
+    wanted, given, score = element["wanted"], element["given"], element["score"]
+    return AskedQuestion(
+        text=cut(element["text"]),
+        span=cut(element["span"]),
+        wanted=cut(wanted),
+        given=cut(given),
+        score=score,
+        state=state_of(score, wanted, given),
+    )
+
+
+def cut(text: str | None, most: int = MOST_IN_QUESTION) -> str:
+    """The text, shortened where it is long."""
+    text = text or ""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segment]:
+    """The prompt in segments; characters that several questions are about show the worst of them."""
+    shown = prompt[:MOST_CHARACTERS]
+    placed = [one for one in elements if _is_placed(one, len(shown))]
+    edges = sorted({0, len(shown), *(one[edge] for one in placed for edge in ("start", "end"))})
+    segments = [_segment(shown, start, end, placed) for start, end in pairwise(edges)]
+    if len(prompt) > len(shown):
+        segments.append(Segment(f"… ({len(prompt):,} characters)", None, ""))
+    return segments
+
+
+def _is_placed(element: Mapping[str, Any], length: int) -> bool:
+    start, end = element["start"], element["end"]
+    return start is not None and end is not None and 0 <= start < end <= length and element["score"] is not None
+
+
+def _segment(prompt: str, start: int, end: int, placed: Sequence[Mapping[str, Any]]) -> Segment:
+    about = [one for one in placed if one["start"] <= start and end <= one["end"]]
+    if not about:
+        return Segment(prompt[start:end], None, "")
+    states = [state_of(one["score"], one["wanted"], one["given"]) for one in about]
+    worst = next(state for state in _WORST_FIRST if state in states)
+    notes = [f"{cut(one['text'], 120)} {cut(one['given'], 40) or '–'} ({one['score']:.2f})" for one in about]
+    return Segment(prompt[start:end], worst, "\n".join(notes[:4]))

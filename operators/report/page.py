@@ -1,0 +1,217 @@
+"""Everything that the page shows, made from a run's tables; a template only lays it out."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from operators.comparison import Duel, Standing, bradley_terry, duels, standings
+from operators.report import charts, findings, tables
+from operators.report.changes import Changes, compare
+from operators.report.findings import Boards, Sentence
+from operators.report.gallery import NO_DETAIL, Card, ImageDetail, ImageKey, Pick, make_card
+from operators.report.health import Health, health
+from operators.summary import OVERALL
+
+STORIES: Mapping[str, str] = {
+    "vqascore": (
+        "asks a model one question, whether the image shows the whole prompt, and takes the probability of “yes”"
+    ),
+    "clipscore": (
+        "compares the image and the prompt as wholes by CLIP, a model trained on captioned images; it is blind to "
+        "much of counting, places and negation"
+    ),
+    "gecko": (
+        "lets a language model write a question about every visible word of the prompt, drops those that the prompt "
+        "does not support, and takes the mean probability of the right answers"
+    ),
+    "tifa": (
+        "lets a language model write multiple-choice questions about the prompt, and takes the share answered right"
+    ),
+    "dsg": (
+        "lets a language model write yes/no questions that build on each other; where one fails, those that build on "
+        "it fail too"
+    ),
+    "vq2": "lets a language model write questions and answers from the prompt, and takes how likely the answers are",
+}
+"""What each kind of metric does, for a newcomer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatheredRun:
+    """A run as it was read: its manifest, its tables, and its prompts where they can be read."""
+
+    run_id: str
+    manifest: Mapping[str, Any]
+    scores: pa.Table
+    """Schema SCORES, further columns after it."""
+    summary: pa.Table
+    errors: pa.Table
+    prompts: Mapping[str, str]
+    """Text by prompt_id."""
+    skills: Mapping[str, Sequence[str]]
+    """Skills by prompt_id; empty where the prompts cannot be read."""
+    unreadable: str = ""
+    """Why the prompts and images cannot be read, where they cannot."""
+
+
+class Statistics(NamedTuple):
+    """What the comparison says of a run."""
+
+    standings: list[Standing]
+    duels: list[Duel]
+
+
+class MetricPanel(NamedTuple):
+    """What is shown of one metric."""
+
+    name: str
+    story: str
+    interval: charts.Chart
+    distribution: charts.Chart
+    heat: tables.HeatMap | None
+    matrix: tables.Matrix
+
+
+class Page(NamedTuple):
+    """The whole page."""
+
+    run_id: str
+    benchmark: str
+    facts: list[str]
+    headline: Sentence
+    by_metric: list[Sentence]
+    at_what: list[Sentence]
+    agreement: list[Sentence]
+    sureness: Sentence
+    warnings: list[str]
+    metrics: list[str]
+    generators: list[str]
+    skills: list[str]
+    board: list[tables.BoardRow]
+    best_at: list[tables.BestAt]
+    panels: list[MetricPanel]
+    cards: list[Card]
+    health: Health
+    changes: Changes | None
+    standings: list[Standing]
+
+
+def take_statistics(run: GatheredRun, *, rated: bool = False) -> Statistics:
+    """The standings and duels of a run; where its prompts' skills are not known, the summary's means at the skills.
+
+    `rated` adds Bradley-Terry ratings to the overall standings.
+    """
+    found = standings(run.scores, run.skills)
+    if rated:
+        ratings = bradley_terry(run.scores)
+        found = [
+            one._replace(rating=ratings[one.metric].get(one.generator, math.nan)) if one.skill == OVERALL else one
+            for one in found
+        ]
+    if not run.skills:
+        found += [_from_summary(row) for row in run.summary.to_pylist() if row["skill"] != OVERALL]
+    return Statistics(found, duels(run.scores, run.skills))
+
+
+def _from_summary(row: Mapping[str, Any]) -> Standing:
+    """A standing with the normal interval of its mean, and no tie group, as the prompts are not known."""
+    mean = float("nan") if row["mean"] is None else float(row["mean"])
+    margin = 1.96 * float("nan" if row["sem"] is None else row["sem"])
+    return Standing(
+        generator=row["generator"], metric=row["metric"], skill=row["skill"], mean=mean, low=mean - margin,
+        high=mean + margin, n=row["n"], n_null=row["n_null"], coverage=row["coverage"], rank=0, group="",
+    )  # fmt: skip
+
+
+def build_page(
+    run: GatheredRun,
+    statistics: Statistics,
+    *,
+    picks: Sequence[Pick],
+    details: Mapping[ImageKey, ImageDetail],
+    before: GatheredRun | None = None,
+) -> Page:
+    """The page of a run, of its statistics, of the images picked for the gallery, and of the run it is compared to."""
+    found = _in_order(findings.boards(statistics.standings), run.manifest)
+    board = tables.board_rows(found)
+    cards = [_card(pick, details, run) for pick in picks]
+    its_health = health(run.manifest, run.scores, run.errors, found)
+    leaders = findings.leaders_by_skill([one for one in statistics.standings if one.group])
+    return Page(
+        run_id=run.run_id,
+        benchmark=str(run.manifest.get("benchmark", "")),
+        facts=_page_facts(run, found),
+        headline=findings.headline(found),
+        by_metric=[findings.board_sentence(metric, its) for metric, its in found.items()],
+        at_what=findings.skill_sentences(statistics.standings, statistics.duels, [row.generator for row in board]),
+        agreement=findings.agreement_sentences(statistics.duels),
+        sureness=findings.sureness_sentence(found, statistics.duels),
+        warnings=_warnings(run, its_health),
+        metrics=list(found),
+        generators=[row.generator for row in board],
+        skills=sorted({skill for card in cards for skill in card.skills}),
+        board=board,
+        best_at=tables.best_at(leaders, statistics.standings, list(found)),
+        panels=[_panel(metric, its, run, statistics) for metric, its in found.items()],
+        cards=cards,
+        health=its_health,
+        changes=None if before is None else _changes(before, run),
+        standings=statistics.standings,
+    )
+
+
+def _in_order(found: Boards, manifest: Mapping[str, Any]) -> dict[str, Sequence[Standing]]:
+    """The boards in the order in which the run names its metrics."""
+    named = [metric for metric in manifest.get("metrics", ()) if metric in found]
+    return {metric: found[metric] for metric in dict.fromkeys([*named, *found])}
+
+
+def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> Card:
+    detail = details.get(pick.key, NO_DETAIL)
+    return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.get(pick.prompt_id) or ())
+
+
+def _page_facts(run: GatheredRun, found: Boards) -> list[str]:
+    """The size of the run in a few words."""
+    generators = len({one.generator for board in found.values() for one in board})
+    prompts = len(set(run.scores.column("prompt_id").unique().to_pylist()) - {None})
+    images = len(run.scores) // max(len(found), 1)
+    began = str(run.manifest.get("began", ""))[:16].replace("T", " ")
+    counts = ((generators, "generator"), (prompts, "prompt"), (images, "image"), (len(found), "metric"))
+    return [f"{count:,} {word}{'s' * (count != 1)}" for count, word in counts] + ([f"{began} UTC"] if began else [])
+
+
+def _warnings(run: GatheredRun, its: Health) -> list[str]:
+    """What a reader must know before trusting the rest."""
+    found = []
+    if its.rows_null:
+        share = f"{its.rows_null:,} of {its.rows:,} rows ({its.rows_null / its.rows:.1%})"
+        found.append(f"{share} have no score and are outside every mean; the health of the run says why.")
+    if run.unreadable:
+        found.append(f"The prompts and images can no longer be read: {run.unreadable}")
+    return found
+
+
+def _panel(metric: str, board: Sequence[Standing], run: GatheredRun, statistics: Statistics) -> MetricPanel:
+    return MetricPanel(
+        name=metric,
+        story=story(metric, run.manifest),
+        interval=charts.interval_chart(metric, board),
+        distribution=charts.distribution_chart(metric, run.scores, board),
+        heat=tables.heat_map(metric, statistics.standings),
+        matrix=tables.matrix(metric, statistics.duels, [one.generator for one in board if one.n]),
+    )
+
+
+def story(metric: str, manifest: Mapping[str, Any]) -> str:
+    """What a metric does, by the kind that the run's configuration gives it."""
+    config = manifest.get("config", {}).get("metrics", {}).get(metric, {})
+    return STORIES.get(str(config.get("kind", metric)), "")
+
+
+def _changes(before: GatheredRun, run: GatheredRun) -> Changes:
+    changes = compare(before.scores, run.scores, run.skills, (before.manifest, run.manifest))
+    return changes._replace(run_id=before.run_id)

@@ -1,0 +1,47 @@
+"""A bootstrap that needs no table at hand: every prompt's Poisson(1) weights follow from its id, so that sums can be
+merged.
+
+A resample's statistic is the ratio of two weighted sums. Whoever adds up parts of the rows, in any order and on any
+machine, gets the sums of the whole. Source: Chamandy et al. 2012, Estimating Uncertainty for Massive Data Streams.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+RESAMPLES = 500
+LEVEL = 0.95
+FEWEST_PROMPTS = 1.5
+"""Below so many prompts (as the weights' spread tells their number) there is no interval."""
+CUMULATIVE = np.cumsum([math.exp(-1) / math.factorial(count) for count in range(16)])
+STEP, FIRST, SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def poisson_weights(prompt_ids: Sequence[str]) -> NDArray[np.uint8]:
+    """Each prompt's weight in every resample, (prompts, RESAMPLES), from a hash of its id (SplitMix64 streams)."""
+    seeds = pd.util.hash_array(np.asarray(list(prompt_ids), dtype=object))
+    mixed = seeds[:, None] + np.arange(1, RESAMPLES + 1, dtype=np.uint64) * STEP
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
+    uniform = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    return np.asarray(np.searchsorted(CUMULATIVE, uniform, side="right"), np.uint8)
+
+
+def ratio_intervals(totals: Floats, counts: Floats) -> Floats:
+    """Low and high ends (2, k) of k ratios, from their weighted totals and counts in every resample (k, RESAMPLES).
+
+    nan where fewer than two prompts have a value.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = np.where(counts > 0, totals / counts, math.nan)
+        prompts = counts.mean(axis=1) ** 2 / counts.var(axis=1)
+    ends = np.full((2, len(totals)), math.nan)
+    known = np.flatnonzero(np.nan_to_num(prompts) > FEWEST_PROMPTS)
+    if len(known):
+        ends[:, known] = np.nanquantile(ratios[known], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
+    return ends

@@ -1,0 +1,206 @@
+"""The report in a real browser: opens from a file, nothing on the console, sorts, filters, shows text as text."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+from selenium.webdriver.chrome.options import Options  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.remote.webdriver import WebDriver  # noqa: E402
+from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
+from selenium.webdriver.support.ui import Select  # noqa: E402
+
+from pipelines.report import write_report  # noqa: E402
+from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+
+pytestmark = [
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (apt install chromium-driver)"
+    ),
+]
+
+ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync", "--window-size=1280,900")  # fmt: skip
+NAMES = ("atlas", "<b>bold", "cobalt", "מחולל")
+PHONE, DESKTOP = 390, 1280
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    options = Options()
+    options.binary_location = str(CHROMIUM)
+    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run with hostile prompts and names, failed rows, and a run before it."""
+    folder = tmp_path_factory.mktemp("run")
+    prompts = [*HOSTILE, *plain_prompts(9)]
+
+    def score(generator: str, metric: str, prompt: int) -> float | None:
+        return None if (generator, prompt) == ("cobalt", 7) else noisy(generator, metric, prompt)
+
+    make_run(folder, prompts=prompts, generators=NAMES, run_id="20250101-000000-000000")
+    run = make_run(folder, prompts=prompts, generators=NAMES, score=score)
+    write_report(run.store, compare="previous")
+    return run.folder / "report.html"
+
+
+@pytest.fixture(params=[DESKTOP, PHONE], ids=["desktop", "phone"])
+def width(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def page(browser: WebDriver, report: Path, width: int) -> WebDriver:
+    """The report, freshly opened from its file, whose console is looked at."""
+    size = {"width": width, "height": 850, "deviceScaleFactor": 1, "mobile": width == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(report.as_uri())
+    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+    return browser
+
+
+def find(page: WebDriver | WebElement, selector: str) -> list[WebElement]:
+    return list(page.find_elements(By.CSS_SELECTOR, selector))
+
+
+def shown_cards(page: WebDriver) -> list[WebElement]:
+    return [card for card in find(page, ".card") if card.is_displayed()]
+
+
+def press(page: WebDriver, element: WebElement) -> None:
+    """Focuses an element and presses Enter, as somebody without a mouse does."""
+    page.execute_script("arguments[0].focus()", element)  # type: ignore[no-untyped-call]
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+
+
+def test_it_opens_with_the_decision_first_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
+    assert page.find_element(By.TAG_NAME, "h1").text == "atlas is the best generator — by both metrics."
+    wide = page.execute_script("return document.documentElement.scrollWidth")  # type: ignore[no-untyped-call]
+    assert wide <= width
+    assert len(find(page, "#leaderboard svg")) == 2 and all(
+        svg.size["width"] > 200 for svg in find(page, "#leaderboard svg")
+    )
+
+
+def test_nothing_of_a_prompt_or_a_name_runs_or_becomes_markup(page: WebDriver) -> None:
+    assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
+    assert find(page, "main b b, .prompt b, .prompt i, .prompt img, .prompt script") == []
+    find(page, "#more")[0].click()
+    texts = [
+        card.find_element(By.CSS_SELECTOR, ".prompt").get_attribute("textContent") or "" for card in find(page, ".card")
+    ]
+    plain = [text.replace(" (wrong)", "").replace(" (right)", "").replace(" (unsure)", "") for text in texts]
+    assert set(HOSTILE) <= set(plain), "every hostile prompt stands there in full"
+    assert "<b>bold" in page.find_element(By.CSS_SELECTOR, "#leaderboard tbody").text
+
+
+def test_right_to_left_prompts_read_from_the_right(page: WebDriver) -> None:
+    hebrew = next(one for one in find(page, ".prompt") if (one.get_attribute("textContent") or "").startswith("נחש"))
+    assert page.execute_script("return getComputedStyle(arguments[0]).direction", hebrew) == "rtl"  # type: ignore[no-untyped-call]
+
+
+def test_tables_sort_by_the_keyboard(page: WebDriver) -> None:
+    table = page.find_element(By.CSS_SELECTOR, "table.board")
+    by_name, _, by_gecko = (head.find_element(By.TAG_NAME, "button") for head in find(table, "thead th")[:3])
+    press(page, by_gecko)
+    values = [float(cell.get_attribute("data-value") or "nan") for cell in find(table, "tbody td:nth-child(3)")]
+    assert values == sorted(values, reverse=True)
+    press(page, by_gecko)
+    assert find(table, "tbody td:nth-child(3)")[0].get_attribute("data-value") == str(min(values))
+    assert find(table, "th[aria-sort='ascending']")[0].text.startswith("gecko")
+    press(page, by_name)
+    names = [head.text for head in find(table, "tbody th")]
+    assert names[1:3] == ["atlas", "cobalt"] and len(find(table, "th[aria-sort]")) == 1
+
+
+def test_the_gallery_shows_images_with_marked_words_and_questions(page: WebDriver) -> None:
+    cards = shown_cards(page)
+    assert len(cards) == 12
+    widths = page.execute_script(
+        "return Array.from(document.querySelectorAll('.card img')).map(one => one.naturalWidth)"
+    )  # type: ignore[no-untyped-call]
+    assert len(widths) == len(find(page, ".card")) and min(widths) > 0
+    wrong = next(one for one in find(page, ".prompt mark.wrong") if one.is_displayed())
+    assert "wavy" in wrong.value_of_css_property("text-decoration")
+    assert wrong.get_attribute("title")
+    details = next(one for one in find(cards[0], "details"))
+    press(page, details.find_element(By.TAG_NAME, "summary"))
+    assert "what <colour> is it?" in details.text and "wanted red" in details.text
+
+
+def test_the_gallery_filters_by_kind_metric_generator_skill_and_words(page: WebDriver) -> None:
+    form = page.find_element(By.ID, "filters")
+    select = {name: Select(form.find_element(By.NAME, name)) for name in ("kind", "metric", "generator", "skill")}
+    select["generator"].select_by_visible_text("<b>bold")
+    assert {card.find_element(By.CSS_SELECTOR, ".who b").text for card in shown_cards(page)} == {"<b>bold"}
+    select["kind"].select_by_visible_text("worst")
+    select["metric"].select_by_visible_text("gecko")
+    select["skill"].select_by_visible_text("counting")
+    assert all("lowest by gecko" in card.text or "gecko" in card.text for card in shown_cards(page))
+    page.find_element(By.CSS_SELECTOR, "#filters button[type=reset]").click()
+    form.find_element(By.NAME, "text").send_keys("בלתי־נמצא")
+    assert shown_cards(page) == [] and page.find_element(By.ID, "found").text.startswith("0 of ")
+    form.find_element(By.NAME, "text").clear()
+    form.find_element(By.NAME, "text").send_keys("BLUE cups")
+    assert shown_cards(page) and all("blue cups" in card.text for card in shown_cards(page))
+
+
+def test_a_metric_is_chosen_for_skills_and_pairs_alike(page: WebDriver) -> None:
+    def panels() -> set[str | None]:
+        return {one.get_attribute("data-panel") for one in find(page, "[data-panel]") if one.is_displayed()}
+
+    assert panels() == {"gecko"}
+    press(page, next(one for one in find(page, "[data-choose='clipscore']") if one.is_displayed()))
+    assert panels() == {"clipscore"}
+    assert {one.get_attribute("data-choose") for one in find(page, "[aria-pressed='true']")} == {"clipscore"}
+
+
+def test_dark_and_light_by_the_system_and_by_the_button(page: WebDriver) -> None:
+    def background() -> str:
+        return page.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
+
+    light = background()
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    assert background() != light
+    press(page, page.find_element(By.ID, "theme"))
+    assert background() == light
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_what_changed_and_what_failed_are_told(page: WebDriver) -> None:
+    assert "20250101-000000-000000" in page.find_element(By.ID, "changes").text
+    health = page.find_element(By.ID, "health").text
+    assert "corrupt_image" in health and "bytes <b>unreadable</b>" in health
+
+
+def test_everything_with_a_name_can_be_reached_and_every_control_has_one(page: WebDriver) -> None:
+    for control in find(page, "button, select, input"):
+        if control.is_displayed():
+            assert control.accessible_name, control.get_attribute("outerHTML")
+    assert all(image.get_attribute("alt") for image in find(page, "img"))
+    anchors = [one.get_attribute("href") or "" for one in find(page, "nav a")]
+    assert all(find(page, f"#{anchor.rpartition('#')[2]}") for anchor in anchors)
+
+
+def test_on_paper_every_metric_is_there_and_no_control(page: WebDriver) -> None:
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert all(panel.is_displayed() for panel in find(page, "[data-panel]"))
+    assert not page.find_element(By.ID, "filters").is_displayed()
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -1,0 +1,45 @@
+"""The command that makes a report says what the report says, and where it is."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.command import dotted_keys, load_values, run_job
+from jobs.report import COMMAND, main
+from pipelines.config import read_config
+from pipelines.report import ReportConfig
+from tests.operators.report.made import make_run
+
+
+def test_the_report_has_exactly_these_keys() -> None:
+    storage = {f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")}
+    assert (
+        set(dotted_keys(load_values("report", [])))
+        == {"store", "run", "compare", "images", "bradley_terry", "storage"} | storage
+    )
+    assert read_config(load_values("report", []), ReportConfig) == ReportConfig(store="store")
+
+
+def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path)
+    make_run(tmp_path, run_id="20260101-000000-000000")
+    code = run_job(COMMAND, main, [f"store={tmp_path}/store", f"run={run.run_id}", "compare=20260101-000000-000000"])
+    said = capsys.readouterr().out
+    assert code == 0
+    assert said.startswith("atlas is the best generator — by both metrics.\n")
+    assert f"report: {run.folder}/report.html (" in said
+    assert "since run 20260101-000000-000000:\n  Nothing changed." in said
+
+
+def test_names_are_not_taken_for_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path, generators=("[red]atlas[/]", "cobalt"))
+    assert run_job(COMMAND, main, [f"store={tmp_path}/store"]) == 0
+    assert "[red]atlas[/]" in capsys.readouterr().out
+
+
+def test_a_run_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path)
+    assert run_job(COMMAND, main, [f"store={tmp_path}/store", "run=yesterday"]) == 1
+    assert capsys.readouterr().err.startswith("error: run=yesterday: no such run in ")

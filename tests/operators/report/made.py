@@ -1,0 +1,211 @@
+"""Runs made by hand: a store with scores, elements, prompts and images, without any model."""
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from operators import rows
+from operators.summary import summarise
+from pipelines.storage import StorageConfig
+from pipelines.store import LATEST, Store
+
+HOSTILE = (
+    "<script>window.hacked = true</script> a red <b>star</b> & \"quotes\" 'too' </textarea><img src=x onerror=hack()>",
+    "נחש ירוק ליד כוכב אדום עם <i>תגית</i> \u202eand reversed\u202c",
+    "a red star " + "that goes on and on " * 250,
+    "🎉👩‍👩‍👧‍👦🏳️‍🌈 a party of 🦊 and {{ braces }} {% raw %} ${dollars} `ticks`",
+    "a blue cup\non two lines\twith a tab",
+)
+"""Prompts that would break a page which does not show them as text."""
+
+SKILLS = ("counting", "colour")
+QUALITY = {"atlas": 0.9, "borealis": 0.6, "cobalt": 0.3}
+
+Score = Callable[[str, str, int], float | None]
+
+
+class MadeRun(NamedTuple):
+    """A run in a store of its own."""
+
+    store: Store
+    run_id: str
+    folder: Path
+
+    @property
+    def html(self) -> str:
+        return (self.folder / "report.html").read_text("utf-8")
+
+
+def noisy(generator: str, metric: str, prompt: int) -> float:
+    """A score near the generator's quality, the same whenever it is asked for."""
+    noise = np.random.default_rng([prompt, len(metric), *generator.encode()]).normal(0, 0.1)
+    return float(np.clip(QUALITY.get(generator, 0.5) + noise, 0, 1))
+
+
+def plain_prompts(count: int) -> list[str]:
+    return [f"a red star beside {number} blue cups" for number in range(count)]
+
+
+def png(seed: int, side: int = 48) -> bytes:
+    """A small picture of its own colour."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (side, side), ((37 * seed) % 256, (91 * seed) % 256, 120)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def noise_png(seed: int, side: int) -> bytes:
+    """A picture that does not compress."""
+    buffer = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def make_run(
+    folder: Path,
+    *,
+    prompts: Sequence[str] = (),
+    generators: Sequence[str] = tuple(QUALITY),
+    metrics: Sequence[str] = ("gecko", "clipscore"),
+    asking: Sequence[str] = ("gecko",),
+    score: Score = noisy,
+    skills: bool = True,
+    picture: Callable[[int], bytes] = png,
+    run_id: str = "20260102-030405-000006",
+    **manifest: Any,
+) -> MadeRun:
+    """A finished run: every generator has one image per prompt; a score that is None is a failed row.
+
+    `asking` are the metrics whose cells have elements.
+    """
+    texts = list(prompts) or plain_prompts(12)
+    ids = [f"p{number:04d}" for number in range(len(texts))]
+    _write_sources(folder / "bench", texts, ids, generators, skills, picture)
+    store = Store(url=str(folder / "store"), storage=StorageConfig())
+    store.check()
+    cells, tables = [], []
+    for number, metric in enumerate(metrics):
+        for generator in generators:
+            records = [
+                _row(metric, generator, at, ids[at], text, score, metric in asking) for at, text in enumerate(texts)
+            ]
+            path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
+            store.write_table(path, rows.table(records, rows.ELEMENT_SCORES))
+            cells.append({"path": path, "state": "committed"})
+            tables.append(rows.table(records, rows.ELEMENT_SCORES).select(rows.SCORES.names))
+    scores = pa.concat_tables(tables)
+    skills_of = {one: _skills(at) if skills else [] for at, one in enumerate(ids)}
+    run = store.location.at(f"runs/{run_id}")
+    for name, table in (("scores", scores), ("summary", summarise(scores, skills_of)), ("errors", _errors(scores))):
+        store.write_table(f"runs/{run_id}/{name}.parquet", table)
+    content = _manifest(folder, run_id, generators, metrics, cells) | manifest
+    store.write_text(f"runs/{run_id}/manifest.json", json.dumps(content))
+    store.write_text(LATEST, run_id)
+    return MadeRun(store, run_id, Path(run))
+
+
+def _skills(prompt: int) -> list[str]:
+    return [SKILLS[prompt % 2]]
+
+
+def _write_sources(
+    folder: Path,
+    texts: Sequence[str],
+    ids: Sequence[str],
+    generators: Sequence[str],
+    skills: bool,
+    picture: Callable[[int], bytes],
+) -> None:
+    named = [
+        {"prompt_id": one, "text": text, **({"skills": _skills(at)} if skills else {})}
+        for at, (one, text) in enumerate(zip(ids, texts, strict=True))
+    ]
+    _write(folder / "prompts.parquet", named)
+    for place, generator in enumerate(generators):
+        images = [
+            {"image_id": f"{generator[:20]}-{one}", "prompt_id": one, "image": picture(at + 100 * place)}
+            for at, one in enumerate(ids)
+        ]
+        _write(folder / "images" / generator / "00000.parquet", images)
+
+
+def _write(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([dict(one) for one in records]), path, row_group_size=256)
+
+
+def _row(metric: str, generator: str, at: int, prompt_id: str, text: str, score: Score, asks: bool) -> dict[str, Any]:
+    value = score(generator, metric, at)
+    error = (
+        None
+        if value is not None
+        else {"kind": "corrupt_image", "message": "bytes <b>unreadable</b>", "retryable": False}
+    )
+    return {
+        "image_id": f"{generator[:20]}-{prompt_id}",
+        "prompt_id": prompt_id,
+        "generator": generator,
+        "metric": metric,
+        "score": value,
+        "n_questions": 3 if asks else 1,
+        "truncated": at == 0 and metric == "clipscore",
+        "error": error,
+        "elements": elements(text, value) if asks and value is not None else None,
+    }
+
+
+def elements(prompt: str, score: float) -> list[dict[str, Any]]:
+    """Three questions: the first goes as the score does, the second is always right, the third was left out."""
+    start = prompt.find("red")
+    placed = {"start": start, "end": start + 3} if start >= 0 else {"start": None, "end": None}
+    star = prompt.find("star")
+    there = {"start": star, "end": star + 4} if star >= 0 else {"start": None, "end": None}
+    return [
+        {"question_id": "1", "text": "what <colour> is it?", "span": "red", "wanted": "red",
+         "given": "red" if score > 0.5 else "blue", "score": score, **placed},
+        {"question_id": "2", "text": "is there a star?", "span": "star", "wanted": "yes", "given": "yes", "score": 0.97,
+         **there},
+        {"question_id": "3", "text": "is it round?", "span": None, "wanted": "no", "given": None, "score": None,
+         "start": None, "end": None},
+    ]  # fmt: skip
+
+
+def _errors(scores: pa.Table) -> pa.Table:
+    failed = [row for row in scores.to_pylist() if row["error"] is not None]
+    names = ("image_id", "prompt_id", "generator", "metric")
+    return rows.table([{name: row[name] for name in names} | row["error"] for row in failed], rows.ERRORS)
+
+
+def _manifest(
+    folder: Path, run_id: str, generators: Sequence[str], metrics: Sequence[str], cells: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    bench = folder / "bench"
+    return {
+        "run_id": run_id,
+        "began": "2026-01-02T03:04:05+00:00",
+        "ended": "2026-01-02T03:14:05+00:00",
+        "exit_code": 0,
+        "benchmark": "made",
+        "generators": list(generators),
+        "metrics": list(metrics),
+        "counts": {"cells": len(cells), "cells_cached": 0, "cells_computed": len(cells), "cells_failed": 0},
+        "errors": {},
+        "usage": {"questions:llm": {"calls": 12, "prompt_tokens": 3456, "new_tokens": 78}},
+        "versions": {"plumbline": "0.1.0"},
+        "models": {"answers:vqa": {"family": "vlm", "parts": {"checkpoint": "0123abcd"}}},
+        "config": {
+            "benchmark": {"name": "made", "prompts": str(bench / "prompts.parquet"), "images": str(bench / "images")},
+            "limits": {"max_pixels": 64000000, "max_bytes": 64000000},
+            "metrics": {metric: {"kind": metric, "template": "is it <so>?"} for metric in metrics},
+            "models": {"vqa": {"checkpoint": "org/vlm", "revision": "main"}},
+            "shard_rows": 256,
+        },
+        "cells": list(cells),
+    }  # fmt: skip

@@ -1,0 +1,69 @@
+"""The gallery shows the best, the worst and the most disputed images, small, and no more than it may."""
+
+import base64
+
+import pytest
+from PIL import Image
+
+from operators import rows
+from operators.errors import RowError
+from operators.images import ImageLimits
+from operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, make_card, make_thumbnail, pick_images
+from tests.operators.report.made import noise_png, noisy, png
+
+
+def scores(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40) -> list[dict[str, object]]:
+    return [
+        {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": metric,
+         "score": noisy(generator, metric, prompt)}
+        for metric in metrics for generator in ("atlas", "cobalt") for prompt in range(prompts)
+    ]  # fmt: skip
+
+
+def test_the_extremes_are_there_and_generators_share_the_places() -> None:
+    found = scores()
+    picks = pick_images(rows.table(found, rows.SCORES), ["gecko", "clipscore"], 40)
+    lowest = min((one for one in found if one["metric"] == "gecko"), key=lambda one: one["score"])  # type: ignore[arg-type,return-value]
+    reasons = {pick.key.image_id: {(one.kind, one.metric) for one in pick.reasons} for pick in picks}
+    assert ("worst", "gecko") in reasons[str(lowest["image_id"])]
+    assert {kind for its in reasons.values() for kind, _ in its} == {"worst", "best", "disagreed"}
+    worst = [pick for pick in picks if any(one.kind == "worst" for one in pick.reasons)]
+    assert {pick.key.generator for pick in worst} == {"atlas", "cobalt"}
+    assert len({pick.key for pick in picks}) == len(picks) <= 40
+
+
+@pytest.mark.parametrize("most", [0, 1, 7, 100])
+def test_there_are_never_more_than_asked_for(most: int) -> None:
+    assert len(pick_images(rows.table(scores(), rows.SCORES), ["gecko", "clipscore"], most)) <= most
+
+
+def test_one_metric_has_nothing_to_disagree_with() -> None:
+    picks = pick_images(rows.table(scores(("gecko",)), rows.SCORES), ["gecko"], 10)
+    assert picks and {one.kind for pick in picks for one in pick.reasons} == {"worst", "best"}
+
+
+def test_rows_without_score_or_image_are_never_picked() -> None:
+    broken = [one | {"score": None} for one in scores()] + [one | {"image_id": None} for one in scores()]
+    assert pick_images(rows.table(broken, rows.SCORES), ["gecko", "clipscore"], 10) == []
+
+
+@pytest.mark.parametrize("encoded", [png(3), png(3, 2000), noise_png(3, 1200)], ids=["small", "large", "noise"])
+def test_a_thumbnail_is_an_image_of_a_few_kilobytes(encoded: bytes) -> None:
+    import io
+
+    shown = make_thumbnail({"image": encoded}, ImageLimits(), fetch=lambda uri: b"")
+    assert isinstance(shown, str)
+    content = base64.b64decode(shown.removeprefix("data:image/webp;base64,"))
+    assert len(content) <= THUMBNAIL_BYTES and max(Image.open(io.BytesIO(content)).size) <= 256
+
+
+def test_an_image_beyond_the_limits_is_not_decoded_and_says_why() -> None:
+    found = make_thumbnail({"image": png(3, 100)}, ImageLimits(max_pixels=99), fetch=lambda uri: b"")
+    assert isinstance(found, RowError) and found.kind == "image_too_large"
+
+
+def test_a_card_without_image_or_prompt_says_so() -> None:
+    pick = pick_images(rows.table(scores(), rows.SCORES), ["gecko", "clipscore"], 4)[0]
+    card = make_card(pick, NO_DETAIL, None, ())
+    assert card.thumbnail is None and card.missing
+    assert card.prompt[0].text == f"(the text of prompt {pick.prompt_id} cannot be read)"

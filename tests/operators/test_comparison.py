@@ -1,0 +1,93 @@
+"""Generators compared: who is told apart, by how much, with ties, gaps and several images of a prompt."""
+
+import math
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from operators.comparison import bradley_terry, duels, standings, tie_groups
+
+
+def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
+    """Scores of prompts p0, p1, ... by generator."""
+    return rows.table(
+        [
+            {"generator": generator, "metric": metric, "prompt_id": f"p{number}", "score": score}
+            for generator, its in by_generator.items()
+            for number, score in enumerate(its)
+        ],
+        rows.SCORES,
+    )
+
+
+def noisy(level: float, seed: int, prompts: int = 40) -> list[float | None]:
+    random = Random(seed)
+    return [level + random.gauss(0, 0.1) for _ in range(prompts)]
+
+
+BOARD = scores_table({"good": noisy(0.8, 1), "twin": noisy(0.8, 2), "poor": noisy(0.4, 3)})
+
+
+def test_a_clear_difference_is_told_and_a_tie_is_not() -> None:
+    told = {frozenset((its.generator_a, its.generator_b)): its.better for its in duels(BOARD, {})}
+    assert told[frozenset(("good", "poor"))] == "good"
+    assert told[frozenset(("twin", "poor"))] == "twin"
+    assert told[frozenset(("good", "twin"))] is None
+    groups = {its.generator: its.group for its in standings(BOARD, {})}
+    assert groups["good"] == groups["twin"] == "a" and groups["poor"] == "b"
+
+
+def test_a_duel_has_its_size_interval_and_wins() -> None:
+    [duel] = duels(scores_table({"a": [0.9, 0.5, 0.7, 0.4], "b": [0.4, 0.5, 0.1, None]}), {})
+    assert (duel.generator_a, duel.generator_b, duel.n) == ("a", "b", 3)
+    assert duel.difference == pytest.approx((0.5 + 0 + 0.6) / 3)
+    assert duel.win_rate == pytest.approx((1 + 0.5 + 1) / 3)
+    assert duel.effect == 1.0
+    assert duel.low <= duel.difference <= duel.high
+
+
+def test_equal_runs_have_no_difference_at_all() -> None:
+    [duel] = duels(scores_table({"after": [0.1, 0.2, 0.3], "before": [0.1, 0.2, 0.3]}), {})
+    assert (duel.difference, duel.low, duel.high, duel.p_holm, duel.better) == (0, 0, 0, 1, None)
+
+
+def test_images_of_a_prompt_are_averaged_and_generators_without_a_common_prompt_are_not_compared() -> None:
+    twice = pa.concat_tables([scores_table({"a": [0.2, 0.4]}), scores_table({"a": [0.6, 0.8], "b": [0.5, 0.5]})])
+    [duel] = duels(twice, {})
+    assert (duel.n, duel.difference) == (2, pytest.approx(0.0))
+    apart = scores_table({"a": [0.1, None], "b": [None, 0.2]})
+    assert duels(apart, {}) == []
+    assert [its.rank for its in standings(apart, {})] == [1, 2]
+
+
+def test_skills_are_compared_on_their_own_prompts_and_corrected_among_themselves() -> None:
+    skills = {f"p{number}": ["count"] for number in range(10)}
+    found = duels(BOARD, skills)
+    assert {its.skill: its.n for its in found} == {"overall": 40, "count": 10}
+    for its in found:
+        assert its.p_holm >= its.p_value
+
+
+def test_what_has_no_score_stands_last_without_a_mean() -> None:
+    board = standings(scores_table({"good": [0.5, 0.6], "none": [None, None]}), {})
+    assert [its.generator for its in board] == ["good", "none"]
+    assert math.isnan(board[1].mean) and (board[1].n, board[1].n_null, board[1].coverage) == (0, 2, 0.0)
+
+
+def test_tie_groups_are_runs_in_which_no_two_are_told_apart() -> None:
+    told = {frozenset("ac"): True, frozenset("ad"): True, frozenset("bd"): True}
+    assert tie_groups("abcd", told) == {"a": "a", "b": "ab", "c": "bc", "d": "c"}
+    assert tie_groups("ab", {frozenset("ab"): True}) == {"a": "a", "b": "b"}
+
+
+def test_bradley_terry_ratings_follow_wins_and_average_nought() -> None:
+    ratings = bradley_terry(BOARD)["m"]
+    assert sum(ratings.values()) == pytest.approx(0, abs=1e-6)
+    assert min(ratings, key=lambda name: ratings[name]) == "poor"
+    even = bradley_terry(scores_table({"a": [1.0, 0.0], "b": [0.0, 1.0]}))["m"]
+    assert even["a"] == pytest.approx(even["b"], abs=1e-6)
+    eleven = scores_table({"a": [1.0] * 10 + [0.0], "b": [0.0] * 10 + [1.0]})
+    found = bradley_terry(eleven)["m"]
+    assert found["a"] - found["b"] == pytest.approx(400 * math.log10(10.5 / 1.5), abs=1)
