@@ -28,7 +28,11 @@ def main(config: SweepConfig) -> int:
         from jobs.findings import show_agreement  # imports scipy
 
         show_agreement(console, finished.findings)
-    _report(console, planned, finished)
+    if finished.unchanged_since is None:
+        _report(console, planned, finished)
+    else:
+        url = f"{planned.store.location.url}/runs/{finished.unchanged_since}/report.html"
+        console.print(f"nothing changed since run {finished.unchanged_since}: {escape(url)}", soft_wrap=True)
     console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {finished.exit_code}")
     return finished.exit_code
 

@@ -73,11 +73,14 @@ class Duel(NamedTuple):
     """Prompts; several images of one are averaged."""
 
 
-def standings(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> list[Standing]:
-    """Every metric's board, overall and by skill, best first; `scores` has generator, metric, prompt_id and score."""
+def standings(scores: pa.Table, skills: Mapping[str, Sequence[str]], found: Sequence[Duel]) -> list[Standing]:
+    """Every metric's board, overall and by skill, best first; `scores` has generator, metric, prompt_id and score.
+
+    `found` are the duels of the same scores, which tell the tie groups.
+    """
     told = {
         (duel.metric, duel.skill, frozenset((duel.generator_a, duel.generator_b))): duel.better is not None
-        for duel in duels(scores, skills)
+        for duel in found
     }
     summary = summarise(scores, skills).to_pandas()
     return [

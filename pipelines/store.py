@@ -143,6 +143,11 @@ class Store:
             except FileNotFoundError:
                 return None
 
+    def exists(self, path: str) -> bool:
+        """Whether an object stands there."""
+        with readable_errors(self.location, "store"):
+            return bool(self.location.fs.exists(self.location.at(path)))
+
     def run_ids(self) -> list[str]:
         """The runs in the store, oldest first."""
         location = self.location

@@ -51,7 +51,9 @@ class FinishedSweep(NamedTuple):
     usage: Mapping[str, Usage]
     """By node, what the model calls of this run took, where they are counted."""
     findings: "Findings | None"
-    """How the metrics agree with people, where the sweep has a protocol."""
+    """How the metrics agree with people, where the sweep has a protocol and something is new."""
+    unchanged_since: str | None
+    """The run before, where this one stands on the same cells and configuration, so that its report holds."""
 
 
 def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) -> PlannedSweep:
@@ -73,7 +75,14 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) 
 def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> FinishedSweep:
     """Computes what is missing and writes the run; with nothing missing, Ray is not even imported."""
     began = datetime.now(UTC)
-    outcomes = compute(planned, report)
+    seconds: dict[str, float] = {}
+
+    def noted(progress: Mapping[str, NodeProgress]) -> None:
+        seconds.update({node: round(state.seconds, 1) for node, state in progress.items()})
+        report(progress)
+
+    unchanged_since = _unchanged_since(planned)
+    outcomes = compute(planned, noted)
     run_id = f"{began:%Y%m%d-%H%M%S-%f}"
     results = gather_results(
         planned.plan,
@@ -85,12 +94,23 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         benchmark=planned.config.benchmark,
     )
     exit_code = _exit_code(results, planned.config.max_failed)
-    _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code)
+    _write_run(
+        planned, run_id, results, outcomes, began=began, exit_code=exit_code, seconds=seconds, unchanged=unchanged_since
+    )
     folder = planned.store.location
-    findings = _judge_metrics(planned, run_id, results)
+    findings = _judge_metrics(planned, run_id, results) if unchanged_since is None else None
     computed = _counts(planned.plan, results, outcomes)["cells_computed"]
     usage = model_usage(planned.plan, outcomes)
-    return FinishedSweep(run_id, f"{folder.url}/runs/{run_id}", results, computed, exit_code, usage, findings)
+    return FinishedSweep(
+        run_id=run_id,
+        folder=f"{folder.url}/runs/{run_id}",
+        results=results,
+        computed=computed,
+        exit_code=exit_code,
+        usage=usage,
+        findings=findings,
+        unchanged_since=unchanged_since,
+    )
 
 
 def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> dict[str, Outcome]:
@@ -107,6 +127,23 @@ def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]]
         prompt_shards=() if planned.sources.own_prompts else tuple(planned.sources.prompt_shards),
     )
     return run_plan(planned.plan, context, planned.config.cluster, report)
+
+
+def _unchanged_since(planned: PlannedSweep) -> str | None:
+    """The run whose report holds for this one too: nothing to compute, and the newest has the same cells and
+    settings.
+    """
+    newest = (planned.store.read_text(LATEST) or "").strip()
+    if planned.plan.missing or not newest:
+        return None
+    before = _read_manifest(planned.store, newest)
+    same = (
+        [cell["path"] for cell in before["cells"]] == sorted(cell.path for cell in planned.plan.cells)
+        and before["config"] == json.loads(json.dumps(public_config(planned.config)))
+        and before["versions"] == {package: version(package) for package in PACKAGES}
+    )
+    run_id = str(before.get("unchanged_since") or newest)
+    return run_id if same and planned.store.exists(f"runs/{run_id}/report.html") else None
 
 
 def _judge_metrics(planned: PlannedSweep, run_id: str, results: Results) -> "Findings | None":
@@ -136,6 +173,8 @@ def _write_run(
     *,
     began: datetime,
     exit_code: int,
+    seconds: Mapping[str, float],
+    unchanged: str | None,
 ) -> None:
     """The tables first, the manifest after them, and last the name of the newest run."""
     store, folder = planned.store, f"runs/{run_id}"
@@ -146,11 +185,18 @@ def _write_run(
         "began": began.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "exit_code": exit_code,
+        "unchanged_since": unchanged,
         "benchmark": planned.config.benchmark.name,
         "generators": planned.sources.generators,
         "metrics": list(planned.config.metrics),
         "counts": _counts(planned.plan, results, outcomes),
         "errors": dict(error_counts(results.errors)),
+        "calls": {
+            item.node.name: item.model_calls
+            for item in planned.plan.nodes
+            if item.node.model is not None and item.missing
+        },
+        "seconds": dict(seconds),
         "usage": {node: usage._asdict() for node, usage in model_usage(planned.plan, outcomes).items()},
         "versions": {package: version(package) for package in PACKAGES},
         "config": public_config(planned.config),

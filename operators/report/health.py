@@ -166,8 +166,11 @@ def _facts(manifest: Mapping[str, Any]) -> list[Named]:
 
 def _costs(manifest: Mapping[str, Any]) -> list[Cost]:
     """By stage, model calls, tokens and seconds, where the manifest has them."""
-    usage, seconds = _mapping(manifest, "usage"), _mapping(manifest, "seconds")
-    return [_cost(stage, usage.get(stage) or {}, seconds.get(stage)) for stage in dict.fromkeys([*usage, *seconds])]
+    usage, seconds, calls = (_mapping(manifest, name) for name in ("usage", "seconds", "calls"))
+    return [
+        _cost(stage, {"calls": calls.get(stage), **(usage.get(stage) or {})}, seconds.get(stage))
+        for stage in dict.fromkeys([*usage, *seconds])
+    ]
 
 
 def _cost(stage: str, usage: Mapping[str, Any], seconds: Any) -> Cost:

@@ -104,7 +104,8 @@ def take_statistics(run: GatheredRun, *, rated: bool = False) -> Statistics:
 
     `rated` adds Bradley-Terry ratings to the overall standings.
     """
-    found = standings(run.scores, run.skills)
+    compared = duels(run.scores, run.skills)
+    found = standings(run.scores, run.skills, compared)
     if rated:
         ratings = bradley_terry(run.scores)
         found = [
@@ -113,7 +114,7 @@ def take_statistics(run: GatheredRun, *, rated: bool = False) -> Statistics:
         ]
     if not run.skills:
         found += [_from_summary(row) for row in run.summary.to_pylist() if row["skill"] != OVERALL]
-    return Statistics(found, duels(run.scores, run.skills))
+    return Statistics(found, compared)
 
 
 def _from_summary(row: Mapping[str, Any]) -> Standing:

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from operators.statistics.options import ZeroHandling
 
@@ -67,12 +66,16 @@ def _rank_biserial(differences: Floats, zeros: ZeroHandling) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction for as many tests as have a p-value; nan stays nan."""
+    """Holm's step-down correction (1979) for as many tests as have a p-value; nan stays nan.
+
+    In order of size, the k-th of m p-values counts m - k + 1 times, at least as much as the one before, and at most 1.
+    (statsmodels has it too, and collects garbage at every call: 10 of the 20 seconds of a report.)
+    """
     values = np.asarray(p_values, np.float64)
-    tested = np.isfinite(values)
+    tested = np.flatnonzero(np.isfinite(values))
+    order = tested[np.argsort(values[tested], kind="stable")]
     corrected = np.full(len(values), math.nan)
-    if tested.any():
-        corrected[tested] = multipletests(values[tested], method="holm")[1]
+    corrected[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(order), 0, -1)), 1)
     return [float(value) for value in corrected]
 
 

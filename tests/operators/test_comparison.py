@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from operators import rows
-from operators.comparison import bradley_terry, duels, standings, tie_groups
+from operators.comparison import Standing, bradley_terry, duels, standings, tie_groups
 
 
 def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
@@ -30,12 +30,16 @@ def noisy(level: float, seed: int, prompts: int = 40) -> list[float | None]:
 BOARD = scores_table({"good": noisy(0.8, 1), "twin": noisy(0.8, 2), "poor": noisy(0.4, 3)})
 
 
+def board(scores: pa.Table) -> list[Standing]:
+    return standings(scores, {}, duels(scores, {}))
+
+
 def test_a_clear_difference_is_told_and_a_tie_is_not() -> None:
     told = {frozenset((its.generator_a, its.generator_b)): its.better for its in duels(BOARD, {})}
     assert told[frozenset(("good", "poor"))] == "good"
     assert told[frozenset(("twin", "poor"))] == "twin"
     assert told[frozenset(("good", "twin"))] is None
-    groups = {its.generator: its.group for its in standings(BOARD, {})}
+    groups = {its.generator: its.group for its in board(BOARD)}
     assert groups["good"] == groups["twin"] == "a" and groups["poor"] == "b"
 
 
@@ -59,7 +63,7 @@ def test_images_of_a_prompt_are_averaged_and_generators_without_a_common_prompt_
     assert (duel.n, duel.difference) == (2, pytest.approx(0.0))
     apart = scores_table({"a": [0.1, None], "b": [None, 0.2]})
     assert duels(apart, {}) == []
-    assert [its.rank for its in standings(apart, {})] == [1, 2]
+    assert [its.rank for its in board(apart)] == [1, 2]
 
 
 def test_skills_are_compared_on_their_own_prompts_and_corrected_among_themselves() -> None:
@@ -71,9 +75,9 @@ def test_skills_are_compared_on_their_own_prompts_and_corrected_among_themselves
 
 
 def test_what_has_no_score_stands_last_without_a_mean() -> None:
-    board = standings(scores_table({"good": [0.5, 0.6], "none": [None, None]}), {})
-    assert [its.generator for its in board] == ["good", "none"]
-    assert math.isnan(board[1].mean) and (board[1].n, board[1].n_null, board[1].coverage) == (0, 2, 0.0)
+    found = board(scores_table({"good": [0.5, 0.6], "none": [None, None]}))
+    assert [its.generator for its in found] == ["good", "none"]
+    assert math.isnan(found[1].mean) and (found[1].n, found[1].n_null, found[1].coverage) == (0, 2, 0.0)
 
 
 def test_tie_groups_are_runs_in_which_no_two_are_told_apart() -> None:
