@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from operators.judging.publish import EMPTY, conventions, value_text
@@ -40,20 +40,22 @@ def _title(found: Findings, template: str) -> str:
 
 
 def _show_statistics(console: Console, title: str, judgements: list[Judgement]) -> None:
-    statistics = [name for name in dict.fromkeys(its.statistic for its in judgements) if not name.startswith("epsilon")]
-    table = Table("metric", *statistics, "n", title=escape(title))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for metric in dict.fromkeys(its.metric for its in judgements):
-        mine = {its.statistic: its for its in judgements if its.metric == metric}
-        cells = [_two_lines(mine[name]) if name in mine else EMPTY for name in statistics]
-        table.add_row(escape(metric), *cells, str(mine[statistics[0]].n if statistics[0] in mine else EMPTY))
+    """Metrics down and statistics across, or the other way where that is narrower."""
+    cells = {(its.metric, its.statistic): its for its in judgements if not its.statistic.startswith("epsilon")}
+    metrics = list(dict.fromkeys(metric for metric, _ in cells))
+    statistics = list(dict.fromkeys(statistic for _, statistic in cells))
+    turned = len(metrics) < len(statistics)
+    down, across = (statistics, metrics) if turned else (metrics, statistics)
+    table = Table("", *(Column(escape(name), justify="right") for name in (*across, "n")), title=escape(title))
+    for name in down:
+        row = [cells.get((other, name) if turned else (name, other)) for other in across]
+        table.add_row(escape(name), *map(_two_lines, row), str(next(its.n for its in row if its is not None)))
     console.print(table)
 
 
-def _two_lines(judged: Judgement) -> str:
+def _two_lines(judged: Judgement | None) -> str:
     """The value, and below it its interval."""
-    return value_text(judged).replace(" ", "\n", 1)
+    return EMPTY if judged is None else value_text(judged).replace(" ", "\n", 1)
 
 
 def _show_subsets(console: Console, title: str, judgements: list[Judgement]) -> None:

@@ -1,6 +1,7 @@
 """Runs one sweep: sharded Parquet in, ranked generators out."""
 
 import sys
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.markup import escape
@@ -9,7 +10,7 @@ from jobs.command import Command, run_job
 from jobs.console import ProgressDisplay, make_console, show_leaderboards, show_plan
 from operators.errors import PlumblineError
 from pipelines.config import SweepConfig
-from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
 
 COMMAND = Command("sweep", "Score every image of a benchmark with every metric, and rank the generators.", SweepConfig)
 
@@ -24,12 +25,9 @@ def main(config: SweepConfig) -> int:
     with ProgressDisplay(console, planned.plan) as display:
         finished = run_sweep(planned, display.update)
     show_leaderboards(console, finished)
-    if finished.findings is not None:
-        from jobs.findings import show_agreement  # imports scipy
-
-        show_agreement(console, finished.findings)
     if finished.unchanged_since is None:
-        _report(console, planned, finished)
+        _afterwards(console, "agreement with people", lambda: _judge(console, planned, finished))
+        _afterwards(console, "report", lambda: _report(console, planned, finished))
     else:
         url = f"{planned.store.location.url}/runs/{finished.unchanged_since}/report.html"
         console.print(f"nothing changed since run {finished.unchanged_since}: {escape(url)}", soft_wrap=True)
@@ -37,15 +35,28 @@ def main(config: SweepConfig) -> int:
     return finished.exit_code
 
 
+def _afterwards(console: Console, what: str, make: Callable[[], None]) -> None:
+    """Makes what a finished run is shown with; that it cannot be made changes nothing about the run."""
+    try:
+        make()
+    except PlumblineError as error:
+        console.print(f"[yellow]warning[/] no {what}: {escape(str(error))}", soft_wrap=True)
+
+
+def _judge(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
+    """How far each metric agrees with people, where the sweep has a protocol."""
+    findings = judge_metrics(planned, finished)
+    if findings is not None:
+        from jobs.findings import show_agreement  # imports scipy
+
+        show_agreement(console, findings)
+
+
 def _report(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
-    """Writes the run's report; that it cannot be written changes nothing about the run."""
     from jobs.report import show_report  # imports scipy and the charts
     from pipelines.report import write_report
 
-    try:
-        show_report(console, write_report(planned.store, finished.run_id))
-    except PlumblineError as error:
-        console.print(f"[yellow]warning[/] no report: {escape(str(error))}; try python -m jobs.report", soft_wrap=True)
+    show_report(console, write_report(planned.store, finished.run_id))
 
 
 if __name__ == "__main__":

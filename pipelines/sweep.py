@@ -50,8 +50,6 @@ class FinishedSweep(NamedTuple):
     """0 complete, 2 within the failure budget, 1 over it."""
     usage: Mapping[str, Usage]
     """By node, what the model calls of this run took, where they are counted."""
-    findings: "Findings | None"
-    """How the metrics agree with people, where the sweep has a protocol and something is new."""
     unchanged_since: str | None
     """The run before, where this one stands on the same cells and configuration, so that its report holds."""
 
@@ -98,7 +96,6 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         planned, run_id, results, outcomes, began=began, exit_code=exit_code, seconds=seconds, unchanged=unchanged_since
     )
     folder = planned.store.location
-    findings = _judge_metrics(planned, run_id, results) if unchanged_since is None else None
     computed = _counts(planned.plan, results, outcomes)["cells_computed"]
     usage = model_usage(planned.plan, outcomes)
     return FinishedSweep(
@@ -108,9 +105,24 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         computed=computed,
         exit_code=exit_code,
         usage=usage,
-        findings=findings,
         unchanged_since=unchanged_since,
     )
+
+
+def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings | None":
+    """Compares a run's scores with people's judgements, into the run's folder; None where there is no protocol.
+
+    Raises SourceError where the judgements cannot be read; the run stands all the same.
+    """
+    protocol = planned.config.protocol
+    if protocol is None:
+        return None
+    from pipelines.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
+
+    release = open_release(protocol, planned.config.storage)
+    findings = judge(protocol, release, finished.results.scores, Sampling(resamples=RESAMPLES))
+    write_findings(findings, locate(f"{finished.folder}/metaeval", planned.config.storage))
+    return findings
 
 
 def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> dict[str, Outcome]:
@@ -144,19 +156,6 @@ def _unchanged_since(planned: PlannedSweep) -> str | None:
     )
     run_id = str(before.get("unchanged_since") or newest)
     return run_id if same and planned.store.exists(f"runs/{run_id}/report.html") else None
-
-
-def _judge_metrics(planned: PlannedSweep, run_id: str, results: Results) -> "Findings | None":
-    """Compares the run's scores with people's judgements, into the run's folder; None where there is no protocol."""
-    protocol = planned.config.protocol
-    if protocol is None:
-        return None
-    from pipelines.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
-
-    release = open_release(protocol, planned.config.storage)
-    findings = judge(protocol, release, results.scores, Sampling(resamples=RESAMPLES))
-    write_findings(findings, locate(f"{planned.store.location.url}/runs/{run_id}/metaeval", planned.config.storage))
-    return findings
 
 
 def _exit_code(results: Results, max_failed: float) -> int:

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from operators.judging.judgement import OVERALL, Judgement, numbers
-from operators.judging.ratings import resampled
+from operators.judging.ratings import metric_columns, resampled
 from operators.statistics.bootstrap import UNDEFINED, Prompts
 from operators.statistics.error_graphs import score_graphs
 from operators.statistics.options import Convention, Sampling
@@ -28,9 +28,7 @@ def measure_graphs(graph_nodes: pa.Table, scores: pa.Table, convention: Conventi
     1 is a right order where they are negated.
     """
     nodes = graph_nodes.to_pandas()
-    long = scores.select(["image_id", "metric", "score"]).to_pandas()
-    wide = long.assign(score=numbers(long["score"])).pivot(index="image_id", columns="metric", values="score")
-    found = score_graphs(nodes, wide[list(dict.fromkeys(long["metric"]))], convention)
+    found = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)
     subsets = nodes.groupby("graph_id")["subset"].first()
     found["subset"] = found["graph_id"].map(subsets)
     found["ordering"], found["kendall_ordering"] = -found["spearman"], -found["kendall"]

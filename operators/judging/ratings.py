@@ -56,10 +56,14 @@ def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rate
 
 
 def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
-    """By metric, its scores under what tells an image; raises SourceError where one stands twice."""
+    """By metric, its scores under what tells an image; raises SourceError where one stands twice.
+
+    Rows that do not tell their image (one that is missing, say) are left out.
+    """
     keys = list(MATCH_COLUMNS[match])
     columns = {}
-    for metric, rows in scores.select([*keys, "metric", "score"]).to_pandas().groupby("metric", sort=False):
+    named = scores.select([*keys, "metric", "score"]).to_pandas().dropna(subset=keys)
+    for metric, rows in named.groupby("metric", sort=False):
         twice = rows.duplicated(keys)
         if twice.any():
             where = ", ".join(f"{key} {rows.loc[twice, key].iloc[0]!r}" for key in keys)

@@ -118,12 +118,11 @@ def take_statistics(run: GatheredRun, *, rated: bool = False) -> Statistics:
 
 
 def _from_summary(row: Mapping[str, Any]) -> Standing:
-    """A standing with the normal interval of its mean, and no tie group, as the prompts are not known."""
-    mean = float("nan") if row["mean"] is None else float(row["mean"])
-    margin = 1.96 * float("nan" if row["sem"] is None else row["sem"])
+    """A standing without a tie group, as the prompts are not known."""
+    mean, low, high = (math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high"))
     return Standing(
-        generator=row["generator"], metric=row["metric"], skill=row["skill"], mean=mean, low=mean - margin,
-        high=mean + margin, n=row["n"], n_null=row["n_null"], coverage=row["coverage"], rank=0, group="",
+        generator=row["generator"], metric=row["metric"], skill=row["skill"], mean=mean, low=low,
+        high=high, n=row["n"], n_null=row["n_null"], coverage=row["coverage"], rank=0, group="",
     )  # fmt: skip
 
 

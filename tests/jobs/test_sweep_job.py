@@ -135,6 +135,8 @@ def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: 
         means = {generator: values.mean() for generator, values in scores(run, metric).items()}
         assert ranked == sorted(means, key=lambda generator: -means[generator])
     assert f"written to {run}/" in printed.replace("\n", "")
+    assert re.search(r"pairwise_accuracy_grouped +│ +0\.\d{3} │", printed) and (run / "metaeval/judgements.md").exists()
+    assert f"report: {run}/report.html" in printed
     assert re.search(r"answers:vqa: 56/56 cells, [\d.]+ images/s, 0:00 left, 0 failed rows", printed)
 
 
@@ -148,6 +150,13 @@ def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> Non
     assert done.returncode == 0
     assert "0 cells to compute" in done.stdout and "computed 0 cells" in done.stdout
     assert "imported []" in done.stdout
+
+
+def test_judgements_that_cannot_be_read_cost_neither_the_run_nor_its_report(store: Path) -> None:
+    done = job("sweep", "sweep=shapes", f"store={store}", "protocol.path=nowhere")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning no agreement with people: " in done.stdout and "nowhere" in done.stdout
+    assert "atlas comes first" in done.stdout and re.search(r"report: .*/report\.html", done.stdout)
 
 
 def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(store: Path) -> None:

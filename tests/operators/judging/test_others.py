@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from operators import rows
-from operators.judging.graphs import judge_graphs
+from operators.errors import SourceError
+from operators.judging.graphs import judge_graphs, measure_graphs
 from operators.judging.orders import agree_on_order, order_by_preferences, order_by_ratings, order_by_scores
 from operators.judging.pairings import judge_pairings
 from operators.judging.preferences import judge_preferences
@@ -122,6 +123,8 @@ def test_graphs_average_only_the_wanted_subsets_and_turn_counters_of_errors_roun
     assert ordering["good", "overall"] == pytest.approx(1.0)
     assert ordering["good", "other"] == pytest.approx(-1.0)
     assert ordering["errors", "overall"] == pytest.approx(1.0)
+    with pytest.raises(SourceError, match="metric good has image_id '00' 2 times"):
+        measure_graphs(nodes, pa.concat_tables([table, table.slice(0, 1)]), "paper")
 
 
 def test_a_clear_order_is_found_and_a_tie_is_not() -> None:

@@ -111,6 +111,15 @@ def test_a_score_that_stands_twice_is_an_error_that_names_it() -> None:
         match_scores(RATED, scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
 
 
+def test_rows_that_name_no_image_are_left_out() -> None:
+    missing = rows.table([{"prompt_id": "p", "generator": "g", "metric": "m"}] * 2, rows.SCORES)
+    [with_them], [without] = (
+        match_scores(RATED, table, "image") for table in (pa.concat_tables([SCORED, missing]), SCORED)
+    )
+    assert with_them.frame.equals(without.frame)
+    assert (with_them.n_unscored, with_them.n_unrated) == (without.n_unscored, without.n_unrated)
+
+
 def test_templates_are_judged_apart() -> None:
     both = pa.concat_tables([RATED, ratings(("p", "g", "a", "wl", 0.5), ("q", "g", "a", "wl", 0.7))])
     assert [its.template for its in match_scores(both, SCORED, "image")] == ["likert", "wl"]
