@@ -1,7 +1,7 @@
 """What a meta-evaluation looks like on the terminal."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -40,39 +40,54 @@ def _title(found: Findings, template: str) -> str:
 
 
 def _show_statistics(console: Console, title: str, judgements: list[Judgement]) -> None:
-    """Metrics down and statistics across, or the other way where that is narrower."""
-    cells = {(its.metric, its.statistic): its for its in judgements if not its.statistic.startswith("epsilon")}
-    metrics = list(dict.fromkeys(metric for metric, _ in cells))
-    statistics = list(dict.fromkeys(statistic for _, statistic in cells))
-    turned = len(metrics) < len(statistics)
-    down, across = (statistics, metrics) if turned else (metrics, statistics)
-    table = Table("", *(Column(escape(name), justify="right") for name in (*across, "n")), title=escape(title))
-    for name in down:
-        row = [cells.get((other, name) if turned else (name, other)) for other in across]
-        table.add_row(escape(name), *map(_two_lines, row), str(next(its.n for its in row if its is not None)))
-    console.print(table)
-
-
-def _two_lines(judged: Judgement | None) -> str:
-    """The value, and below it its interval."""
-    return EMPTY if judged is None else value_text(judged).replace(" ", "\n", 1)
+    """Values with their intervals below, by metric and statistic."""
+    found = {(its.metric, its.statistic): its for its in judgements if not its.statistic.startswith("epsilon")}
+    rows = _rows({place: value_text(its).replace(" ", "\n", 1) for place, its in found.items()})
+    for name, row in rows.items():
+        row["n"] = str(next(its.n for place, its in found.items() if name in place))
+    _show_tables(console, title, rows)
 
 
 def _show_subsets(console: Console, title: str, judgements: list[Judgement]) -> None:
-    """Metrics across and subsets down, of the statistic that comes first."""
+    """The statistic that comes first, by subset (with its n) and metric."""
     if not judgements:
         return
     statistic = judgements[0].statistic
     mine = [its for its in judgements if its.statistic == statistic]
-    metrics = list(dict.fromkeys(its.metric for its in mine))
-    table = Table("", *map(escape, metrics), "n", title=f"{escape(title)}: {statistic} by skill")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for subset in dict.fromkeys(its.subset for its in mine):
-        row = {its.metric: its for its in mine if its.subset == subset}
-        cells = [_number(row[metric].value) if metric in row else EMPTY for metric in metrics]
-        table.add_row(escape(subset), *cells, str(max(its.n for its in row.values())))
-    console.print(table)
+    n = {subset: max(its.n for its in mine if its.subset == subset) for subset in {its.subset for its in mine}}
+    cells = {(f"{its.subset} ({n[its.subset]})", its.metric): _number(its.value) for its in mine}
+    _show_tables(console, f"{title}: {statistic} by skill (n)", _rows(cells))
+
+
+def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
+    """Cells by two names, as rows and columns: the kind that has fewer names goes across."""
+    first, second = (dict.fromkeys(place[kind] for place in cells) for kind in (0, 1))
+    if len(second) <= len(first):
+        return {down: {across: cells.get((down, across), EMPTY) for across in second} for down in first}
+    return {down: {across: cells.get((across, down), EMPTY) for across in first} for down in second}
+
+
+def _show_tables(console: Console, title: str, rows: Mapping[str, Mapping[str, str]]) -> None:
+    """Rows of cells by column, as one table, or as several where the columns do not fit side by side."""
+    left = list(dict.fromkeys(name for row in rows.values() for name in row))
+    while left:
+        shown = left[: _that_fit(left, rows, console.width)]
+        left = left[len(shown) :]
+        table = Table("", *(Column(escape(name), justify="right") for name in shown), title=escape(title))
+        for name, row in rows.items():
+            table.add_row(escape(name), *(escape(row[column]) for column in shown))
+        console.print(table)
+
+
+def _that_fit(columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], width: int) -> int:
+    """How many of the first columns a table of this width holds beside the rows' names; one at least."""
+    used = max(map(len, rows)) + len("┃  ┃")
+    for number, column in enumerate(columns):
+        lines = [column, *(line for row in rows.values() for line in row[column].splitlines())]
+        used += max(map(len, lines)) + len("  ┃")
+        if used > width and number:
+            return number
+    return len(columns)
 
 
 def _show_people(console: Console, judgements: list[Judgement]) -> None:

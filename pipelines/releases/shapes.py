@@ -2,7 +2,8 @@
 
 Source: a folder as operators/pack/tables.py writes it, such as assets/shapes: prompts.parquet (prompt_id, skills),
 truth.parquet (image_id, prompt_id, generator, broken: the requirements that the image breaks) and ratings.parquet
-(image_id, rater, rating). An image's error is known: its node is the requirements that it breaks.
+(image_id, rater, rating). An image's error is known: its node is the requirements that it breaks. Its subset is
+the last of its prompt's skills, which is the most special.
 """
 
 from collections.abc import Mapping
@@ -73,6 +74,6 @@ def _rating(truth: Mapping[str, _Truth], image_id: str, rater: str, value: float
 
 
 def _node(image_id: str, one: _Truth, skills: Mapping[str, list[str]]) -> Mapping[str, object]:
-    subset = (skills.get(one.prompt_id) or [NONE])[0]
+    subset = (skills.get(one.prompt_id) or [NONE])[-1]
     node = "+".join(one.broken) or NONE
     return {"graph_id": one.prompt_id, "subset": subset, "image_id": image_id, "node": node, "level": len(one.broken)}

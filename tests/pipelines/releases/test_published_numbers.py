@@ -110,5 +110,5 @@ def test_the_embedded_pack_is_a_release() -> None:
     assert spearmanr([levels[image] for image in rated], list(rated.values())).statistic < -0.5
     for row in release.graph_nodes.to_pylist():
         assert row["level"] == len([name for name in row["node"].split("+") if name])
-        assert row["subset"] == release.skills[row["graph_id"]][0]
+        assert row["subset"] == release.skills[row["graph_id"]][-1]
     assert np.isfinite(release.ratings.column("rating").to_numpy()).all()
