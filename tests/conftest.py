@@ -55,6 +55,7 @@ def ray_cluster(s3_server: S3Server) -> Iterator[None]:
         num_cpus=4,
         include_dashboard=False,
         log_to_driver=False,
+        logging_level="warning",
         runtime_env={"env_vars": s3_server.environment(), "worker_process_setup_hook": install},
     )
     yield
