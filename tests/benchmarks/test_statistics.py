@@ -17,6 +17,7 @@ from operators.judging.graphs import measure_graphs
 from operators.statistics.ties import calibrate_ties
 from pipelines.releases.readers import READERS
 from pipelines.storage import StorageConfig, locate
+from tests.benchmarks.test_scale import peak_memory
 
 BRUTE_FORCE_ROWS = 3_000
 SIZES = {9_600: 1.0, 100_000: 10.0}
@@ -61,8 +62,7 @@ def seconds(call: Callable[[], object]) -> float:
 def peak_megabytes(make: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> float:
     """Of this process, the largest calibration done; ru_maxrss would count what it was forked from."""
     calibrate_ties(*make(max(SIZES)))
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
+    return peak_memory(os.getpid())
 
 
 def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.CaptureFixture[str]) -> None:
