@@ -1,5 +1,6 @@
 """What people see: plans, progress, leaderboards and runs on the terminal."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -208,14 +209,14 @@ def _example(errors: pa.Table, kind: str) -> str:
 
 
 def _overall_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("#", "generator", "mean", "std. error", "n", "coverage", title=f"{escape(metric)}: overall")
+    table = Table("#", "generator", "mean", "95% interval", "n", "coverage", title=f"{escape(metric)}: overall")
     _align_right(table, 2)
     for rank, row in enumerate(rows, start=1):
         table.add_row(
             str(rank),
             escape(row["generator"]),
             _number(row["mean"]),
-            _number(row["sem"]),
+            _interval(row["low"], row["high"]),
             str(row["n"]),
             f"{row['coverage']:.1%}",
         )
@@ -251,6 +252,10 @@ def _skill_cell(row: Mapping[str, Any] | None) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None or math.isnan(low) else f"{low:.3f} to {high:.3f}"
 
 
 def show_runs(console: Console, runs: Sequence[RunRecord]) -> None:
