@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from operators.errors import EngineError, RowError
+from operators.errors import EngineError, HopelessRow, RowError
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -13,7 +13,7 @@ def isolate(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Ro
     """The call's results, one per row; a failing batch is halved until the failing rows stand alone.
 
     An out-of-memory batch thus also finds the size that fits. A lost device is raised: no later call can succeed.
-    What the model could not do it may do another time, so these errors are retryable.
+    What the model could not do it may do another time, so these errors are retryable, unless it raises HopelessRow.
     """
     if not rows:
         return []
@@ -23,6 +23,8 @@ def isolate(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Ro
         if device_lost(error):
             raise
         if len(rows) == 1:
+            if isinstance(error, HopelessRow):
+                return [error.error]
             return [RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)]
         half = len(rows) // 2
         return isolate(call, rows[:half]) + isolate(call, rows[half:])

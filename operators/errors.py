@@ -35,6 +35,14 @@ class RowError(NamedTuple):
     """Whether the same computation may succeed another time."""
 
 
+class HopelessRow(PlumblineError):
+    """A model cannot do a row and never will: what its data need is beyond it."""
+
+    def __init__(self, error: RowError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 REMEDIES: Mapping[str, str] = {
     "broken_file": "write or upload the file again",
     "cell_unreadable": "run again; if it stays, delete the cell that the message names",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from operators.errors import ModelError
+from operators.errors import HopelessRow, RowError
 from operators.models.calls import Question, Usage
 from operators.models.conversation import choice_ids, image_question_ids, image_question_text, with_template
 from operators.models.processing import load_tokenizer
@@ -74,7 +74,7 @@ class VllmLikelihood:
     def likelihood(self, features: Sequence[Image.Image], questions: Sequence[Question]) -> list[list[list[float]]]:
         """Full-vocabulary log-probabilities of every choice's tokens, in the order of `questions`.
 
-        Raises ModelError where a question does not fit the engine's max_model_len, or the engine has failed.
+        Raises HopelessRow where a question does not fit the engine's max_model_len, EngineError where that has failed.
         """
         asked = [self._ask(features, question) for question in questions]
         scored = self._score(asked, [step for index, one in enumerate(asked) for step in _steps(index, one.choices)])
@@ -129,7 +129,7 @@ class VllmLikelihood:
         outputs = self.engine.run(prompts, params)
         for output in outputs:
             if isinstance(output, Refusal):
-                raise ModelError(f"vLLM refused a question about an image: {output.message}")
+                raise HopelessRow(RowError("request_refused", f"vLLM refused a question: {output.message}"))
         with self._counting:
             for output in outputs:
                 self.usage = self.usage.plus(usage_of(output))

@@ -16,11 +16,15 @@ from PIL import Image
 from torch.nn.functional import pad
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, DynamicCache
 
-from operators.errors import ModelError
+from operators.errors import HopelessRow, ModelError, RowError
 from operators.models.calls import Question, Usage
 from operators.models.conversation import choice_ids, image_question_ids, image_question_text, with_template
 from operators.models.processing import load_pretrained, load_tokenizer, readable_load
 
+TOO_LONG = (
+    "the image and the question take {} tokens, beyond the model's context of {}; "
+    "shorten the prompt, use smaller images, or a model with a longer context"
+)
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""
 CACHED_CHOICES = 4096
@@ -195,9 +199,7 @@ class VlmLikelihood:
         for question, tail in zip(questions, tails, strict=True):
             tokens = features[question.image].tokens + len(tail.ids)
             if self.context is not None and tokens > self.context:
-                raise ValueError(
-                    f"image and question take {tokens} tokens, beyond the model's context of {self.context}"
-                )
+                raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, self.context)))
 
     def _count(self, prefix: Prefix, tail: Tail, *, new_tokens: int) -> None:
         """A prefix counts as computed for the first question that reads it, and as cached for all others."""

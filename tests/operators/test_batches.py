@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from operators.batches import device_lost, isolate
-from operators.errors import RowError
+from operators.errors import HopelessRow, RowError
 
 
 def failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
@@ -49,6 +49,17 @@ def test_no_rows_make_no_call() -> None:
 def test_where_all_rows_fail_each_keeps_its_own_retryable_error() -> None:
     results = isolate(failing_on(0, 1, 2), range(3))
     assert results == [RowError("model_failed", f"ValueError: cannot do {row}", retryable=True) for row in range(3)]
+
+
+def test_what_a_model_can_never_do_costs_its_row_alone_and_is_not_tried_again() -> None:
+    hopeless = RowError("prompt_too_long", "shorten it")
+
+    def call(rows: Sequence[int]) -> list[int]:
+        if 2 in rows:
+            raise HopelessRow(hopeless)
+        return list(rows)
+
+    assert isolate(call, range(4)) == [0, 1, hopeless, 3]
 
 
 @pytest.mark.parametrize("largest", [1, 3, 7])

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from operators.errors import HopelessRow
 from operators.models.calls import Question
 from operators.models.conversation import choice_ids, image_question_text
 from operators.models.vllm_likelihood import VllmLikelihood, load_vllm_likelihood
@@ -66,6 +67,15 @@ def cached_again(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[i
     return [used.calls, used.prompt_tokens, used.cached_tokens]
 
 
+def refused(model: VllmLikelihood, images: Sequence[Image.Image], question: str) -> list[Any]:
+    """How the model fails at a question."""
+    try:
+        model.likelihood(images, [Question(0, question, ("Yes",))])
+    except HopelessRow as failure:
+        return list(failure.error)
+    return []
+
+
 def main(folder: Path) -> None:
     model = load_vllm_likelihood(
         folder, tokenizer=folder, dtype="float32", on_gpu=False, options={"max_model_len": 1024}
@@ -77,6 +87,7 @@ def main(folder: Path) -> None:
         "transformers": transformers_likelihood(folder, images, model.model_type),
         "usage": cached_again(model, images),
         "replies": model.reply(images, QUESTIONS),
+        "too long": refused(model, images, "long " * 1024),
     }
     print(json.dumps(answers))
 

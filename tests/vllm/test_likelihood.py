@@ -65,6 +65,12 @@ def test_every_request_about_an_image_but_one_reads_it_from_the_prefix_cache(ask
     assert cached >= (calls - images) * 128
 
 
+def test_a_question_beyond_the_context_is_refused_for_good(asked: dict[str, Any]) -> None:
+    kind, message, retryable = asked["too long"]
+    assert (kind, retryable) == ("request_refused", False)
+    assert "1024" in message
+
+
 def test_a_model_answers_in_its_own_words(asked: dict[str, Any]) -> None:
     assert len(asked["replies"]) == len(QUESTIONS)
     assert all(isinstance(reply, str) for reply in asked["replies"])

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
-from operators.errors import ModelError
+from operators.errors import HopelessRow, ModelError
 from operators.models import vlm
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
@@ -192,8 +192,9 @@ def test_every_question_after_an_images_first_reads_its_prefix_from_the_cache(fo
 def test_a_question_beyond_the_context_is_refused_and_not_answered_at_random(folder: Path) -> None:
     model = load(folder)
     features = model.encode([model.preprocess(PICTURES[0])])
-    with pytest.raises(ValueError, match="beyond the model's context of 512"):
+    with pytest.raises(HopelessRow, match="beyond the model's context of 512") as refused:
         model.likelihood(features, [Question(0, "long " * 100, ("Yes",))])
+    assert (refused.value.error.kind, refused.value.error.retryable) == ("prompt_too_long", False)
 
 
 def test_no_images_and_no_questions_have_no_answers(folder: Path) -> None:
