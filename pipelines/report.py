@@ -12,9 +12,10 @@ from operators.report.findings import Sentence
 from operators.report.gallery import pick_images
 from operators.report.page import GatheredRun, Page, build_page, take_statistics
 from operators.report.rendering import render
+from pipelines.benchmark import BenchmarkConfig
 from pipelines.config import read_config
 from pipelines.report_images import read_details
-from pipelines.sources import BenchmarkConfig, Sources, open_sources
+from pipelines.sources import Sources, open_sources
 from pipelines.storage import StorageConfig, first_line, is_storage_error
 from pipelines.store import LATEST, Store
 

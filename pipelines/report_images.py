@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 from operators.errors import PlumblineError, RowError
 from operators.images import ImageLimits, identify
 from operators.report.gallery import ImageDetail, ImageKey, Pick, make_thumbnail
+from pipelines.benchmark import IMAGE_COLUMNS
 from pipelines.cells import Shard
-from pipelines.sources import IMAGE_COLUMNS, Sources
+from pipelines.sources import Sources
 from pipelines.storage import StorageConfig, first_line, is_storage_error, locate
 from pipelines.store import Store
 

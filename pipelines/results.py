@@ -13,9 +13,11 @@ from operators import rows
 from operators.errors import PlumblineError, RowError
 from operators.images import identify, image_records
 from operators.summary import Tally
+from pipelines.benchmark import BenchmarkConfig
 from pipelines.cells import Cell, Outcome, Shard
 from pipelines.plan import Plan
-from pipelines.sources import BenchmarkConfig, BrokenFile, Sources, read_extra, read_shard
+from pipelines.shards import BrokenFile, read_extra, read_shard
+from pipelines.sources import Sources
 from pipelines.storage import StorageConfig
 from pipelines.store import Store, StoreError
 

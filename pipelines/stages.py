@@ -17,9 +17,11 @@ from operators.metrics.configs import AskingConfig, WritingConfig
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.scores import WrittenIndex
 from operators.similarities import SimilarityOperator
+from pipelines.benchmark import IMAGE_COLUMNS
 from pipelines.cells import Cell, Shard, Stage, Work
 from pipelines.plan import Node
-from pipelines.sources import IMAGE_COLUMNS, read_prompts, read_shard
+from pipelines.prompts import read_prompts
+from pipelines.shards import read_shard
 from pipelines.storage import StorageConfig, locate
 from pipelines.store import Store
 

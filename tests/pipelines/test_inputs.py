@@ -12,9 +12,12 @@ import pytest
 
 from operators.errors import ConfigError, SourceError
 from operators.images import identify
+from pipelines.benchmark import IMAGE_COLUMNS, ColumnsConfig
 from pipelines.config import SweepConfig
 from pipelines.plan import Plan
-from pipelines.sources import IMAGE_COLUMNS, ColumnsConfig, open_sources, read_extra, read_prompts, read_shard
+from pipelines.prompts import read_prompts
+from pipelines.shards import read_extra, read_shard
+from pipelines.sources import open_sources
 from pipelines.storage import StorageConfig
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import (

@@ -7,7 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from operators.errors import ConfigError, SourceError
-from pipelines.sources import BenchmarkConfig, Sources, open_sources, read_shard
+from pipelines.benchmark import BenchmarkConfig
+from pipelines.shards import read_shard
+from pipelines.sources import Sources, open_sources
 from pipelines.storage import StorageConfig
 from tests.bench_of import images, prompts, write_benchmark, write_rows
 

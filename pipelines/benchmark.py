@@ -1,0 +1,102 @@
+"""What a benchmark's tables are called and where they lie, as a configuration says it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from operators import rows
+from operators.errors import ConfigError
+
+IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
+PROMPT_COLUMNS = ("prompt_id", "text", "skills")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnsConfig:
+    """What the columns of the images tables are called."""
+
+    image_id: str = "image_id"
+    """The image's own name; may be absent."""
+    prompt_id: str | None = "prompt_id"
+    """The prompt that it was made of; where rows hold their own prompts it may be absent, or null to be ignored."""
+    image: str = "image"
+    """Encoded bytes, or the {bytes, path} of Hugging Face datasets."""
+    uri: str = "uri"
+    """A path or s3:// address, where `image` is absent or null."""
+    prompt: str = "prompt"
+    """The text of the row's own prompt; read only where benchmark.prompts is null."""
+    extra: tuple[str, ...] | Literal["*"] = ()
+    """Further columns that scores.parquet gets after its own; "*" takes all but the ids, image and uri."""
+
+    def __post_init__(self) -> None:
+        check_extra([name for name in self.extra if self.extra != "*"])
+
+    def renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
+        """Our names with the files' own, where they differ; `prompt` always, where the rows hold their `prompts`."""
+        return (*_renamed(self, IMAGE_COLUMNS), *([("prompt", self.prompt)] if prompts else []))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptColumnsConfig:
+    """What the columns of the prompts file are called."""
+
+    prompt_id: str = "prompt_id"
+    """The prompt's own name; a CSV or JSON file's too."""
+    text: str = "text"
+    """The prompt."""
+    skills: str = "skills"
+    """A list of text, or in a CSV file one skill; may be absent."""
+
+    def renamed(self) -> tuple[tuple[str, str], ...]:
+        """Our names with the file's own, where they differ."""
+        return _renamed(self, PROMPT_COLUMNS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchmarkConfig:
+    """The prompts, and the images that each generator made of them."""
+
+    name: str
+    """The benchmark's name, such as genai_bench."""
+    prompts: str | None
+    """Parquet file or folder, or a .csv or .json file, with ids and texts; null where the images' rows hold them."""
+    images: str | None
+    """Folder with one folder of Parquet files per generator; or one generator's file, or folder of files."""
+    generators: tuple[str, ...] | Mapping[str, str] | None = None
+    """Which folders of `images` to take, all by default; or, in place of `images`, each generator's file or folder."""
+    columns: ColumnsConfig = field(default_factory=ColumnsConfig)
+    """What the images tables call their columns."""
+    prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
+    """What the prompts file calls its columns."""
+    require_every_prompt: bool = True
+    """Whether a generator without an image of some prompt counts as a failed row."""
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name:
+            raise ConfigError(f"benchmark.name: expected a name without '/', got {self.name!r}")
+        if isinstance(self.generators, Mapping) == (self.images is not None):
+            raise ConfigError(
+                "benchmark: expected either images, or generators as {name: path}, "
+                f"got images={self.images!r} and generators={self.generators!r}; set one of them to null"
+            )
+        if self.prompts is not None and self.columns.prompt_id is None:
+            raise ConfigError(
+                "benchmark.columns.prompt_id: expected a name, got None; null fits benchmark.prompts=null"
+            )
+        for name in self.generators or ():
+            if not name or "/" in name:
+                raise ConfigError(f"benchmark.generators: expected names without '/', got {name!r}")
+
+
+def _renamed(config: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, getattr(config, name) or "") for name in names if getattr(config, name) != name)
+
+
+def check_extra(names: Sequence[str]) -> None:
+    """Raises ConfigError for a further column that scores have already."""
+    for name in names:
+        if name in rows.SCORES.names:
+            raise ConfigError(
+                f"benchmark.columns.extra: scores have a column {name!r} of their own; rename it in the images "
+                "tables, or name only the other columns"
+            )

@@ -1,0 +1,184 @@
+"""A benchmark's prompts: of files of their own, or gathered from the images' rows."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from operators import rows
+from operators.errors import ConfigError, SourceError
+from pipelines import prompt_files
+from pipelines.benchmark import PROMPT_COLUMNS, BenchmarkConfig
+from pipelines.cells import Shard, digest
+from pipelines.shards import (
+    FILE_READERS,
+    BrokenFile,
+    SourceFile,
+    cut_shards,
+    list_files,
+    opened,
+    prompt_text,
+    read_footer,
+    read_shard,
+    require_columns,
+)
+from pipelines.storage import StorageConfig, locate, readable_errors
+
+
+class Prompts(NamedTuple):
+    """The prompts, and where they are read."""
+
+    table: pa.Table
+    shards: list[Shard]
+    own: Mapping[Shard, Shard]
+    broken: list[BrokenFile]
+
+
+def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Prompts:
+    """The prompts of benchmark.prompts; whatever is wrong with them stops the sweep before anything is computed."""
+    place = locate(str(benchmark.prompts), storage)
+    with readable_errors(place, "benchmark.prompts"):
+        suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
+        files = list(list_files(place, benchmark.name, suffixes))
+    names = benchmark.prompt_columns.renamed()
+    try:
+        shards = [shard for file in files for shard in _prompt_shards(file, names, storage, shard_rows)]
+        tables = [read_prompts(shard, storage) for shard in shards]
+    except SourceError as error:
+        raise ConfigError(f"benchmark.prompts: {error}") from error
+    if not shards:
+        kinds = "Parquet files, or one .csv or .json file, with prompts"
+        raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; check the path")
+    _check_prompts(shards, tables)
+    return Prompts(pa.concat_tables(tables), shards, {}, [])
+
+
+def _prompt_shards(
+    file: SourceFile, names: tuple[tuple[str, str], ...], storage: StorageConfig, shard_rows: int
+) -> list[Shard]:
+    """The shards of a prompts file; a CSV or JSON file is one."""
+    if not file.url.lower().endswith(prompt_files.SUFFIXES):
+        footer = read_footer(file, storage)
+        found = footer.schema.to_arrow_schema().names
+        require_columns(found, ("prompt_id", "text"), names, "benchmark.prompt_columns", file.url)
+        return cut_shards(file, footer, names, shard_rows)
+    whole = Shard(
+        group=file.group, name=file.name, url=file.url, size=file.size, etag=file.etag, row_groups=(), rows=0,
+        columns=names,
+    )  # fmt: skip
+    count = len(read_prompts(whole, storage))
+    return [replace(whole, rows=count)] if count else []
+
+
+def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
+    """Every prompt has an id, and no id stands twice."""
+    seen: set[str] = set()
+    counted: dict[str, int] = {}
+    for shard, table in zip(shards, tables, strict=True):
+        first = counted.get(shard.url, 0)
+        counted[shard.url] = first + len(table)
+        for row, prompt_id in enumerate(table.column("prompt_id").to_pylist(), start=first):
+            if prompt_id is None:
+                raise ConfigError(f"{shard.url}, row {row}: the prompt has no prompt_id; fill it in")
+            if prompt_id in seen:
+                raise ConfigError(f"{shard.url}, row {row}: prompt_id {prompt_id!r} stands twice; make ids unique")
+            seen.add(prompt_id)
+
+
+def gather_prompts(shards: Sequence[Shard], name: str, storage: StorageConfig) -> Prompts:
+    """The prompts that the images' rows hold, read from the id and text columns alone.
+
+    Every images shard gets a prompts shard that is named by the prompts in it and not by its file. So shards with the
+    same prompts, such as those of two generators, share their questions; and a new file adds its own questions and
+    leaves every other cell as it is, which one table of all prompts would not.
+    """
+    with ThreadPoolExecutor(FILE_READERS) as pool:
+        results = list(pool.map(lambda shard: _shard_prompts(shard, storage), shards))
+    tables = [(shard, table) for shard, table in zip(shards, results, strict=True) if isinstance(table, pa.Table)]
+    unique: dict[str, tuple[str, str]] = {}
+    own: dict[Shard, Shard] = {}
+    found: dict[str, Shard] = {}
+    for shard, table in tables:
+        texts = list(zip(*(table.column(column).to_pylist() for column in ("prompt_id", "text")), strict=True))
+        for prompt_id, text in texts:
+            _check_text(prompt_id, text, shard, unique)
+        content = digest(sorted(texts))
+        asked = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(texts), content=content)
+        own[shard] = found.setdefault(content, asked)
+    records = [{"prompt_id": one, "text": text, "skills": [], "suite": name} for one, (text, _) in unique.items()]
+    broken = [result for result in results if isinstance(result, BrokenFile)]
+    return Prompts(rows.table(records, rows.PROMPTS), list(found.values()), own, broken)
+
+
+def _shard_prompts(shard: Shard, storage: StorageConfig) -> pa.Table | BrokenFile:
+    try:
+        return read_prompts(shard, storage)
+    except SourceError as error:
+        return BrokenFile(shard.group, str(error), shard.rows)
+
+
+def _check_text(prompt_id: str, text: str, shard: Shard, unique: dict[str, tuple[str, str]]) -> None:
+    """No id stands for two texts, in one file or in two."""
+    known, where = unique.setdefault(prompt_id, (text, shard.url))
+    if known != text:
+        other = "" if where == shard.url else f" in {where}"
+        raise ConfigError(
+            f"{shard.url}: prompt_id {prompt_id!r} stands for {text!r}, and for {known!r}{other}; make ids unique, "
+            "or set benchmark.columns.prompt_id=null: ids are then made of the texts"
+        )
+
+
+def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
+    """A shard's prompts in the schema PROMPTS; absent columns are filled, ids become text.
+
+    Of an images shard whose rows hold their own prompts, each id and text once; raises SourceError naming the file.
+    """
+    records = [
+        {
+            "prompt_id": None if found["prompt_id"] is None else str(found["prompt_id"]),
+            "text": prompt_text(found["text"], shard, row),
+            "skills": _skills(found.get("skills"), shard),
+            "suite": shard.group,
+        }
+        for row, found in enumerate(_own_prompts(shard, storage) if shard.holds_prompts else _prompts(shard, storage))
+    ]
+    return rows.table(records, rows.PROMPTS)
+
+
+def _own_prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
+    table = read_shard(shard, storage, ("prompt_id", "prompt"))
+    pairs = zip(*(table.column(name).to_pylist() for name in ("prompt_id", "prompt")), strict=True)
+    return [{"prompt_id": one, "text": text} for one, text in dict.fromkeys((one, text or "") for one, text in pairs)]
+
+
+def _prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
+    names = {name: dict(shard.columns).get(name, name) for name in PROMPT_COLUMNS}
+    if not shard.url.lower().endswith(prompt_files.SUFFIXES):
+        return _as_records(read_shard(shard, storage, PROMPT_COLUMNS), shard)
+    with opened(shard, storage) as stream:
+        records = prompt_files.read_prompt_file(stream.read(), shard.url, [names["prompt_id"], names["text"]])
+    in_csv = shard.url.lower().endswith(".csv")
+    found = [{name: record.get(its) for name, its in names.items()} for record in records]
+    return [{**one, "skills": _one_skill(one["skills"])} for one in found] if in_csv else found
+
+
+def _as_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
+    try:
+        return [dict(row) for row in table.to_pylist()]
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{shard.url}: a prompt is not UTF-8 ({error}); write the file in UTF-8") from error
+
+
+def _one_skill(value: Any) -> Any:
+    """A CSV field as a list of one skill, or of none where it is empty."""
+    return value if not isinstance(value, str) else [value] if value else []
+
+
+def _skills(value: Any, shard: Shard) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise SourceError(f"{shard.url}: expected `skills` to be a list of text, found {type(value).__name__}")
+    return [str(skill) for skill in value]

@@ -1,0 +1,206 @@
+"""Source files as a listing shows them, cut into shards by their footers, and read by our column names."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from operators import rows
+from operators.errors import SourceError
+from pipelines.cells import Shard
+from pipelines.storage import Location, StorageConfig, first_line, is_storage_error, locate
+
+FILE_READERS = 16
+
+
+class BrokenFile(NamedTuple):
+    """A source file that cannot be read; its rows are counted as failed and everything else goes on."""
+
+    generator: str
+    message: str
+    rows: int = 1
+    """How many rows are lost with it; 1 where that cannot be told."""
+
+
+class SourceFile(NamedTuple):
+    """A source file as the listing shows it."""
+
+    group: str
+    name: str
+    url: str
+    size: int
+    etag: str
+
+
+def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Iterator[SourceFile]:
+    """The tables at or below a location, by name; raises FileNotFoundError where nothing is."""
+    found = location.fs.find(location.path, detail=True)
+    if not found and not location.fs.exists(location.path):
+        raise FileNotFoundError(location.path)
+    for path, entry in sorted(found.items()):
+        relative = path.removeprefix(location.path).lstrip("/") or PurePosixPath(path).name
+        if is_table(PurePosixPath(relative).name, suffixes):
+            name = relative.removesuffix(".parquet").replace("/", "__")
+            yield SourceFile(group, name, location.fs.unstrip_protocol(path), entry["size"], _etag(entry))
+
+
+def is_table(name: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file's name is that of a table, and neither hidden nor a marker."""
+    return name.lower().endswith(suffixes) and not name.startswith((".", "_"))
+
+
+def _etag(entry: Mapping[str, Any]) -> str:
+    if "ETag" in entry:
+        return str(entry["ETag"]).strip('"')
+    return str(entry["mtime"])
+
+
+def read_footer(file: SourceFile, storage: StorageConfig) -> pq.FileMetaData:
+    """A Parquet file's footer; raises SourceError naming the file where it has none."""
+    location = locate(file.url, storage)
+    try:
+        with location.fs.open(location.path, "rb") as stream:
+            return pq.read_metadata(stream)
+    except Exception as error:
+        if not isinstance(error, pa.ArrowException) and not is_storage_error(error):
+            raise
+        raise SourceError(
+            f"{file.url}: not a readable Parquet file ({first_line(error)}); "
+            "it may be truncated: write or upload it again"
+        ) from error
+
+
+def require_columns(
+    found: Sequence[str], required: Sequence[str], names: tuple[tuple[str, str], ...], key: str, url: str
+) -> None:
+    """Raises SourceError, with the configuration's key, where the file lacks a column by its own name for it."""
+    for name in required:
+        rows.require_columns(found, [dict(names).get(name, name)], url, key=f"{key}.{name}")
+
+
+def cut_shards(
+    file: SourceFile, footer: pq.FileMetaData, names: tuple[tuple[str, str], ...], shard_rows: int
+) -> list[Shard]:
+    """Runs of row groups of about `shard_rows` rows; a larger row group is a shard of its own, and no rows are none."""
+    sizes = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+    return [
+        Shard(
+            group=file.group,
+            name=file.name if len(run) == len(sizes) else f"{file.name}-{run[0]:05d}",
+            url=file.url,
+            size=file.size,
+            etag=file.etag,
+            row_groups=tuple(run),
+            rows=sum(sizes[index] for index in run),
+            first_row=sum(sizes[: run[0]]),
+            columns=names,
+        )
+        for run in _runs(sizes, shard_rows)
+        if any(sizes[index] for index in run)
+    ]
+
+
+def _runs(sizes: Sequence[int], shard_rows: int) -> Iterator[list[int]]:
+    """Consecutive indices whose sizes add up to at most `shard_rows`, and at least one index each."""
+    run: list[int] = []
+    for index, size in enumerate(sizes):
+        if run and sum(sizes[i] for i in run) + size > shard_rows:
+            yield run
+            run = []
+        run.append(index)
+    if run:
+        yield run
+
+
+def read_shard(shard: Shard, storage: StorageConfig, columns: Sequence[str]) -> pa.Table:
+    """A shard's rows with those of `columns`, by our names, that the file has; a row's own prompt has an id always.
+
+    Raises SourceError naming the file, where it cannot be read or is not the one that was planned.
+    """
+    names = dict(shard.columns)
+    if not (shard.holds_prompts and "prompt_id" in columns):
+        return _read(shard, storage, {name: names.get(name, name) for name in columns})
+    wanted = {name: names.get(name, name) for name in (*columns, "prompt")}
+    table = _with_prompt_ids(_read(shard, storage, wanted), shard)
+    return table.select([name for name in columns if name in table.column_names])
+
+
+def read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:
+    """A shard's further columns for its scores, in the order of its rows; null where its file has no such column."""
+    found = _read(shard, storage, {name: name for name in extra.names})
+    absent = pa.nulls(shard.rows)
+    columns = [found.column(name) if name in found.column_names else absent.cast(extra.field(name).type)
+               for name in extra.names]  # fmt: skip
+    return pa.table(columns, schema=extra)
+
+
+def _read(shard: Shard, storage: StorageConfig, names: Mapping[str, str]) -> pa.Table:
+    """The shard's columns by our names, of those that the file has.
+
+    Read in this thread: Arrow's own threads hold on to the Python stream, and abort a process that ends meanwhile.
+    """
+    with opened(shard, storage) as stream:
+        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        present = {name: its for name, its in names.items() if its in file.schema_arrow.names}
+        wanted = list(dict.fromkeys(present.values()))
+        table = file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False)
+        return table.select(list(present.values())).rename_columns(list(present))
+
+
+@contextmanager
+def opened(shard: Shard, storage: StorageConfig) -> Iterator[Any]:
+    """The shard's file, which must be the planned one before it is read and after: keys name what was computed from."""
+    location = locate(shard.url, storage)
+    try:
+        _check_unchanged(shard, location)
+        with location.fs.open(location.path, "rb") as stream:
+            yield stream
+        _check_unchanged(shard, location)
+    except Exception as error:
+        if not isinstance(error, (pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(error):
+            raise
+        _check_unchanged(shard, location)
+        groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
+        raise SourceError(
+            f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again"
+        ) from error
+
+
+def _check_unchanged(shard: Shard, location: Location) -> None:
+    """Raises SourceError where the file is gone, or has another size or etag than the plan's."""
+    try:
+        entry = location.fs.info(location.path)
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"{shard.url}: the file was there when the run was planned and is gone; put it back and run again: "
+            "the plan is made anew"
+        ) from error
+    if (entry["size"], _etag(entry)) != (shard.size, shard.etag):
+        raise SourceError(
+            f"{shard.url}: the file has changed since the run was planned ({shard.size} bytes, etag {shard.etag}; now "
+            f"{entry['size']} bytes, etag {_etag(entry)}); run again: the plan is made anew"
+        )
+
+
+def _with_prompt_ids(table: pa.Table, shard: Shard) -> pa.Table:
+    """The table with a prompt_id in every row: its own as text, or else a hash of its prompt."""
+    texts = [prompt_text(value, shard, row) or "" for row, value in enumerate(table.column("prompt").to_pylist())]
+    given = table.column("prompt_id").to_pylist() if "prompt_id" in table.column_names else [None] * len(texts)
+    ids = [_text_id(text) if one is None else str(one) for one, text in zip(given, texts, strict=True)]
+    others = table.drop_columns(["prompt_id"]) if "prompt_id" in table.column_names else table
+    return others.append_column("prompt_id", pa.array(ids, pa.string()))
+
+
+def _text_id(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def prompt_text(value: Any, shard: Shard, row: int) -> str | None:
+    """A prompt as text; raises SourceError naming the row where it is something else."""
+    if value is None or isinstance(value, str):
+        return value
+    raise SourceError(f"{shard.url}, row {row} of its shard: expected the prompt as text, found {type(value).__name__}")
