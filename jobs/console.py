@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from operators.errors import REMEDIES
 from operators.models.calls import Usage
@@ -180,6 +180,29 @@ def show_questions(console: Console, written: WrittenQuestions, store: str) -> N
 
 def _share(part: int, whole: int) -> str:
     return f"{part} ({part / whole:.1%})" if whole else str(part)
+
+
+def show_tables(console: Console, title: str, rows: Mapping[str, Mapping[str, str]]) -> None:
+    """Rows of cells by column, as one table, or as several where the columns do not fit side by side."""
+    left = list(dict.fromkeys(name for row in rows.values() for name in row))
+    while left:
+        shown = left[: _that_fit(left, rows, console.width)]
+        left = left[len(shown) :]
+        table = Table("", *(Column(escape(name), justify="right") for name in shown), title=escape(title))
+        for name, row in rows.items():
+            table.add_row(escape(name), *(escape(row[column]) for column in shown))
+        console.print(table)
+
+
+def _that_fit(columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], width: int) -> int:
+    """How many of the first columns a table of this width holds beside the rows' names; one at least."""
+    used = max(map(len, rows)) + len("┃  ┃")
+    for number, column in enumerate(columns):
+        lines = [column, *(line for row in rows.values() for line in row[column].splitlines())]
+        used += max(map(len, lines)) + len("  ┃")
+        if used > width and number:
+            return number
+    return len(columns)
 
 
 def show_failures(console: Console, results: Results) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 
+from jobs.console import show_tables
 from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from operators.judging.publish import EMPTY, conventions, value_text
 from pipelines.metaeval import Findings
@@ -45,7 +46,7 @@ def _show_statistics(console: Console, title: str, judgements: list[Judgement]) 
     rows = _rows({place: value_text(its).replace(" ", "\n", 1) for place, its in found.items()})
     for name, row in rows.items():
         row["n"] = str(next(its.n for place, its in found.items() if name in place))
-    _show_tables(console, title, rows)
+    show_tables(console, title, rows)
 
 
 def _show_subsets(console: Console, title: str, judgements: list[Judgement]) -> None:
@@ -56,7 +57,7 @@ def _show_subsets(console: Console, title: str, judgements: list[Judgement]) -> 
     mine = [its for its in judgements if its.statistic == statistic]
     n = {subset: max(its.n for its in mine if its.subset == subset) for subset in {its.subset for its in mine}}
     cells = {(f"{its.subset} ({n[its.subset]})", its.metric): _number(its.value) for its in mine}
-    _show_tables(console, f"{title}: {statistic} by skill (n)", _rows(cells))
+    show_tables(console, f"{title}: {statistic} by skill (n)", _rows(cells))
 
 
 def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
@@ -65,29 +66,6 @@ def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
     if len(second) <= len(first):
         return {down: {across: cells.get((down, across), EMPTY) for across in second} for down in first}
     return {down: {across: cells.get((across, down), EMPTY) for across in first} for down in second}
-
-
-def _show_tables(console: Console, title: str, rows: Mapping[str, Mapping[str, str]]) -> None:
-    """Rows of cells by column, as one table, or as several where the columns do not fit side by side."""
-    left = list(dict.fromkeys(name for row in rows.values() for name in row))
-    while left:
-        shown = left[: _that_fit(left, rows, console.width)]
-        left = left[len(shown) :]
-        table = Table("", *(Column(escape(name), justify="right") for name in shown), title=escape(title))
-        for name, row in rows.items():
-            table.add_row(escape(name), *(escape(row[column]) for column in shown))
-        console.print(table)
-
-
-def _that_fit(columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], width: int) -> int:
-    """How many of the first columns a table of this width holds beside the rows' names; one at least."""
-    used = max(map(len, rows)) + len("┃  ┃")
-    for number, column in enumerate(columns):
-        lines = [column, *(line for row in rows.values() for line in row[column].splitlines())]
-        used += max(map(len, lines)) + len("  ┃")
-        if used > width and number:
-            return number
-    return len(columns)
 
 
 def _show_people(console: Console, judgements: list[Judgement]) -> None:

@@ -1,12 +1,15 @@
 """Writes the report of a run: one page that opens anywhere, and its numbers as CSV and Markdown."""
 
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from jobs.command import Command, run_job
-from jobs.console import make_console
+from jobs.console import make_console, show_tables
+from operators.judging.publish import EMPTY
+from operators.report.tables import BoardRow
 from pipelines.report import ReportConfig, WrittenReport, write_report
 from pipelines.storage import locate
 from pipelines.store import Store
@@ -31,7 +34,9 @@ def main(config: ReportConfig) -> int:
 
 
 def show_report(console: Console, report: WrittenReport) -> None:
-    """The decision in a few lines, and where the page is."""
+    """The leaderboard over all metrics, the decision in a few lines, and where the page is."""
+    title = "means; generators that share a letter cannot be told apart"
+    show_tables(console, title, {row.generator: _cells(row, report.metrics) for row in report.board})
     for sentence in report.decision:
         console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
     for warning in report.warnings:
@@ -41,6 +46,14 @@ def show_report(console: Console, report: WrittenReport) -> None:
     for sentence in report.changes:
         console.print(f"  [bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
     console.print(f"report: {escape(report.url)} ({report.size / 1e6:.1f} MB)", soft_wrap=True)
+
+
+def _cells(row: BoardRow, metrics: Sequence[str]) -> dict[str, str]:
+    means = {
+        metric: f"{cell.text} {cell.group}".strip() if cell is not None else EMPTY
+        for metric, cell in zip(metrics, row.cells, strict=True)
+    }
+    return {"mean rank": f"{row.mean_rank:.1f}", **means}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from operators.report.findings import Sentence
 from operators.report.gallery import pick_images
 from operators.report.page import GatheredRun, Page, build_page, take_statistics
 from operators.report.rendering import render
+from operators.report.tables import BoardRow
 from pipelines.benchmark import BenchmarkConfig
 from pipelines.config import read_config
 from pipelines.report_images import read_details
@@ -51,6 +52,9 @@ class WrittenReport(NamedTuple):
     """Where report.html is; summary.csv and summary.md are beside it."""
     size: int
     """Its bytes."""
+    metrics: list[str]
+    board: list[BoardRow]
+    """The generators, best first, with a cell for each of `metrics`."""
     decision: list[Sentence]
     changes: list[Sentence]
     """Since the run that it was compared to; empty where none was."""
@@ -93,6 +97,8 @@ def write_report(
         run_id=run_id,
         url=f"{store.location.url}/runs/{run_id}/report.html",
         size=len(html.encode()),
+        metrics=page.metrics,
+        board=page.board,
         decision=decision(page),
         changes=page.changes.sentences if page.changes is not None else [],
         compared=page.changes.run_id if page.changes is not None else "",

@@ -8,13 +8,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.comparison import Duel, duels
+from operators.comparison import SIGNIFICANT, Duel, duels
 from operators.report.findings import Sentence, names, signed
 from operators.report.health import Named
+from operators.statistics.ordering import holm
 from operators.summary import OVERALL
 
 BEFORE, AFTER = "before", "after"
-SIGNIFICANT = 0.05
 MOST_SENTENCES = 6
 MOST_ROWS = 300
 MOST_SETTINGS = 60
@@ -63,7 +63,7 @@ def compare(
     """Scores of two runs (schema SCORES), paired by generator, metric and prompt; `manifests` are (before, after)."""
     both = _common(before, after, "generator")
     found = [change for generator in both for change in _changes_of(generator, before, after, skills)]
-    corrected = _holm(found)
+    corrected = _corrected(found)
     overall = [one for one in corrected if one.skill == OVERALL]
     clear = [one for one in corrected if one.skill != OVERALL and one.verdict in ("better", "worse")]
     return Changes(
@@ -138,15 +138,10 @@ def _change(generator: str, duel: Duel, before: float) -> Change:
     )
 
 
-def _holm(found: Sequence[Change]) -> list[Change]:
+def _corrected(found: Sequence[Change]) -> list[Change]:
     """The changes with their p-values corrected (Holm 1979), and what they say."""
-    order = sorted(range(len(found)), key=lambda index: found[index].p_holm)
-    corrected: dict[int, float] = {}
-    highest = 0.0
-    for place, index in enumerate(order):
-        highest = max(highest, min(1.0, found[index].p_holm * (len(found) - place)))
-        corrected[index] = highest
-    return [_judged(one._replace(p_holm=corrected[index])) for index, one in enumerate(found)]
+    corrected = holm([one.p_holm for one in found])
+    return [_judged(one._replace(p_holm=p)) for one, p in zip(found, corrected, strict=True)]
 
 
 def _judged(one: Change) -> Change:

@@ -1,5 +1,6 @@
 """The command that makes a report says what the report says, and where it is."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(
     code = run_job(COMMAND, main, [f"store={tmp_path}/store", f"run={run.run_id}", "compare=20260101-000000-000000"])
     said = capsys.readouterr().out
     assert code == 0
-    assert said.startswith("atlas is the best generator — by both metrics.\n")
+    assert re.search(r"│ atlas +│ +1\.0 │ +0\.\d{3} a │ +0\.\d{3} a │", said)
+    assert "\natlas is the best generator — by both metrics.\n" in said
     assert f"report: {run.folder}/report.html (" in said
     assert "since run 20260101-000000-000000:\n  Nothing changed." in said
 
