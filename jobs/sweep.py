@@ -26,8 +26,9 @@ def main(config: SweepConfig) -> int:
         finished = run_sweep(planned, display.update)
     show_leaderboards(console, finished)
     if finished.unchanged_since is None:
-        _afterwards(console, "agreement with people", lambda: _judge(console, planned, finished))
-        _afterwards(console, "report", lambda: _report(console, planned, finished))
+        judge, report = f"jobs.metaeval scores={finished.folder}", f"jobs.report run={finished.run_id}"
+        _afterwards(console, "agreement with people", judge, lambda: _judge(console, planned, finished))
+        _afterwards(console, "report", report, lambda: _report(console, planned, finished))
     else:
         url = f"{planned.store.location.url}/runs/{finished.unchanged_since}/report.html"
         console.print(f"nothing changed since run {finished.unchanged_since}: {escape(url)}", soft_wrap=True)
@@ -35,12 +36,16 @@ def main(config: SweepConfig) -> int:
     return finished.exit_code
 
 
-def _afterwards(console: Console, what: str, make: Callable[[], None]) -> None:
-    """Makes what a finished run is shown with; that it cannot be made changes nothing about the run."""
+def _afterwards(console: Console, what: str, command: str, make: Callable[[], None]) -> None:
+    """Makes what a finished run is shown with; that it cannot be made changes nothing about the run.
+
+    `command` makes it later.
+    """
     try:
         make()
     except PlumblineError as error:
-        console.print(f"[yellow]warning[/] no {what}: {escape(str(error))}", soft_wrap=True)
+        later = f"make it later by python -m {command}"
+        console.print(f"[yellow]warning[/] no {what}: {escape(str(error))}; {escape(later)}", soft_wrap=True)
 
 
 def _judge(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:

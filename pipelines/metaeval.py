@@ -57,7 +57,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     if not len(scores):
         raise ConfigError(f"protocol {config.protocol.name}: the release holds no scores; set scores=PATH to a table")
     found = judge(config.protocol, release, _only(scores, config.metrics), config.sampling)
-    _require_matches(config, found)
+    require_matches(found, config.protocol, config.scores or config.protocol.path)
     write_findings(found, locate(config.output, config.storage))
     return found
 
@@ -157,12 +157,13 @@ def _orders(protocol: ProtocolConfig, release: Release, scores: pa.Table) -> lis
     return found + orders.order_by_scores(scores, alpha=protocol.alpha, zeros=protocol.zeros)
 
 
-def _require_matches(config: MetaevalConfig, found: Findings) -> None:
+def require_matches(found: Findings, protocol: ProtocolConfig, scores: str) -> None:
+    """Raises SourceError, naming the `scores`, where none of them has a judgement beside it."""
     if not found.matched:
-        keys = " and ".join(MATCH_COLUMNS[config.protocol.match])
+        keys = " and ".join(MATCH_COLUMNS[protocol.match])
         raise SourceError(
-            f"{config.scores or config.protocol.path}: no score is of a rated image; scores and ratings are matched by "
-            f"{keys}: compare both files' ids, or set protocol.match"
+            f"{scores}: no score is of a rated image; scores and ratings are matched by {keys}: compare both files' "
+            "ids, or set protocol.match"
         )
 
 

@@ -112,15 +112,21 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
 def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings | None":
     """Compares a run's scores with people's judgements, into the run's folder; None where there is no protocol.
 
-    Raises SourceError where the judgements cannot be read; the run stands all the same.
+    Raises SourceError where the judgements cannot be read, or are of other images; the run stands all the same.
     """
     protocol = planned.config.protocol
     if protocol is None:
         return None
-    from pipelines.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
+    from pipelines.metaeval import (
+        judge,
+        open_release,
+        require_matches,
+        write_findings,
+    )  # imports scipy, which takes a second
 
     release = open_release(protocol, planned.config.storage)
     findings = judge(protocol, release, finished.results.scores, Sampling(resamples=RESAMPLES))
+    require_matches(findings, protocol, finished.folder)
     write_findings(findings, locate(f"{finished.folder}/metaeval", planned.config.storage))
     return findings
 
