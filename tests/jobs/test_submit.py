@@ -42,6 +42,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def environment() -> dict[str, str]:
     path = f"{RAY.parent}:{os.environ['PATH']}"
     local = {"RAY_AUTH_MODE": "disabled", "NO_PROXY": "127.0.0.1,localhost", "RAY_raylet_start_wait_time_s": "180"}
+    local["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # Ray Data leaves a detached actor, which would be waited for
     return {**os.environ, **local, "PATH": path}
 
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A Ray of another process: its address. Ended by its own process group, never by name."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")  # of Ray Data's detached actor
     port = free_ports(1)[0]
     ray = str(Path(sys.executable).parent / "ray")
     with (tmp_path / "head.log").open("w") as log:
