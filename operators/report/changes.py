@@ -60,21 +60,62 @@ def compare(
     skills: Mapping[str, Sequence[str]],
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]],
 ) -> Changes:
-    """Scores of two runs (schema SCORES), paired by generator, metric and prompt; `manifests` are (before, after)."""
+    """Scores of two runs (schema SCORES), paired by generator, metric and prompt; `manifests` are (before, after).
+
+    A metric whose settings or models differ is another metric: its scores are not compared.
+    """
+    altered = _altered(*manifests)
     both = _common(before, after, "generator")
-    found = [change for generator in both for change in _changes_of(generator, before, after, skills)]
+    one, other = (_without(table, altered) for table in (before, after))
+    found = [change for generator in both for change in _changes_of(generator, one, other, skills)]
     corrected = _corrected(found)
     overall = [one for one in corrected if one.skill == OVERALL]
     clear = [one for one in corrected if one.skill != OVERALL and one.verdict in ("better", "worse")]
     return Changes(
         run_id=str(manifests[0].get("run_id", "")),
-        sentences=_sentences(overall),
+        sentences=[*_altered_sentences(altered), *_sentences(overall)],
         overall=overall[:MOST_ROWS],
         by_skill=sorted(clear, key=lambda one: one.difference)[:MOST_ROWS],
         settings=list(_settings(*manifests))[:MOST_SETTINGS],
         added=[*_only(after, before, "generator"), *_only(after, before, "metric")],
         removed=[*_only(before, after, "generator"), *_only(before, after, "metric")],
     )
+
+
+def _altered(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Named]]:
+    """By metric of both runs, the settings that make it another one."""
+    settings = list(_settings(before, after))
+    config: Mapping[str, Any] = after.get("config", {})
+    metrics, roles = config.get("metrics", {}), config.get("models", {})
+    found = {}
+    for name in metrics.keys() & before.get("config", {}).get("metrics", {}).keys():
+        used = [role for role in metrics[name].values() if isinstance(role, str) and role in roles]
+        places = (f"config.metrics.{name}.", *(place for role in used for place in _identity(role, after)))
+        if mine := [one for one in settings if one.name.startswith(places)]:
+            found[name] = mine
+    return {name: found[name] for name in metrics if name in found}
+
+
+def _identity(role: str, manifest: Mapping[str, Any]) -> list[str]:
+    """The settings that tell which model a role was: those of its stages, or where it has none of its own, its name."""
+    stages = [stage for stage in manifest.get("models", {}) if stage.partition(":")[2] == role]
+    names = [f"config.models.{role}.{name}" for name in ("checkpoint", "revision")]
+    return [f"models.{stage}" for stage in stages] or names
+
+
+def _without(table: pa.Table, metrics: Mapping[str, Any]) -> pa.Table:
+    """The scores of all other metrics."""
+    return table.filter(pc.invert(pc.is_in(table.column("metric"), pa.array(list(metrics), pa.string()))))
+
+
+def _altered_sentences(altered: Mapping[str, Sequence[Named]]) -> list[Sentence]:
+    return [
+        Sentence(
+            f"{metric} is not the same metric in both runs,",
+            f"so its scores are not compared: {names([f'{one.name} {one.value}' for one in settings], 1)}.",
+        )
+        for metric, settings in altered.items()
+    ]
 
 
 def _values(table: pa.Table, column: str) -> list[str]:

@@ -1,5 +1,7 @@
 """Two runs are compared prompt by prompt: what did not change is not called a change, and what did is."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -8,6 +10,7 @@ from operators.report.changes import Changes, compare
 from tests.operators.report.made import noisy
 
 MANIFEST = {"config": {"store": "x", "metrics": {"gecko": {"kind": "gecko"}}}, "models": {}, "versions": {"torch": "1"}}
+GECKO = {"kind": "gecko", "model": "vqa"}
 SKILLS = {str(prompt): ["counting" if prompt < 15 else "colour"] for prompt in range(40)}
 
 
@@ -57,6 +60,30 @@ def test_settings_that_differ_are_named_and_the_place_of_the_store_is_not_one() 
     config = {"store": "y", "metrics": {"gecko": {"kind": "gecko", "threshold": 0.5}}}
     found = changed(table(), table(), config=config)
     assert [tuple(one) for one in found.settings] == [("config.metrics.gecko.threshold", "– → 0.5")]
+
+
+@pytest.mark.parametrize(
+    ("after", "difference"),
+    [
+        (
+            {"config": {"metrics": {"gecko": {**GECKO, "threshold": 0.5}}}},
+            "config.metrics.gecko.threshold – → 0.5",
+        ),
+        ({"models": {"answers:vqa": {"label": "v2"}}}, "models.answers:vqa.label v1 → v2"),
+        ({"config": {"models": {"vqa": {"image_batch": 8}}}}, ""),
+    ],
+)
+def test_a_metric_with_other_settings_or_models_is_not_compared(after: dict[str, Any], difference: str) -> None:
+    config = {"metrics": {"gecko": GECKO}, "models": {"vqa": {"image_batch": 16}}}
+    manifest = {"config": config, "models": {"answers:vqa": {"label": "v1"}}, "versions": {}}
+    later = {**manifest, **after, "config": {**config, **after.get("config", {})}}
+    found = compare(table(), table(0.05), SKILLS, (manifest, later))
+    said = str(found.sentences[0])
+    if difference:
+        assert said == f"gecko is not the same metric in both runs, so its scores are not compared: {difference}."
+        assert found.overall == [] and found.settings
+    else:
+        assert said.startswith("borealis is better")
 
 
 def test_runs_without_a_common_generator_say_so() -> None:
