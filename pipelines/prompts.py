@@ -15,7 +15,7 @@ from pipelines.cells import Shard, digest
 from pipelines.shards import (
     FILE_READERS,
     BrokenFile,
-    SourceFile,
+    ListedFile,
     cut_shards,
     list_files,
     opened,
@@ -56,7 +56,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
 
 
 def _prompt_shards(
-    file: SourceFile, names: tuple[tuple[str, str], ...], storage: StorageConfig, shard_rows: int
+    file: ListedFile, names: tuple[tuple[str, str], ...], storage: StorageConfig, shard_rows: int
 ) -> list[Shard]:
     """The shards of a prompts file; a CSV or JSON file is one."""
     if not file.url.lower().endswith(prompt_files.SUFFIXES):

@@ -1,6 +1,5 @@
 """A run's report: its tables, its prompts and the images of its gallery, gathered from where they lie, and written."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -134,21 +133,21 @@ def _earlier(store: Store, run: GatheredRun, compare: str | None) -> GatheredRun
     if compare is None:
         return None
     run_id = _previous(store, run) if compare == "previous" else find_run(store, compare)
-    manifest = _manifest(store, run_id)
+    manifest = store.read_manifest(run_id)
     return _gathered(store, run_id, manifest, None, "")
 
 
 def _previous(store: Store, run: GatheredRun) -> str:
     """The newest run of the same benchmark that is older."""
     for run_id in reversed([one for one in store.run_ids() if one < run.run_id]):
-        if _manifest(store, run_id).get("benchmark") == run.manifest.get("benchmark"):
+        if store.read_manifest(run_id).get("benchmark") == run.manifest.get("benchmark"):
             return run_id
     raise ConfigError(f"compare=previous: {run.run_id} is the first run of its benchmark; there is none before it")
 
 
 def open_run(store: Store, run_id: str) -> OpenedRun:
     """A run's manifest and tables, and what can still be read of its sources."""
-    manifest = _manifest(store, run_id)
+    manifest = store.read_manifest(run_id)
     config = manifest.get("config", {})
     try:
         limits = read_config(config.get("limits", {}), ImageLimits)
@@ -174,11 +173,3 @@ def _gathered(
         unreadable=unreadable,
         **tables,
     )
-
-
-def _manifest(store: Store, run_id: str) -> Mapping[str, Any]:
-    path = f"runs/{run_id}/manifest.json"
-    try:
-        return dict(json.loads(store.read_text(path) or ""))
-    except ValueError as error:
-        raise ConfigError(f"{store.location.at(path)}: not a manifest ({error}); delete the run's folder") from error

@@ -14,7 +14,7 @@ from operators.report.gallery import ImageDetail, ImageKey, Pick, make_thumbnail
 from pipelines.benchmark import IMAGE_COLUMNS
 from pipelines.cells import Shard
 from pipelines.sources import Sources
-from pipelines.storage import StorageConfig, first_line, is_storage_error, locate
+from pipelines.storage import StorageConfig, fetch, first_line, is_storage_error, locate
 from pipelines.store import Store
 
 READERS = 8
@@ -151,7 +151,7 @@ def _thumbnail(
         record = read_row(shard, place.row, storage)
         if record is None or identify(record | {"prompt_id": pick.prompt_id}, key.generator).image_id != key.image_id:
             return RowError("missing_image", "another image stands in its place; the file has changed since the run")
-        return make_thumbnail(record, limits, partial(_fetch, storage=storage, limits=limits))
+        return make_thumbnail(record, limits, partial(fetch, storage=storage, most=limits.max_bytes + 1))
     except Exception as error:
         if not isinstance(error, (PlumblineError, pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(
             error
@@ -176,14 +176,3 @@ def read_row(shard: Shard, row: int, storage: StorageConfig) -> dict[str, Any] |
                 return {its: record[name] for its, name in present.items()}
             row -= len(batch)
     return None
-
-
-def _fetch(uri: str, *, storage: StorageConfig, limits: ImageLimits) -> bytes:
-    """An image by its uri, and not much more of it than the limits admit."""
-    location = locate(uri, storage)
-    try:
-        return bytes(location.fs.cat_file(location.path, start=0, end=limits.max_bytes + 1))
-    except OSError:
-        raise
-    except Exception as error:  # the S3 client has errors of its own for a network that fails
-        raise OSError(str(error)) from error

@@ -26,7 +26,7 @@ class BrokenFile(NamedTuple):
     """How many rows are lost with it; 1 where that cannot be told."""
 
 
-class SourceFile(NamedTuple):
+class ListedFile(NamedTuple):
     """A source file as the listing shows it."""
 
     group: str
@@ -36,7 +36,7 @@ class SourceFile(NamedTuple):
     etag: str
 
 
-def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Iterator[SourceFile]:
+def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Iterator[ListedFile]:
     """The tables at or below a location, by name; raises FileNotFoundError where nothing is."""
     found = location.fs.find(location.path, detail=True)
     if not found and not location.fs.exists(location.path):
@@ -45,7 +45,7 @@ def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Ite
         relative = path.removeprefix(location.path).lstrip("/") or PurePosixPath(path).name
         if is_table(PurePosixPath(relative).name, suffixes):
             name = relative.removesuffix(".parquet").replace("/", "__")
-            yield SourceFile(group, name, location.fs.unstrip_protocol(path), entry["size"], _etag(entry))
+            yield ListedFile(group, name, location.fs.unstrip_protocol(path), entry["size"], _etag(entry))
 
 
 def is_table(name: str, suffixes: tuple[str, ...]) -> bool:
@@ -59,7 +59,7 @@ def _etag(entry: Mapping[str, Any]) -> str:
     return str(entry["mtime"])
 
 
-def read_footer(file: SourceFile, storage: StorageConfig) -> pq.FileMetaData:
+def read_footer(file: ListedFile, storage: StorageConfig) -> pq.FileMetaData:
     """A Parquet file's footer; raises SourceError naming the file where it has none."""
     location = locate(file.url, storage)
     try:
@@ -83,7 +83,7 @@ def require_columns(
 
 
 def cut_shards(
-    file: SourceFile, footer: pq.FileMetaData, names: tuple[tuple[str, str], ...], shard_rows: int
+    file: ListedFile, footer: pq.FileMetaData, names: tuple[tuple[str, str], ...], shard_rows: int
 ) -> list[Shard]:
     """Runs of row groups of about `shard_rows` rows; a larger row group is a shard of its own, and no rows are none."""
     sizes = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]

@@ -15,7 +15,7 @@ from pipelines.prompts import gather_prompts, open_prompts
 from pipelines.shards import (
     FILE_READERS,
     BrokenFile,
-    SourceFile,
+    ListedFile,
     cut_shards,
     is_table,
     list_files,
@@ -99,7 +99,7 @@ def _open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     return _Images(shards, broken, list(places), extra)
 
 
-def _listing(generator: str, place: Location) -> list[SourceFile]:
+def _listing(generator: str, place: Location) -> list[ListedFile]:
     with readable_errors(place, f"benchmark.generators.{generator}"):
         return list(list_files(place, generator, (".parquet",)))
 
@@ -146,7 +146,7 @@ def _below(location: Location, name: str) -> Location:
 
 
 def _images_file(
-    file: SourceFile, benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int
+    file: ListedFile, benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int
 ) -> _ImagesFile | BrokenFile:
     names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
     required = [name for name, its in names if its] + ([] if benchmark.prompts is None else ["prompt_id"])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow as pa
 from operators import entailment, questions, scores
 from operators.answers import AnswerOperator, QuestionIndex, index_questions
 from operators.errors import RowError
-from operators.images import FetchUri, ImageLimits, PreparedImages, identify, image_records
+from operators.images import ImageLimits, PreparedImages, identify, image_records
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.configs import AskingConfig, WritingConfig
 from operators.metrics.vqascore import VqaScoreConfig
@@ -22,7 +22,7 @@ from pipelines.cells import Cell, Shard, Stage, Work
 from pipelines.plan import Node
 from pipelines.prompts import read_prompts
 from pipelines.shards import read_shard
-from pipelines.storage import StorageConfig, locate
+from pipelines.storage import StorageConfig, fetch
 from pipelines.store import Store
 
 REMEMBERED_INDICES = 16
@@ -142,7 +142,7 @@ class AnswersStage:
             load_likelihood(node.model),
             image_batch=node.model.image_batch,
             limits=context.limits,
-            fetch=_fetcher(context.storage, context.limits),
+            fetch=partial(fetch, storage=context.storage, most=context.limits.max_bytes + 1),
             matcher=load_embedder(node.matcher) if node.matcher is not None else None,
         )
         self._index = lru_cache(maxsize=REMEMBERED_INDICES)(self._read_index)
@@ -190,7 +190,7 @@ class SimilaritiesStage:
             load_similarity(node.model),
             image_batch=node.model.image_batch,
             limits=context.limits,
-            fetch=_fetcher(context.storage, context.limits),
+            fetch=partial(fetch, storage=context.storage, most=context.limits.max_bytes + 1),
         )
         self._shard = _shard_reader(context)
         self._own_texts = lru_cache(maxsize=REMEMBERED_SHARDS)(lambda shard: _texts([shard], context))
@@ -305,18 +305,3 @@ def _read_inputs(store: Store, paths: Sequence[str], work: Work) -> pa.Table:
 def _read_all(store: Store, paths: Sequence[str], drafts: frozenset[str]) -> pa.Table:
     """The cells' rows one after the other."""
     return pa.concat_tables([store.read(path, draft=path in drafts) for path in paths], promote_options="default")
-
-
-def _fetcher(storage: StorageConfig, limits: ImageLimits) -> FetchUri:
-    """Reads an image by its uri, and not much more of it than the limits admit."""
-
-    def fetch(uri: str) -> bytes:
-        location = locate(uri, storage)
-        try:
-            return bytes(location.fs.cat_file(location.path, start=0, end=limits.max_bytes + 1))
-        except OSError:
-            raise
-        except Exception as error:  # the S3 client has errors of its own for a network that fails
-            raise OSError(str(error)) from error
-
-    return fetch

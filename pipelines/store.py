@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators.errors import PlumblineError
+from operators.errors import ConfigError, PlumblineError
 from operators.models.checkpoints import digest_file
 from operators.rows import count_errors, usage_of
 from pipelines.cells import Cell, Outcome
@@ -157,6 +157,14 @@ class Store:
             except FileNotFoundError:
                 return []
         return sorted(path.split("/")[-2] for path in manifests)
+
+    def read_manifest(self, run_id: str) -> Mapping[str, Any]:
+        """A run's manifest; raises ConfigError where it is damaged."""
+        path = f"runs/{run_id}/manifest.json"
+        try:
+            return dict(json.loads(self.read_text(path) or ""))
+        except ValueError as error:
+            raise ConfigError(f"{self.location.at(path)}: not a manifest ({error}); delete the run's folder") from error
 
     def digest_file(self, path: Path, *, remember: bool) -> str:
         """SHA-256 of a local file's content; what was remembered of its path, size and modification time is used."""

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from operators.errors import ConfigError
 from operators.models.calls import Usage
 from operators.statistics.options import Sampling
 from pipelines.cells import Outcome, Stage
@@ -154,7 +153,7 @@ def _unchanged_since(planned: PlannedSweep) -> str | None:
     newest = (planned.store.read_text(LATEST) or "").strip()
     if planned.plan.missing or not newest:
         return None
-    before = _read_manifest(planned.store, newest)
+    before = planned.store.read_manifest(newest)
     same = (
         [cell["path"] for cell in before["cells"]] == sorted(cell.path for cell in planned.plan.cells)
         and before["config"] == json.loads(json.dumps(public_config(planned.config)))
@@ -273,12 +272,4 @@ class RunRecord(NamedTuple):
 def list_runs(store: Store) -> list[RunRecord]:
     """The runs of a store, oldest first; raises ConfigError where a manifest is damaged."""
     latest = (store.read_text(LATEST) or "").strip()
-    return [RunRecord(run_id, _read_manifest(store, run_id), run_id == latest) for run_id in store.run_ids()]
-
-
-def _read_manifest(store: Store, run_id: str) -> Mapping[str, Any]:
-    path = f"runs/{run_id}/manifest.json"
-    try:
-        return dict(json.loads(store.read_text(path) or ""))
-    except ValueError as error:
-        raise ConfigError(f"{store.location.at(path)}: not a manifest ({error}); delete the run's folder") from error
+    return [RunRecord(run_id, store.read_manifest(run_id), run_id == latest) for run_id in store.run_ids()]
