@@ -29,7 +29,7 @@ def failed_ids(done: FinishedSweep) -> set[str]:
     return {row["image_id"] for row in done.results.scores.to_pylist() if row["score"] is None}
 
 
-@pytest.mark.parametrize("metric", ["clipscore", "vqascore"])
+@pytest.mark.parametrize("metric", [pytest.param("clipscore", marks=pytest.mark.slow), "vqascore"])
 def test_a_row_that_kills_its_worker_is_left_out_and_its_shard_is_scored(metric: str, tmp_path: Path) -> None:
     done, rows = sweep_with({5: DEADLY}, tmp_path, f"metric=[{metric}]")
     assert failed_ids(done) == {rows[5]["image_id"]}

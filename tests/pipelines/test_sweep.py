@@ -19,7 +19,7 @@ def run(folder: str | Path, store: str | Path, *overrides: str) -> FinishedSweep
     return run_sweep(plan_sweep(sweep_config(folder, store, *overrides)), lambda progress: None)
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """A benchmark and a store, both on disk or both on S3."""
     folder = write_benchmark(tmp_path / "bench")
