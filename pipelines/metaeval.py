@@ -127,7 +127,9 @@ def judge(protocol: ProtocolConfig, release: Release, scores: pa.Table, sampling
         judgements += ratings.judge_raters(release.ratings, protocol.agreement)
         judgements += ratings.judge_generators(release.ratings, protocol.match, sampling)
     if "preferences" in protocol.tasks:
-        accuracies, compared = judge_preferences(release.preferences, scores, unsure=protocol.unsure, sampling=sampling)
+        accuracies, compared = judge_preferences(
+            release.preferences, scores, match=protocol.match, unsure=protocol.unsure, sampling=sampling
+        )
         judgements, comparisons = judgements + accuracies, comparisons + compared
     if "pairings" in protocol.tasks:
         judgements += judge_pairings(release.pairings, scores, sampling)

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.judging.judgement import Comparison, Judgement, numbers
-from operators.judging.ratings import resampled
+from operators.judging.judgement import Comparison, Judgement
+from operators.judging.ratings import metric_columns, resampled
 from operators.statistics.agreement import UNSURE, majority_vote
 from operators.statistics.bootstrap import UNDEFINED, Prompts
-from operators.statistics.options import Sampling, Unsure
+from operators.statistics.options import MATCH_COLUMNS, Match, Sampling, Unsure
 from operators.statistics.ordering import holm, permutation
 
 ACCURACY = "binary_accuracy"
@@ -31,15 +31,15 @@ class Chosen(NamedTuple):
 
 
 def judge_preferences(
-    preferences: pa.Table, scores: pa.Table, *, unsure: Unsure, sampling: Sampling
+    preferences: pa.Table, scores: pa.Table, *, match: Match, unsure: Unsure, sampling: Sampling
 ) -> tuple[list[Judgement], list[Comparison]]:
     """The share of pairs in which a metric prefers what the majority of raters does, and which metrics differ in it.
 
     A pair whose scores are equal counts half, so that a metric which never decides gets 0.5.
     """
     votes = majority_votes(preferences)
-    judged = dict.fromkeys(scores.column("metric").to_pylist())
-    chosen = [_choose(metric, votes, scores, unsure) for metric in judged]
+    columns = metric_columns(scores, match)
+    chosen = [_choose(metric, column, votes, match, unsure) for metric, column in columns.items()]
     return [_accuracy(its, unsure, sampling) for its in chosen], _compare(chosen, sampling)
 
 
@@ -54,17 +54,20 @@ def majority_votes(preferences: pa.Table) -> pd.DataFrame:
     return votes.reset_index()
 
 
-def _choose(metric: str, votes: pd.DataFrame, scores: pa.Table, unsure: Unsure) -> Chosen:
-    its = scores.to_pandas()
-    its = its[its["metric"] == metric]
-    column = numbers(its.set_index(["image_id", "prompt_id"])["score"])
-    a = votes[["image_a", "prompt_id"]].join(column.rename("score"), on=["image_a", "prompt_id"])["score"]
-    b = votes[["image_b", "prompt_id"]].join(column.rename("score"), on=["image_b", "prompt_id"])["score"]
+def _choose(metric: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match, unsure: Unsure) -> Chosen:
+    a, b = (_of_side(side, column, votes, match) for side in ("a", "b"))
     frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
     wanted = frame["preferred"].ne(UNSURE) if unsure == "left_out" else pd.Series(True, index=frame.index)
     scored = frame["sign"].notna()
     kept = frame[wanted & scored]
     return Chosen(metric, kept.assign(right=_right(kept)), int((wanted & ~scored).sum()))
+
+
+def _of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
+    """The scores of the images on one side of every pair."""
+    keys = list(MATCH_COLUMNS[match])
+    named = votes.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"})
+    return named[keys].join(column.rename("score"), on=keys if len(keys) > 1 else keys[0])["score"]
 
 
 def _right(frame: pd.DataFrame) -> "pd.Series[float]":
@@ -81,7 +84,9 @@ def _accuracy(chosen: Chosen, unsure: Unsure, sampling: Sampling) -> Judgement:
     words = "majority of raters; equal scores count half; undecided pairs " + unsure.replace("_", " ")
     if not len(right):
         nothing = f"undefined: no decided pair with both scores; {words}"
-        return Judgement(chosen.metric, ACCURACY, math.nan, UNDEFINED, 0, nothing, template=TEMPLATE)
+        return Judgement(
+            chosen.metric, ACCURACY, math.nan, UNDEFINED, 0, nothing, template=TEMPLATE, n_unscored=chosen.n_unscored
+        )
     prompts = Prompts(chosen.frame["prompt_id"].to_list(), resamples=sampling.resamples, seed=sampling.seed)
     return Judgement(
         chosen.metric,

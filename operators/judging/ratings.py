@@ -62,12 +62,15 @@ def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float
     """
     keys = list(MATCH_COLUMNS[match])
     columns = {}
-    named = scores.select([*keys, "metric", "score"]).to_pandas().dropna(subset=keys)
-    for metric, rows in named.groupby("metric", sort=False):
+    frame = scores.select([*keys, "metric", "score"]).to_pandas()
+    for metric, every in frame.groupby("metric", sort=False):
+        rows = every.dropna(subset=keys)
         twice = rows.duplicated(keys)
         if twice.any():
-            where = ", ".join(f"{key} {rows.loc[twice, key].iloc[0]!r}" for key in keys)
-            raise SourceError(f"scores: metric {metric} has {where} {int(twice.sum()) + 1} times; keep one row")
+            first = rows.loc[twice, keys].iloc[0]
+            where = ", ".join(f"{key} {first[key]!r}" for key in keys)
+            times = int((rows[keys] == first).all(axis=1).sum())
+            raise SourceError(f"scores: metric {metric} has {where} {times} times; keep one row")
         columns[str(metric)] = numbers(rows.set_index(keys)["score"])
     return columns
 

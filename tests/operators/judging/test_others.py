@@ -1,6 +1,7 @@
 """Choices, pairings, graphs and orders: each judged as its source says."""
 
 import math
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -50,12 +51,30 @@ def test_accuracy_is_of_the_majority_equal_scores_count_half_and_missing_ones_ar
     unsure: str, right: float, n: int
 ) -> None:
     table = scored(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
-    [found], _ = judge_preferences(VOTES, table, unsure=unsure, sampling=FEW)  # type: ignore[arg-type]
+    [found], _ = judge_preferences(VOTES, table, match="image", unsure=unsure, sampling=FEW)  # type: ignore[arg-type]
     assert (found.value, found.n, found.n_unscored) == (pytest.approx(right / n), n, 1)
 
 
+@pytest.mark.parametrize(("match", "n"), [("prompt_and_generator", 2), ("image_and_prompt", 0)])
+def test_choices_meet_the_scores_of_a_sweep_by_prompt_and_generator_whatever_its_images_are_called(
+    match: Any, n: int
+) -> None:
+    table = scored(p=(0.9, 0.1), q=(0.5, 0.7))
+    ours = table.set_column(0, "image_id", pa.array([f"hash{row}" for row in range(len(table))]))
+    [found], _ = judge_preferences(VOTES, ours, match=match, unsure="left_out", sampling=FEW)
+    assert (found.n, found.n_unscored) == (n, 3 - n)
+
+
+def test_a_score_of_a_side_that_stands_twice_is_an_error() -> None:
+    twice = pa.concat_tables([scored(p=(0.9, 0.1)), scored(p=(0.8, 0.1))])
+    with pytest.raises(SourceError, match="metric m has image_id 'p/g', prompt_id 'p' 2 times"):
+        judge_preferences(VOTES, twice, match="image_and_prompt", unsure="left_out", sampling=FEW)
+
+
 def test_no_decided_pair_is_undefined() -> None:
-    [found], _ = judge_preferences(preferences(("p", "unsure")), scored(p=(1, 0)), unsure="left_out", sampling=FEW)
+    [found], _ = judge_preferences(
+        preferences(("p", "unsure")), scored(p=(1, 0)), match="image", unsure="left_out", sampling=FEW
+    )
     assert math.isnan(found.value) and "no decided pair" in found.convention
 
 
@@ -164,7 +183,7 @@ def test_side_by_side_wants_more_wins_than_losses_and_than_ties() -> None:
 
 
 def test_tables_for_papers_escape_and_name_what_was_done() -> None:
-    [found], _ = judge_preferences(VOTES, scored(p=(0.9, 0.1)), unsure="left_out", sampling=FEW)
+    [found], _ = judge_preferences(VOTES, scored(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW)
     markdown, latex = to_markdown([found], ["a note"]), to_latex([found._replace(metric="a_b&c")])
     assert "| m " in markdown and "- binary_accuracy: majority of raters" in markdown and "- a note" in markdown
     assert r"a\_b\&c" in latex
