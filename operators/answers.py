@@ -15,6 +15,7 @@ from operators.images import FetchUri, ImageLimits, PreparedImages, prepare_imag
 from operators.metrics.configs import AskingConfig
 from operators.metrics.tifa import match_choice
 from operators.metrics.vqascore import VqaScoreConfig
+from operators.metrics.writing import is_asked
 from operators.models.calls import LikelihoodModel, Question, TextEmbedder
 
 Result = TypeVar("Result")
@@ -61,7 +62,7 @@ def _prompt_questions(asked: Sequence[Mapping[str, Any]], metric: AskingConfig) 
     errors = [rows.row_error(question["error"]) for question in asked if question["error"]]
     if errors:
         return PromptQuestions([], errors[0])
-    return PromptQuestions([_put(question, metric) for question in asked if question.get("keep") is not False], None)
+    return PromptQuestions([_put(question, metric) for question in asked if is_asked(question.get("keep"))], None)
 
 
 def _put(question: Mapping[str, Any], metric: AskingConfig) -> AskedQuestion:

@@ -50,6 +50,7 @@ REMEDIES: Mapping[str, str] = {
     "empty_prompt": "fill in the prompt's text, or drop the prompt",
     "empty_reply": "run again; if it stays, raise the metric's max_tokens or use another model",
     "image_too_large": "check the image, or raise limits.max_pixels or limits.max_bytes",
+    "incomplete_cell": "run again; if it stays, delete the folder that the message names",
     "killed_worker": "look at the image, or give the stage more memory or time (cluster.pools)",
     "missing_image": "generate the image, or set benchmark.require_every_prompt=false",
     "missing_prompt_id": "fill in the row's prompt_id",

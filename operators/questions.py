@@ -10,10 +10,10 @@ from operators.batches import device_lost
 from operators.errors import ModelError, RowError
 from operators.metrics.configs import WritingConfig
 from operators.metrics.vqascore import VqaScoreConfig
-from operators.metrics.writing import UnreadableReply, WrittenQuestion
+from operators.metrics.writing import UnreadableReply, WrittenQuestion, content_id, identified
 from operators.models.calls import GenerateModel, Generation, Request, Usage
 
-VERSION = 1
+VERSION = 2
 
 EMPTY_PROMPT = RowError("empty_prompt", "the prompt has no text; fill in its `text`, or drop the prompt")
 
@@ -24,10 +24,11 @@ def ask(prompts: pa.Table, metric: VqaScoreConfig) -> pa.Table:
 
 
 def _question(prompt: dict[str, Any], metric: VqaScoreConfig) -> dict[str, Any]:
-    row = {"prompt_id": prompt["prompt_id"], "question_id": "0"}
+    row = {"prompt_id": prompt["prompt_id"]}
     if not (prompt["text"] or "").strip():
         return {**row, "error": rows.error_value(EMPTY_PROMPT)}
-    return {**row, "text": metric.question(prompt["text"]), "choices": [metric.answer]}
+    text, choices = metric.question(prompt["text"]), [metric.answer]
+    return {**row, "question_id": content_id(text, choices, None), "text": text, "choices": choices}
 
 
 def write(prompts: pa.Table, metric: WritingConfig, model: GenerateModel) -> pa.Table:
@@ -102,7 +103,7 @@ class _Program:
         try:
             self.requests = next(self.steps) if replies is None else self.steps.send(replies)
         except StopIteration as end:
-            self.requests, self.written = (), end.value
+            self.requests, self.written = (), identified(end.value)
             if not self.written:
                 self.error = RowError("unreadable_reply", "the model wrote no question about the prompt")
         except UnreadableReply as error:

@@ -36,11 +36,12 @@ QUESTIONS = pa.schema(
 )
 """What is asked of every image of a prompt, in the order written.
 
-`answer` is the one of `choices` that a faithful image gets. `kind` is what is asked about (entity, color, ...), `span`
-the words of the prompt that the question is about, which stand at its characters `start` to `end` (null where they were
-not found). `parents` are the question_ids that must hold for this one to make sense. `keep` is false where the metric's
-own filter dropped the question, null where it has none. A prompt whose questions could not be made has one row, with
-the error and no question_id.
+`question_id` is a hash of text, choices and answer, so that no answer can be taken for that to another question; of a
+prompt's second question that is alike it ends in -2. `answer` is the one of `choices` that a faithful image gets.
+`kind` is what is asked about (entity, color, ...), `span` the words of the prompt that the question is about, which
+stand at its characters `start` to `end` (null where they were not found). `parents` are the question_ids that must hold
+for this one to make sense. `keep` is false where the metric's own filter dropped the question, null where it has none.
+A prompt whose questions could not be made has one row, with the error and no question_id.
 """
 
 ENTAILMENTS = pa.schema(

@@ -1,8 +1,7 @@
 """The scores stage: one number per image and metric, from its answers or its similarity."""
 
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +11,11 @@ from operators.errors import RowError
 from operators.metrics.answered import Answered
 from operators.metrics.clipscore import ClipScoreConfig, scale_cosine
 from operators.metrics.configs import WritingConfig
+from operators.metrics.reading import shown
 from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
-from operators.metrics.writing import WrittenQuestion
+from operators.metrics.writing import WrittenQuestion, is_asked
 
-VERSION = 1
+VERSION = 2
 
 
 def score(cell: pa.Table, name: str, metric: VqaScoreConfig | ClipScoreConfig) -> pa.Table:
@@ -55,18 +55,54 @@ class WrittenIndex:
     """The questions written about every prompt, with their probabilities of entailment where there are any."""
 
     def __init__(self, questions: pa.Table, entailments: pa.Table | None) -> None:
-        self.questions: dict[str, list[WrittenQuestion]] = defaultdict(list)
-        for row in questions.to_pylist():
-            if row["error"] is None:
-                self.questions[row["prompt_id"]].append(_written(row))
+        self.questions: dict[str, list[WrittenQuestion]] = {}
         self.p_entail: dict[tuple[str, str], float] = {}
         self.errors: dict[str, RowError] = {}
-        for row in entailments.to_pylist() if entailments is not None else ():
-            error = rows.row_error(row["error"])
-            if error is not None:
-                self.errors[row["prompt_id"]] = error
-            else:
+        """Of the prompts whose questions, or their entailments, cannot be had."""
+        for row in self._sound(questions):
+            self.questions.setdefault(row["prompt_id"], []).append(_written(row))
+        if entailments is not None:
+            for row in self._sound(entailments):
                 self.p_entail[row["prompt_id"], row["question_id"]] = row["p_entail"]
+            self._require_entailments()
+
+    def _sound(self, table: pa.Table) -> Iterator[dict[str, Any]]:
+        """The rows without an error; of the others the first error of each prompt is kept."""
+        for row in table.to_pylist():
+            error = rows.row_error(row["error"])
+            if error is None:
+                yield row
+            else:
+                self.errors.setdefault(row["prompt_id"], error)
+
+    def _require_entailments(self) -> None:
+        for prompt_id, written in self.questions.items():
+            for question in written:
+                if (prompt_id, question.question_id) not in self.p_entail:
+                    self.errors.setdefault(prompt_id, _incomplete("entailment", f"lacks {_named(question)}"))
+
+    def error_of(self, prompt_id: str, answered: Container[str]) -> RowError | None:
+        """Why an image with answers to the questions of these ids has no score: all that are asked must be there.
+
+        Answers to further questions do not matter.
+        """
+        if prompt_id in self.errors:
+            return self.errors[prompt_id]
+        if prompt_id not in self.questions:
+            return _incomplete("answers", f"has prompt {prompt_id!r}, which has no questions")
+        asked = (question for question in self.questions[prompt_id] if is_asked(question.keep))
+        missing = (_incomplete("answers", f"lacks {_named(one)}") for one in asked if one.question_id not in answered)
+        return next(missing, None)
+
+
+def _incomplete(stage: str, what: str) -> RowError:
+    """The error of a row whose inputs do not fit each other: this stage's cell was computed from other questions."""
+    message = f"the cell of {stage} {what}; run again; if it stays, delete the folder {stage}/ of the store"
+    return RowError("incomplete_cell", message, retryable=True)
+
+
+def _named(question: WrittenQuestion) -> str:
+    return f"the question {shown(question.text)} ({question.question_id})"
 
 
 def _written(row: Mapping[str, Any]) -> WrittenQuestion:
@@ -75,25 +111,24 @@ def _written(row: Mapping[str, Any]) -> WrittenQuestion:
 
 
 def _score_elements(row: Mapping[str, Any], written: WrittenIndex, metric: WritingConfig) -> dict[str, Any]:
-    prompt_id = row["prompt_id"]
-    if prompt_id in written.errors:
-        return {"error": rows.error_value(written.errors[prompt_id])}
-    scored = metric.score(_answered(row, written))
+    answers = {answer["question_id"]: answer for answer in row["answers"]}
+    error = written.error_of(row["prompt_id"], answers)
+    if error is not None:
+        return {"error": rows.error_value(error)}
+    scored = metric.score(_answered(row["prompt_id"], answers, written))
     elements = [element._asdict() for element in scored.elements]
     columns = {"score": scored.score, "n_questions": scored.n_questions, "truncated": False, "elements": elements}
     return columns | {"error": rows.error_value(scored.error)}
 
 
-def _answered(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
-    """Every question about the row's prompt, in the order written, with what the model answered."""
-    given = {answer["question_id"]: answer for answer in row["answers"]}
+def _answered(prompt_id: str, answers: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
+    """Every question about the prompt, in the order written, with what the model answered where it was asked."""
     return [
-        Answered(
-            question,
-            tuple(map(tuple, (answer := given.get(question.question_id, {})).get("token_logprobs") or ())),
-            answer.get("reply"),
-            answer.get("chosen"),
-            written.p_entail.get((row["prompt_id"], question.question_id)),
-        )
-        for question in written.questions[row["prompt_id"]]
+        _join(question, answers.get(question.question_id, {}), written.p_entail.get((prompt_id, question.question_id)))
+        for question in written.questions[prompt_id]
     ]
+
+
+def _join(question: WrittenQuestion, answer: Mapping[str, Any], p_entail: float | None) -> Answered:
+    logprobs = tuple(map(tuple, answer.get("token_logprobs") or ()))
+    return Answered(question, logprobs, answer.get("reply"), answer.get("chosen"), p_entail)

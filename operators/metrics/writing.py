@@ -1,5 +1,8 @@
 """How a metric has its questions written: a program of requests to a language model, and readers of its replies."""
 
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -25,7 +28,7 @@ class WrittenQuestion(NamedTuple):
     """A question as the table QUESTIONS holds it (operators/rows.py)."""
 
     question_id: str
-    """Unique within its prompt."""
+    """Unique within its prompt: a number while a program writes it, then a hash of its content (`identified`)."""
     text: str
     choices: tuple[str, ...]
     answer: str | None = None
@@ -35,6 +38,33 @@ class WrittenQuestion(NamedTuple):
     end: int | None = None
     parents: tuple[str, ...] = ()
     keep: bool | None = None
+
+
+def identified(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
+    """The questions, in the same order, under ids of their content: an answer to one can never count for another.
+
+    Questions of a prompt that are alike in all that is asked have the same answer; the second's id ends in -2.
+    """
+    ids: dict[str, str] = {}
+    alike: Counter[str] = Counter()
+    for question in questions:
+        content = content_id(question.text, question.choices, question.answer)
+        alike[content] += 1
+        ids[question.question_id] = content if alike[content] == 1 else f"{content}-{alike[content]}"
+    return [
+        question._replace(question_id=ids[question.question_id], parents=tuple(ids[one] for one in question.parents))
+        for question in questions
+    ]
+
+
+def content_id(text: str, choices: Sequence[str], answer: str | None) -> str:
+    """The id of a question that asks this: 16 hexadecimal digits, the same in every run, metric and prompt."""
+    return hashlib.sha256(json.dumps([text, [*choices], answer]).encode()).hexdigest()[:16]
+
+
+def is_asked(keep: bool | None) -> bool:
+    """Whether a question with this `keep` is put to the VQA model: what the metric's own filter dropped is not."""
+    return keep is not False
 
 
 class Sampling(NamedTuple):

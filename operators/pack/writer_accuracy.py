@@ -13,7 +13,7 @@ import torch
 
 from operators import rows
 from operators.metrics.gecko import GeckoConfig, hypothesis
-from operators.metrics.writing import WrittenQuestion
+from operators.metrics.writing import WrittenQuestion, identified
 from operators.models.calls import EntailmentModel, GenerateModel
 from operators.models.causal_lm import CausalLM, load_causal_lm
 from operators.models.nli import CrossEncoderNli, Seq2SeqNli, load_nli
@@ -69,7 +69,7 @@ def write_sheets(model: GenerateModel, metric: str, prompts: Sequence[Prompt]) -
     records = write(table, METRICS[metric], model).to_pylist()
     written = {prompt_id: list(group) for prompt_id, group in groupby(records, key=itemgetter("prompt_id"))}
     return [
-        Sheet(prompt, _questions(written[prompt.prompt_id]), GoldWriter(prompt).written(metric).questions)
+        Sheet(prompt, _questions(written[prompt.prompt_id]), identified(GoldWriter(prompt).written(metric).questions))
         for prompt in prompts
     ]
 

@@ -182,6 +182,7 @@ def certain(question: Question) -> list[list[float]]:
 
 def test_the_table_has_exactly_the_answers_schema() -> None:
     questions = {"metric": vqascore_questions()}
+    asked = {"question_id": questions["metric"]["p0"].questions[0].question_id}
     full = answer(ScriptedModel(certain), image_table(PICTURES, PROMPT_IDS), questions)["metric"]
     empty = answer(ScriptedModel(certain), image_table([], []), questions)["metric"]
     assert full.schema == empty.schema == rows.ANSWERS
@@ -190,7 +191,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
         "image_id": "i0",
         "prompt_id": "p0",
         "generator": "gen",
-        "answers": [{"question_id": "0", "token_logprobs": [[-0.5, -0.25]], "reply": None, "chosen": None}],
+        "answers": [{**asked, "token_logprobs": [[-0.5, -0.25]], "reply": None, "chosen": None}],
         "error": None,
     }
 

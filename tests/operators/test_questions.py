@@ -43,7 +43,7 @@ def test_a_prompt_without_text_is_an_error_row(text: str | None) -> None:
     assert not question["error"]["retryable"]
     assert question["text"] is None
     assert question["choices"] is None
-    assert question["prompt_id"] == "p0"
+    assert (question["prompt_id"], question["question_id"]) == ("p0", None)
 
 
 def test_there_is_one_row_per_prompt_in_order_and_a_bad_one_costs_only_itself() -> None:

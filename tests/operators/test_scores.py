@@ -9,8 +9,13 @@ import pytest
 from operators import rows
 from operators.errors import RowError
 from operators.metrics.clipscore import ClipScoreConfig, Variant
+from operators.metrics.configs import WritingConfig
+from operators.metrics.dsg import DsgConfig
 from operators.metrics.gecko import GeckoConfig
+from operators.metrics.tifa import TifaConfig
+from operators.metrics.vq2 import Vq2Config
 from operators.metrics.vqascore import Reduction, VqaScoreConfig
+from operators.metrics.writing import WrittenQuestion, identified
 from operators.scores import WrittenIndex, score, score_elements
 
 IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
@@ -160,3 +165,67 @@ def test_an_entailment_that_failed_leaves_its_prompts_images_without_a_score() -
     failed = rows.error_value(RowError("model_failed", "no memory", retryable=True))
     row = only_row(score_elements(two_answers(), written_index(error=failed), "gecko", GeckoConfig()))
     assert (row["score"], row["error"]) == (None, failed)
+
+
+def colour_question(colour: str, *, keep: bool | None = None) -> WrittenQuestion:
+    choices = ("red", "blue", "green")
+    return WrittenQuestion("1", f"is the dog {colour}?", choices, colour, keep=keep)
+
+
+def index_of(*questions: WrittenQuestion) -> WrittenIndex:
+    table = rows.table([{"prompt_id": "p", **one._asdict()} for one in identified(questions)], rows.QUESTIONS)
+    return WrittenIndex(table, None)
+
+
+def answers_to(*questions: WrittenQuestion) -> pa.Table:
+    """One image's answers, each of which chooses the question's first choice."""
+    logs = [[math.log(0.8)], [math.log(0.1)], [math.log(0.1)]]
+    given = [
+        {"question_id": one.question_id, "token_logprobs": logs, "chosen": one.choices[0]}
+        for one in identified(questions)
+    ]
+    return rows.table([{**IDS, "answers": given}], rows.ANSWERS)
+
+
+def test_answers_to_one_writing_of_the_questions_are_never_taken_for_answers_to_another() -> None:
+    answers, rewritten = answers_to(colour_question("red")), index_of(colour_question("blue"))
+    row = only_row(score_elements(answers, rewritten, "gecko", GeckoConfig(nli=None)))
+    assert (row["score"], row["elements"]) == (None, None)
+    assert (row["error"]["kind"], row["error"]["retryable"]) == ("incomplete_cell", True)
+    assert "is the dog blue?" in row["error"]["message"]
+
+
+@pytest.mark.parametrize("metric", [GeckoConfig(nli=None), DsgConfig(), TifaConfig(), Vq2Config()])
+def test_a_missing_answer_is_an_error_and_never_a_no(metric: WritingConfig) -> None:
+    asked = [WrittenQuestion(str(n), f"{n}?", ("yes", "no"), "yes") for n in range(2)]
+    row = only_row(score_elements(answers_to(asked[0]), index_of(*asked), "m", metric))
+    assert (row["score"], row["error"]["kind"], row["error"]["retryable"]) == (None, "incomplete_cell", True)
+
+
+def test_answers_to_questions_that_are_asked_no_more_do_not_matter() -> None:
+    answers = answers_to(colour_question("red"), colour_question("blue")._replace(question_id="2"))
+    row = only_row(score_elements(answers, index_of(colour_question("red")), "gecko", GeckoConfig(nli=None)))
+    assert (row["score"], row["n_questions"], row["error"]) == (pytest.approx(0.8, rel=1e-6), 1, None)
+
+
+def test_a_question_that_the_filter_dropped_needs_no_answer() -> None:
+    written = index_of(colour_question("red"), colour_question("blue", keep=False)._replace(question_id="2"))
+    row = only_row(score_elements(answers_to(colour_question("red")), written, "tifa", TifaConfig()))
+    assert (row["score"], row["n_questions"], row["error"]) == (1.0, 1, None)
+
+
+def test_an_image_whose_prompt_has_no_questions_has_their_error() -> None:
+    failed = rows.error_value(RowError("unreadable_reply", "no form"))
+    written = WrittenIndex(rows.table([{"prompt_id": "p", "error": failed}], rows.QUESTIONS), None)
+    assert only_row(score_elements(two_answers(), written, "m", DsgConfig()))["error"] == failed
+    nothing = WrittenIndex(rows.QUESTIONS.empty_table(), None)
+    assert only_row(score_elements(two_answers(), nothing, "m", DsgConfig()))["error"]["kind"] == "incomplete_cell"
+
+
+def test_a_question_without_its_entailment_is_not_scored_as_if_the_prompt_entailed_it() -> None:
+    one = index_of(colour_question("red")).questions["p"][0]
+    table = rows.table([{"prompt_id": "p", **one._asdict()}], rows.QUESTIONS)
+    other = rows.table([{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}], rows.ENTAILMENTS)
+    written = WrittenIndex(table, other)
+    row = only_row(score_elements(answers_to(colour_question("red")), written, "gecko", GeckoConfig()))
+    assert (row["score"], row["error"]["kind"]) == (None, "incomplete_cell")

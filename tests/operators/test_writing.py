@@ -10,6 +10,7 @@ from operators.metrics.configs import WritingConfig
 from operators.metrics.dsg import DsgConfig
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
+from operators.metrics.writing import WrittenQuestion, identified
 from operators.models.calls import Generation, Request, Usage
 from operators.questions import write
 
@@ -52,7 +53,7 @@ def test_all_prompts_of_a_shard_are_written_side_by_side() -> None:
     assert model.calls == 2, "one call for the words of all prompts, one for all questions"
     assert len(table) == 6 and table.schema.equals(rows.QUESTIONS)
     first = table.to_pylist()[0]
-    assert (first["prompt_id"], first["question_id"], first["text"]) == ("p0", "1", "is the dog red?")
+    assert (first["prompt_id"], first["text"]) == ("p0", "is the dog red?")
     assert (first["span"], first["start"], first["end"], first["kind"]) == ("red", 2, 5, "color")
     assert rows.usage_of(table) == Usage(6, 60, 12, 18)
 
@@ -99,6 +100,38 @@ def test_a_model_that_fails_as_a_whole_leaves_rows_that_may_be_tried_again() -> 
     table = written(ScriptedModel(reply), "a red dog", "a blue cat")
     assert [row["error"]["kind"] for row in table.to_pylist()] == ["model_failed"] * 2
     assert rows.count_errors(table, retryable_only=True) == 2
+
+
+def test_a_question_is_known_by_what_it_asks_wherever_it_stands() -> None:
+    swapped = "\n".join([*QUESTIONS.splitlines()[4:], *QUESTIONS.splitlines()[:4]])
+    replies = {"as before": QUESTIONS, "swapped": swapped, "other answer": QUESTIONS.replace("A: yes", "A: no")}
+
+    def ids(reply: str) -> list[str]:
+        model = ScriptedModel(lambda request: reply if "About {1}" in request.messages[0].text else SPANS)
+        return list(written(model, "a red dog").column("question_id").to_pylist())
+
+    red, dog = ids(replies["as before"])
+    assert ids(replies["swapped"]) == [dog, red], "in the order written, whatever their ids"
+    assert not {red, dog} & set(ids(replies["other answer"]))
+    assert len(red) == 16 and set(red) <= set("0123456789abcdef")
+
+
+def test_parents_are_named_as_the_questions_are() -> None:
+    replies = {
+        "Tuples:": "1 | entity - whole (dog)\n2 | attribute - color (dog, red)",
+        "Questions:": "1 | Is there a dog?\n2 | Is the dog red?",
+        "Dependencies:": "1 | 0\n2 | 1",
+    }
+    model = ScriptedModel(lambda request: replies[request.messages[0].text.splitlines()[-1]])
+    dog, red = written(model, "a red dog", metric=DsgConfig()).to_pylist()
+    assert (dog["parents"], red["parents"]) == ([], [dog["question_id"]])
+
+
+def test_of_questions_that_are_alike_each_has_an_id_of_its_own() -> None:
+    alike = [WrittenQuestion(str(n), "a dog?", ("yes", "no"), "yes", span=span) for n, span in enumerate("abc")]
+    first, second, third = (one.question_id for one in identified(alike))
+    assert (second, third) == (f"{first}-2", f"{first}-3")
+    assert identified(alike[:1])[0].question_id == first
 
 
 def test_what_the_filter_drops_stays_in_the_table() -> None:
