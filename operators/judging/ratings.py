@@ -16,7 +16,7 @@ from operators.statistics.agreement import krippendorff_alpha
 from operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Prompts, accuracy_within
 from operators.statistics.correlation import STATISTICS
 from operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
-from operators.statistics.ordering import holm, permutation, williams
+from operators.statistics.ordering import holm, permutation, permuted_correlations
 from operators.statistics.ties import calibrate_ties
 
 Floats = NDArray[np.float64]
@@ -207,8 +207,8 @@ def judge_generators(ratings: pa.Table, match: Match, sampling: Sampling) -> lis
 def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
     """Every two metrics of a template on the rows that both scored.
 
-    Correlations are compared by Williams' test (Spearman's on ranks), pairwise accuracy within a prompt by flipping
-    the signs of the prompts' differences; other statistics have no test here.
+    Correlations are compared by exchanging the metrics' scores (for Spearman's, ranks) by prompt, pairwise accuracy
+    within a prompt by flipping the signs of the prompts' differences; other statistics have no test here.
     """
     found = []
     templates = dict.fromkeys(its.template for its in rated)
@@ -228,13 +228,17 @@ def _both(a: Rated, b: Rated) -> pd.DataFrame:
     return a.frame.join(b.frame["score"].rename("score_b"), how="inner")
 
 
-def _williams(a: Rated, b: Rated, statistic: str) -> Comparison:
-    rows = _both(a, b)[["human", "score", "score_b"]]
-    values = (rows.rank() if statistic == "spearman" else rows).to_numpy().T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        r = np.corrcoef(values) if len(rows) > 1 else np.full((3, 3), math.nan)
-    difference, p_value = float(r[0, 1] - r[0, 2]), williams(r[0, 1], r[0, 2], r[1, 2], len(rows))
-    test = f"Williams' test{' on ranks' if statistic == 'spearman' else ''}, images taken as independent"
+def _correlated(a: Rated, b: Rated, statistic: str, sampling: Sampling) -> Comparison:
+    rows = _both(a, b)
+    values = rows[["human", "score", "score_b"]]
+    human, one, other = (values.rank() if statistic == "spearman" else values).to_numpy(np.float64).T
+    correlate = STATISTICS[statistic]
+    difference = correlate(human, one) - correlate(human, other)
+    p_value = permuted_correlations(
+        human, one, other, rows["prompt_id"].to_list(), resamples=sampling.permutations, seed=sampling.seed
+    )
+    scores = "ranks" if statistic == "spearman" else "standardised scores"
+    test = f"permutation: the metrics' {scores} exchanged by prompt, {sampling.permutations} draws"
     return Comparison(a.metric, b.metric, statistic, difference, p_value, math.nan, test, len(rows), a.template)
 
 
@@ -262,7 +266,7 @@ def _accuracies(rows: pd.DataFrame, column: str, groups: list[str]) -> Floats:
 
 
 TESTS: Mapping[str, Callable[[Rated, Rated, Sampling], Comparison]] = {
-    "pearson": lambda a, b, sampling: _williams(a, b, "pearson"),
-    "spearman": lambda a, b, sampling: _williams(a, b, "spearman"),
+    "pearson": lambda a, b, sampling: _correlated(a, b, "pearson", sampling),
+    "spearman": lambda a, b, sampling: _correlated(a, b, "spearman", sampling),
     PAIRWISE[1]: _permuted,
 }

@@ -1,4 +1,4 @@
-"""Which of two generators, or metrics, is better, and how sure that is: signed-rank, permutation and Williams tests."""
+"""Which of two generators, or metrics, is better, and how sure that is: signed-rank and permutation tests."""
 
 import math
 from collections.abc import Sequence
@@ -13,6 +13,8 @@ from operators.statistics.options import ZeroHandling
 Floats = NDArray[np.float64]
 
 MOST_EXACT = 50
+ROUNDING = 1e-12
+"""Differences of correlations this close are the same."""
 
 
 class SignedRank(NamedTuple):
@@ -79,25 +81,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-def williams(r_human_a: float, r_human_b: float, r_a_b: float, n: int) -> float:
-    """Two-sided p-value that two metrics correlate equally with the same ratings of n images (Williams 1959; Steiger
-    1980, eq. 7).
-
-    nan below four images or where a correlation is undefined; 1 where the metrics are the same.
-    """
-    if n < 4 or not all(map(math.isfinite, (r_human_a, r_human_b, r_a_b))):
-        return math.nan
-    if r_human_a == r_human_b:
-        return 1.0
-    determinant = 1 - r_human_a**2 - r_human_b**2 - r_a_b**2 + 2 * r_human_a * r_human_b * r_a_b
-    mean = (r_human_a + r_human_b) / 2
-    spread = 2 * (n - 1) / (n - 3) * determinant + mean**2 * (1 - r_a_b) ** 3
-    if spread <= 0:
-        return math.nan
-    t = (r_human_a - r_human_b) * math.sqrt((n - 1) * (1 + r_a_b) / spread)
-    return float(2 * stats.t.sf(abs(t), n - 3))
-
-
 def permutation(differences: Floats, *, resamples: int = 9999, seed: int = 0) -> float:
     """Two-sided p-value that the mean of paired differences (one per prompt) is 0, by flipping their signs at
     random.
@@ -113,3 +96,50 @@ def permutation(differences: Floats, *, resamples: int = 9999, seed: int = 0) ->
         rng=np.random.default_rng(seed),
     )
     return float(test.pvalue)
+
+
+def permuted_correlations(
+    human: Floats, a: Floats, b: Floats, prompt_ids: Sequence[str], *, resamples: int = 9999, seed: int = 0
+) -> float:
+    """Two-sided p-value that two metrics correlate equally with the same ratings (n,), by exchanging their
+    standardised scores for whole prompts at random (Deutsch, Dror and Roth 2021, with prompts as the inputs).
+
+    Images of a prompt move together, so that what they share is no evidence; where Williams' test (1959), which takes
+    images as independent, finds a difference too often. nan where there are fewer than two prompts, or where a
+    correlation is undefined.
+    """
+    codes = np.unique(np.asarray(prompt_ids, dtype=str), return_inverse=True)[1]
+    columns = np.stack([human, a, b]).astype(np.float64)
+    if codes.max(initial=0) < 1 or not np.ptp(columns, axis=1).all():
+        return math.nan
+    ratings, *metrics = stats.zscore(columns, axis=1)
+    sums_a, sums_b = (_correlation_sums(ratings, scores, codes) for scores in metrics)
+    moved = _exchanged(sums_b - sums_a, resamples, seed)
+    correlations = [
+        _correlations(sums / len(codes)) for sums in (sums_a.sum(axis=0) + moved, sums_b.sum(axis=0) - moved)
+    ]
+    differences = np.abs(correlations[0] - correlations[1])
+    return float(np.mean(differences >= differences[0] - ROUNDING))
+
+
+def _correlation_sums(ratings: Floats, scores: Floats, codes: NDArray[np.intp]) -> Floats:
+    """By prompt, the sums that a correlation with standardised ratings is made of (prompts, 3): the scores, their
+    squares, and their products with the ratings.
+    """
+    parts = (scores, scores**2, ratings * scores)
+    return np.stack([np.bincount(codes, weights=part) for part in parts], axis=1)
+
+
+def _exchanged(differences: Floats, resamples: int, seed: int) -> Floats:
+    """Sums (1 + resamples, k) of the differences (prompts, k) over the prompts that are exchanged: none in the first
+    row, each with probability 1/2 in the others.
+    """
+    random = np.random.default_rng(seed)
+    drawn = (random.integers(2, size=len(differences)) @ differences for _ in range(resamples))
+    return np.stack([np.zeros(differences.shape[1]), *drawn])
+
+
+def _correlations(means: Floats) -> Floats:
+    """Correlations with standardised ratings, of means (k, 3)."""
+    mean, square, product = means.T
+    return np.asarray(product / np.sqrt(square - mean**2))

@@ -152,3 +152,20 @@ def test_a_metric_that_follows_people_is_told_from_one_that_does_not() -> None:
         assert told[statistic, "good", "noise"] and told[statistic, "twin", "noise"]
         assert not told[statistic, "good", "twin"]
     assert not any(its.statistic == "kendall_b" for its in compared)
+
+
+def test_images_of_a_prompt_are_not_taken_as_independent_where_metrics_are_compared() -> None:
+    """Two metrics with errors of their own on 15 prompts: twenty images of each are no more evidence."""
+    random = np.random.default_rng(0)
+    given, scored = [], []
+    for prompt in range(15):
+        rating, *values = random.normal(size=3)
+        for generator in map(str, range(20)):
+            given.append((str(prompt), generator, "a", "likert", float(rating)))
+            scored += [
+                (str(prompt), generator, name, float(rating + value)) for name, value in zip("mk", values, strict=True)
+            ]
+    rated = match_scores(ratings(*given), scores(*scored), "image")
+    for compared in compare_metrics(rated, ["pearson", "spearman"], FEW):
+        assert compared.p_value > 0.05
+        assert "by prompt" in compared.test and "independent" not in compared.test

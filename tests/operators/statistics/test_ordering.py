@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from operators.statistics.ordering import holm, permutation, signed_rank, williams
+from operators.statistics.ordering import holm, permutation, permuted_correlations, signed_rank
 
 
 def test_the_signed_rank_test_is_scipys_with_its_effect_and_wins() -> None:
@@ -40,21 +40,38 @@ def test_holm_multiplies_by_what_is_left_and_keeps_the_order() -> None:
     assert holm([]) == []
 
 
-def test_williams_test_keeps_its_level_where_metrics_are_alike() -> None:
+def equal_metrics(random: np.random.Generator, prompts: int, images: int) -> tuple[list[np.ndarray], list[str]]:
+    """Ratings and two equally good metrics, whose errors the images of a prompt share."""
+
+    def errors() -> np.ndarray:
+        return np.repeat(random.normal(size=prompts), images) + 0.3 * random.normal(size=prompts * images)
+
+    truth = errors()
+    return [truth, truth + errors(), truth + errors()], [str(row // images) for row in range(prompts * images)]
+
+
+def test_equal_metrics_are_told_apart_in_5_of_100_cases_though_images_of_a_prompt_share_their_errors() -> None:
     random = np.random.default_rng(0)
-    rejected = 0
-    for _ in range(400):
-        truth = random.normal(size=60)
-        a, b = truth + random.normal(size=60), truth + random.normal(size=60)
-        r = np.corrcoef([truth, a, b])
-        rejected += williams(r[0, 1], r[0, 2], r[1, 2], 60) < 0.05
-    assert 6 <= rejected <= 36
+    told = 0
+    for case in range(400):
+        columns, prompt_ids = equal_metrics(random, 30, 5)
+        told += permuted_correlations(*columns, prompt_ids, resamples=99, seed=case) < 0.05
+    assert 6 <= told <= 36
 
 
-def test_williams_test_is_undefined_for_few_images_and_1_for_one_metric_twice() -> None:
-    assert math.isnan(williams(0.5, 0.4, 0.1, 3))
-    assert math.isnan(williams(math.nan, 0.4, 0.1, 30))
-    assert williams(0.5, 0.5, 1.0, 30) == 1.0
+def test_the_permutation_of_correlations_sees_the_better_metric_and_no_difference_of_one_with_itself() -> None:
+    random = np.random.default_rng(1)
+    prompt_ids = [str(row // 4) for row in range(200)]
+    truth, noise = random.normal(size=(2, 200))
+    assert permuted_correlations(truth, truth + noise, noise, prompt_ids) == 1 / 10_000
+    assert permuted_correlations(truth, noise, 3 * noise + 1, prompt_ids) == 1.0
+
+
+def test_a_difference_of_correlations_is_undefined_for_one_prompt_and_for_equal_scores() -> None:
+    truth, noise = np.random.default_rng(2).normal(size=(2, 20))
+    assert math.isnan(permuted_correlations(truth, truth, noise, ["p"] * 20))
+    assert math.isnan(permuted_correlations(truth, np.full(20, 0.1), noise, list(map(str, range(20)))))
+    assert math.isnan(permuted_correlations(*np.empty((3, 0)), []))
 
 
 def test_the_permutation_test_sees_a_shift_and_not_noise() -> None:
