@@ -232,7 +232,9 @@ ORDERS = pa.schema(
         ("convention", pa.string()),
     ]
 )
-"""Which of two generators is better, by a metric or by people; `better` is null where the test is not significant."""
+"""Which of two generators is better, by a metric or by people; `better` is null where the test is not significant, or
+where its ranks and the means do not favour the same one.
+"""
 
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -60,7 +60,7 @@ class Order(NamedTuple):
     generator_a: str
     generator_b: str
     better: str | None
-    """The one with the better mean where the test is significant; null where it is not."""
+    """The one with the better mean where the test is significant and its ranks favour the same one; null elsewhere."""
     difference: float
     p_value: float
     p_holm: float

@@ -12,9 +12,10 @@ from operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
 from operators.judging.ratings import mean_ratings
 from operators.statistics.bootstrap import UNDEFINED
 from operators.statistics.options import Match, ZeroHandling
-from operators.statistics.ordering import holm, signed_rank
+from operators.statistics.ordering import SignedRank, holm, signed_rank
 
 SIDE_BY_SIDE = "side_by_side"
+UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
 STATISTICS = ("model_ordering", "orders_reversed", "orders_missed")
 
 
@@ -43,29 +44,34 @@ def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling, t
     wide = rows.groupby(["prompt_id", "generator"])["score"].mean().unstack("generator")
     tests = {(a, b): signed_rank(wide[a].to_numpy(), wide[b].to_numpy(), zeros=zeros) for a, b in combinations(wide, 2)}
     corrected = holm([test.p_value for test in tests.values()])
-    words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction"
+    words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction, better mean wins"
     return [
         Order(
             judge,
             str(a),
             str(b),
-            _better(str(a), str(b), test.difference, test.p_value, alpha),
+            _better(str(a), str(b), test, alpha),
             test.difference,
             test.p_value,
             p_holm,
             test.n,
-            words,
+            f"{words}; {UNDECIDED}" if test.p_value < alpha and _is_contrary(test) else words,
             template,
         )
         for ((a, b), test), p_holm in zip(tests.items(), corrected, strict=True)
     ]
 
 
-def _better(a: str, b: str, difference: float, p_value: float, alpha: float) -> str | None:
-    """The generator of the better mean, where the test is significant."""
-    if not p_value < alpha or difference == 0:
+def _better(a: str, b: str, test: SignedRank, alpha: float) -> str | None:
+    """The generator of the better mean, where the test is significant and its ranks favour the same one."""
+    if not test.p_value < alpha or _is_contrary(test):
         return None
-    return a if difference > 0 else b
+    return a if test.difference > 0 else b
+
+
+def _is_contrary(test: SignedRank) -> bool:
+    """Whether the mean and the signed ranks do not favour the same generator."""
+    return test.difference * test.effect <= 0
 
 
 def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
