@@ -138,7 +138,7 @@ def judge(protocol: ProtocolConfig, release: Release, scores: pa.Table, sampling
             release.graph_nodes,
             scores,
             conventions=protocol.conventions,
-            averaged=protocol.averaged,
+            unpublished=protocol.unpublished,
             falling=protocol.falling,
             sampling=sampling,
         )

@@ -54,8 +54,8 @@ class ProtocolConfig:
     """What the signed-rank test does with prompts on which two generators do not differ."""
     conventions: tuple[Convention, ...] = ("published",)
     """Of T2IScoreScore."""
-    averaged: tuple[str, ...] = ()
-    """The subsets of error graphs that count overall; all where empty."""
+    unpublished: tuple[str, ...] = ()
+    """Error graphs that are in no published average, and so not in the convention `published`."""
     falling: tuple[str, ...] = ()
     """Metrics that count errors, so that less is better."""
 

@@ -17,7 +17,8 @@ MEASURES = ("ordering", "kendall_ordering", "separation", "delta")
 WORDS: Mapping[Convention, str] = {
     "published": "every ordered pair of roots heads a walk, walks weigh by their images",
     "paper": "one root to a walk, walks weigh alike, separation of adjacent levels",
-    "current": "one root to a walk, walks weigh by their images, separation and delta over pairs of nodes",
+    "current": "one root to a walk, walks weigh by their scored images, "
+    "separation and delta over pairs of nodes without a gap",
 }
 
 
@@ -40,25 +41,26 @@ def judge_graphs(
     scores: pa.Table,
     *,
     conventions: Sequence[Convention],
-    averaged: Sequence[str],
+    unpublished: Sequence[str],
     falling: Sequence[str],
     sampling: Sampling,
 ) -> list[Judgement]:
     """The mean over graphs of every measure by metric, overall and by subset.
 
-    Only graphs of the subsets `averaged` count overall (all where it is empty). Metrics in `falling` count errors, so
-    that their ordering and delta are turned round.
+    The graphs `unpublished` are left out of what was published. Metrics in `falling` count errors, so that their
+    ordering and delta are turned round.
     """
     rated = set(graph_nodes.column("image_id").to_pylist())
     counts = _counts(scores, rated)
     found = []
     for convention in conventions:
         measured = measure_graphs(graph_nodes, scores, convention)
+        if convention == "published":
+            measured = measured[~measured["graph_id"].isin(unpublished)].copy()
         turned = measured["metric"].isin(falling)
         for name in ("ordering", "kendall_ordering", "delta"):
             measured.loc[turned, name] *= -1
-        whole = measured[measured["subset"].isin(averaged)] if averaged else measured
-        for subset, rows in [(OVERALL, whole), *((str(name), its) for name, its in measured.groupby("subset"))]:
+        for subset, rows in [(OVERALL, measured), *((str(name), its) for name, its in measured.groupby("subset"))]:
             found += _means(rows, subset, convention, counts, sampling)
     return found
 
@@ -80,25 +82,26 @@ def _means(
     counts: Mapping[str, tuple[int, int]],
     sampling: Sampling,
 ) -> list[Judgement]:
-    found = []
-    for metric, rows in measured.groupby("metric", sort=False):
-        graphs = Prompts(rows["graph_id"].astype(str).to_list(), resamples=sampling.resamples, seed=sampling.seed)
-        unscored, unrated = counts.get(str(metric), (0, 0)) if subset == OVERALL else (0, 0)
-        for name in MEASURES:
-            values = rows[name].to_numpy(np.float64)
-            defined = bool(np.isfinite(values).all())
-            words = f"{convention} convention: {WORDS[convention]}; mean over graphs; {resampled(graphs, 'graphs')}"
-            found.append(
-                Judgement(
-                    str(metric),
-                    f"{name}_{convention}",
-                    float(values.mean()) if defined else math.nan,
-                    graphs.mean_interval(values) if defined else UNDEFINED,
-                    len(values) if defined else 0,
-                    words if defined else "undefined: a node without any score",
-                    subset=subset,
-                    n_unscored=unscored,
-                    n_unrated=unrated,
-                )
-            )
-    return found
+    return [
+        judged._replace(metric=str(metric), subset=subset, n_unscored=unscored, n_unrated=unrated)
+        for metric, rows in measured.groupby("metric", sort=False)
+        for unscored, unrated in [counts.get(str(metric), (0, 0)) if subset == OVERALL else (0, 0)]
+        for name in MEASURES
+        for judged in [_mean(name, rows, convention, sampling)]
+    ]
+
+
+def _mean(name: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
+    """A measure's mean over graphs; by `current` over those with a score, by the others only where all have theirs."""
+    statistic, kept = f"{name}_{convention}", rows[np.isfinite(rows[name])] if convention == "current" else rows
+    values = kept[name].to_numpy(np.float64)
+    if not len(values) or not np.isfinite(values).all():
+        return Judgement("", statistic, math.nan, UNDEFINED, 0, f"undefined: {_without_scores(name, rows)}")
+    graphs = Prompts(kept["graph_id"].astype(str).to_list(), resamples=sampling.resamples, seed=sampling.seed)
+    words = f"{convention} convention: {WORDS[convention]}; mean over graphs; {resampled(graphs, 'graphs')}"
+    return Judgement("", statistic, float(values.mean()), graphs.mean_interval(values), len(values), words)
+
+
+def _without_scores(name: str, rows: pd.DataFrame) -> str:
+    gaps = rows.loc[~np.isfinite(rows[name]), "graph_id"].astype(str).to_list()
+    return f"{len(gaps)} of {len(rows)} graphs have a node without any score, first {gaps[0]}"

@@ -69,18 +69,34 @@ def _nodes(rows: pd.DataFrame, values: Floats) -> list[Node]:
 
 
 def score_graph(nodes: Sequence[Node], convention: Convention) -> GraphScores:
-    """The meta-metrics of one graph; one with a single level has no order, and gets 0."""
-    walks = list(_walks(nodes, twice=convention == "published"))
-    weights = np.array([_images(walk) if convention != "paper" else 1 for walk in walks], np.float64)
-    orders = [_order(walk) for walk in walks]
-    spearman = _mean([order[0] for order in orders], weights)
-    kendall = _mean([order[1] for order in orders], weights)
+    """The meta-metrics of one graph; one with a single level has no order, and gets 0.
+
+    By `current` a graph that a metric scored nowhere is nan, and so is the order of one without a root.
+    """
     if convention == "current":
-        separation, delta = _between_nodes(nodes)
-    else:
-        separation = _mean([_separation(walk, adjacent=convention == "paper") for walk in walks], weights)
-        delta = _mean([_delta(walk) for walk in walks], weights)
-    return GraphScores(spearman, kendall, separation, delta, len(walks))
+        return _current(nodes)
+    walks = list(_walks(nodes, twice=convention == "published"))
+    weights = np.array([_images(walk) if convention == "published" else 1 for walk in walks], np.float64)[:, None]
+    orders = [_order(walk) for walk in walks]
+    return GraphScores(
+        spearman=_mean([order[0] for order in orders], weights),
+        kendall=_mean([order[1] for order in orders], weights),
+        separation=_mean([_separation(walk, adjacent=convention == "paper") for walk in walks], weights),
+        delta=_mean([_delta(walk) for walk in walks], weights),
+        n_walks=len(walks),
+    )
+
+
+def _current(nodes: Sequence[Node]) -> GraphScores:
+    """By the maintained code: a walk weighs by its scored images, at least two, and pairs of nodes know no walk."""
+    n_metrics = nodes[0].scores.shape[1]
+    rooted = any(node.level == 0 for node in nodes)
+    walks = list(_walks(nodes, twice=False)) if rooted else []
+    scored = np.reshape([_scored(walk) for walk in walks], (-1, n_metrics))
+    weights = np.where(scored > 1, scored, 0.0)
+    orders = np.reshape([_order(walk) for walk in walks], (-1, 2, n_metrics))
+    separation, delta = np.where(_scored(nodes) > 0, _between_nodes(nodes), math.nan)
+    return GraphScores(_mean(orders[:, 0], weights), _mean(orders[:, 1], weights), separation, delta, len(walks))
 
 
 def _walks(nodes: Sequence[Node], *, twice: bool) -> Iterator[tuple[Node, ...]]:
@@ -97,8 +113,16 @@ def _images(walk: Sequence[Node]) -> int:
     return sum(len(node.scores) for node in walk)
 
 
-def _mean(values: Sequence[Floats], weights: Floats) -> Floats:
-    return np.asarray(np.average(np.stack(values), axis=0, weights=weights))
+def _scored(nodes: Sequence[Node]) -> Floats:
+    """How many images of these nodes have a score, by metric."""
+    return np.asarray(np.isfinite(np.concatenate([node.scores for node in nodes])).sum(axis=0), np.float64)
+
+
+def _mean(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
+    """The mean of (walks, metrics), weighed by walk or by walk and metric; nan where nothing has a weight."""
+    weighed = (np.asarray(values) * weights).sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(weighed / weights.sum(axis=0))
 
 
 def _order(walk: Sequence[Node]) -> tuple[Floats, Floats]:
@@ -148,7 +172,7 @@ def kolmogorov_smirnov(first: Floats, second: Floats) -> Floats:
     nothing.
     """
     everything = np.concatenate([first, second])
-    return np.asarray(np.nanmax(np.abs(_shares(first, everything) - _shares(second, everything)), axis=0))
+    return np.asarray(np.fmax.reduce(np.abs(_shares(first, everything) - _shares(second, everything)), axis=0))
 
 
 def _shares(sample: Floats, points: Floats) -> Floats:
@@ -174,17 +198,23 @@ def _means(node: Node) -> Floats:
 
 
 def _between_nodes(nodes: Sequence[Node]) -> tuple[Floats, Floats]:
-    """Separation and delta as plain means over all pairs of nodes of different levels, those without scores left
-    out.
+    """Separation and delta as plain means over the pairs of nodes of different levels of which every image has a score;
+    0 where there is no such pair.
     """
     pairs = [(first, second) for first, second in combinations(nodes, 2) if first.level < second.level]
-    if not pairs:
-        return np.zeros(nodes[0].scores.shape[1]), np.zeros(nodes[0].scores.shape[1])
-    separations = np.stack([kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs])
-    deltas = np.stack([_means(first) - _means(second) for first, second in pairs])
-    return _nanmean(separations), _nanmean(deltas)
+    whole = [_whole(first) & _whole(second) for first, second in pairs]
+    separations = [kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
+    deltas = [_means(first) - _means(second) for first, second in pairs]
+    return _mean_where(separations, whole, nodes[0]), _mean_where(deltas, whole, nodes[0])
 
 
-def _nanmean(values: Floats) -> Floats:
-    defined = np.isfinite(values)
-    return _ratio(np.where(defined, values, 0).sum(axis=0), defined.sum(axis=0).astype(np.float64))
+def _whole(node: Node) -> NDArray[np.bool_]:
+    """By metric, whether every image has a score."""
+    return np.asarray(np.isfinite(node.scores).all(axis=0))
+
+
+def _mean_where(values: Sequence[Floats], counted: Sequence[NDArray[np.bool_]], node: Node) -> Floats:
+    shape = (-1, node.scores.shape[1])
+    kept = np.reshape(counted, shape).astype(bool)
+    total = np.where(kept, np.reshape(values, shape), 0.0).sum(axis=0)
+    return _ratio(total, kept.sum(axis=0).astype(np.float64))

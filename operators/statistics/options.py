@@ -24,8 +24,8 @@ ALPHA = 0.001
 Convention = Literal["published", "paper", "current"]
 """T2IScoreScore's: `published` gives the released per-graph numbers: every ordered pair of roots heads a walk, walks
 weigh by their images. `paper` has one root to a walk, walks that weigh alike, and separation of adjacent levels only.
-`current` is the maintained code of 2025: one root to a walk, walks weigh by their images, separation and delta over
-all pairs of nodes."""
+`current` is the maintained code of 2025: one root to a walk, walks weigh by their scored images, separation and delta
+over the pairs of nodes of which every image has a score."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

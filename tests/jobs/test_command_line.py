@@ -42,7 +42,7 @@ SWEEP = {
     "metrics.clipscore": {"kind", "model", "variant"},
 }  # fmt: skip
 PROTOCOL = {"name", "reader", "path", "tasks", "match", "statistics", "rating_range", "out_of_range", "agreement",
-            "by_skill", "reliable", "unsure", "alpha", "zeros", "conventions", "averaged", "falling"}  # fmt: skip
+            "by_skill", "reliable", "unsure", "alpha", "zeros", "conventions", "unpublished", "falling"}  # fmt: skip
 SHAPES = SWEEP | {
     "": SWEEP[""] | {"protocol"},
     "protocol": PROTOCOL,

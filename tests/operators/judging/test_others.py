@@ -117,33 +117,69 @@ def test_pairings_give_text_image_and_group_and_a_sample_with_a_gap_is_counted()
     assert {(its.n, its.n_unscored) for its in found.values()} == {(2, 1)}
 
 
-def test_graphs_average_only_the_wanted_subsets_and_turn_counters_of_errors_round() -> None:
-    nodes = rows.table(
+def graphs(*given: tuple[str, str]) -> pa.Table:
+    """A ladder of three images, of no, one and two errors, for each graph and subset."""
+    return rows.table(
         [
             {"graph_id": graph, "subset": subset, "image_id": f"{graph}{level}", "node": str(level), "level": level}
-            for graph, subset in (("0", "synth"), ("1", "real"), ("2", "other"))
+            for graph, subset in given
             for level in (0, 1, 2)
         ],
         rows.GRAPH_NODES,
     )
-    table = rows.table(
-        [
-            {"image_id": f"{graph}{level}", "metric": metric, "score": value}
-            for graph in "012"
-            for level in (0, 1, 2)
-            for metric, value in (("good", -level if graph != "2" else level), ("errors", level))
-        ],
+
+
+def graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
+    """Scores as (metric, graph, level, score)."""
+    return rows.table(
+        [{"image_id": f"{graph}{level}", "metric": metric, "score": value} for metric, graph, level, value in given],
         rows.SCORES,
     )
+
+
+NODES = graphs(("0", "synth"), ("1", "real"), ("2", "real"))
+FALLING = [("good", graph, level, -level if graph != "2" else level) for graph in "012" for level in (0, 1, 2)]
+COUNTED = [("errors", graph, level, level) for graph in "012" for level in (0, 1, 2)]
+
+
+def test_only_the_published_convention_lacks_the_unpublished_graphs_and_counters_of_errors_are_turned_round() -> None:
     found = judge_graphs(
-        nodes, table, conventions=["paper"], averaged=["synth", "real"], falling=["errors"], sampling=FEW
+        NODES,
+        graph_scores(*FALLING, *COUNTED),
+        conventions=["published", "paper", "current"],
+        unpublished=["2"],
+        falling=["errors"],
+        sampling=FEW,
     )
-    ordering = {(its.metric, its.subset): its.value for its in found if its.statistic == "ordering_paper"}
-    assert ordering["good", "overall"] == pytest.approx(1.0)
-    assert ordering["good", "other"] == pytest.approx(-1.0)
-    assert ordering["errors", "overall"] == pytest.approx(1.0)
+    ordering = {(its.statistic, its.metric, its.subset): its for its in found if its.statistic.startswith("ordering")}
+    assert ordering["ordering_published", "good", "overall"].value == pytest.approx(1.0)
+    for convention in ("paper", "current"):
+        good = ordering[f"ordering_{convention}", "good", "overall"]
+        assert (good.value, good.n) == (pytest.approx(1 / 3), 3)
+        assert ordering[f"ordering_{convention}", "good", "real"].value == pytest.approx(0.0)
+        assert ordering[f"ordering_{convention}", "errors", "overall"].value == pytest.approx(1.0)
+    assert {its.n for its in found if its.statistic == "delta_published" and its.subset == "real"} == {1}
+
+
+def test_a_graph_that_was_not_scored_is_named_and_by_the_maintained_code_left_out() -> None:
+    scored = graph_scores(*[given for given in FALLING if given[1] != "1"], ("good", "1", 0, None))
+    paper, current = (
+        next(
+            its
+            for its in judge_graphs(NODES, scored, conventions=[convention], unpublished=(), falling=(), sampling=FEW)
+            if its.statistic.startswith("separation")
+        )
+        for convention in ("paper", "current")
+    )
+    assert math.isnan(paper.value)
+    assert paper.convention == "undefined: 1 of 3 graphs have a node without any score, first 1"
+    assert (current.value, current.n, current.n_unscored) == (1.0, 2, 3)
+
+
+def test_an_image_that_is_scored_twice_is_an_error_of_the_graphs_too() -> None:
+    table = graph_scores(*FALLING)
     with pytest.raises(SourceError, match="metric good has image_id '00' 2 times"):
-        measure_graphs(nodes, pa.concat_tables([table, table.slice(0, 1)]), "paper")
+        measure_graphs(NODES, pa.concat_tables([table, table.slice(0, 1)]), "paper")
 
 
 def test_a_clear_order_is_found_and_a_tie_is_not() -> None:

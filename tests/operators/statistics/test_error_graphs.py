@@ -77,3 +77,37 @@ def test_the_statistic_is_scipys_for_every_metric_with_gaps() -> None:
     for column in range(4):
         clean = first[:, column][np.isfinite(first[:, column])]
         assert found[column] == pytest.approx(stats.ks_2samp(clean, second[:, column]).statistic)
+
+
+def test_by_the_maintained_code_a_missing_image_costs_its_pairs_of_nodes_and_not_the_others() -> None:
+    nodes = [node(0, 0.9, math.nan), node(1, 0.5), node(1, 0.4), node(2, 0.1)]
+    found = score_graph(nodes, "current")
+    assert found.delta == pytest.approx([(0.4 + 0.3) / 2])
+    assert found.separation == pytest.approx([1.0])
+    assert math.isnan(score_graph([node(0, math.nan), node(1, math.nan)], "current").separation[0])
+    assert score_graph([node(0, 0.9, math.nan), node(1, 0.5)], "current").separation == pytest.approx([0.0])
+
+
+def test_by_the_maintained_code_walks_weigh_by_their_scored_images_and_want_two_of_them() -> None:
+    nodes = [node(0, 0.9, 0.8), node(1, 0.1, 0.2, 0.3), node(1, 0.95, *[math.nan] * 9)]
+    walks = [([0, 0, 1, 1, 1], [0.9, 0.8, 0.1, 0.2, 0.3]), ([0, 0, 1], [0.9, 0.8, 0.95])]
+    rho = [stats.spearmanr(*walk).statistic for walk in walks]
+    assert score_graph(nodes, "current").spearman == pytest.approx([np.average(rho, weights=[5, 3])])
+    lonely = [node(0, math.nan), node(1, 0.3), node(1, 0.2, 0.1)]
+    assert score_graph(lonely, "current").spearman == pytest.approx([0.0])
+    assert math.isnan(score_graph([node(1, 0.3), node(2, 0.2)], "current").spearman[0])
+
+
+def test_the_maintained_codes_numbers_are_scipys_one_pair_and_one_walk_at_a_time() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(20):
+        nodes = [
+            Node(level, np.where(random.random((count, 1)) < 0.15, math.nan, np.round(random.random((count, 1)), 1)))
+            for level, count in [(0, 2), (1, 2), (1, 3), (2, 2), (4, 1)]
+        ]
+        found = score_graph(nodes, "current")
+        pairs = [(a.scores[:, 0], b.scores[:, 0]) for a, b in combinations(nodes, 2) if a.level < b.level]
+        whole = [(a, b) for a, b in pairs if not np.isnan(np.concatenate([a, b])).any()]
+        assert found.delta[0] == pytest.approx(np.mean([a.mean() - b.mean() for a, b in whole]) if whole else 0)
+        separations = [stats.ks_2samp(a, b).statistic for a, b in whole]
+        assert found.separation[0] == pytest.approx(np.mean(separations) if whole else 0)
