@@ -35,6 +35,10 @@ class RowError(NamedTuple):
     """Whether the same computation may succeed another time."""
 
 
+class RefusedUri(PlumblineError):
+    """An address lies outside of what rows may name; nothing of it was touched."""
+
+
 class HopelessRow(PlumblineError):
     """A model cannot do a row and never will: what its data need is beyond it."""
 
@@ -66,5 +70,6 @@ REMEDIES: Mapping[str, str] = {
     "unknown_prompt": "add the prompt to the benchmark, or correct the row's prompt_id",
     "unreadable_reply": "use a more able model for the questions, or raise the metric's max_tokens",
     "unreadable_uri": "check the address, and that the credentials may read it",
+    "uri_refused": "move the image below the benchmark's folders, or add its folder to benchmark.uri_roots",
 }
 """What to do about each kind, in a line; docs/failures.md tells the whole of it."""

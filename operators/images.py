@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
-from operators.errors import ConfigError, RowError
+from operators.errors import ConfigError, RefusedUri, RowError
 
 if TYPE_CHECKING:
     import torch
@@ -88,6 +88,9 @@ def _fetched(uri: Any, fetch: FetchUri) -> bytes | RowError:
         return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
     try:
         encoded = fetch(uri)
+    except RefusedUri as error:
+        remedy = "move the image there, or add its folder to benchmark.uri_roots"
+        return RowError("uri_refused", f"{uri!r} is not read: {error}; {remedy}", retryable=True)
     except FileNotFoundError:
         return RowError("missing_image", f"nothing at {uri!r}; generate the image again", retryable=True)
     except Exception as error:

@@ -68,6 +68,8 @@ class BenchmarkConfig:
     """What the images tables call their columns."""
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
     """What the prompts file calls its columns."""
+    uri_roots: tuple[str, ...] = ()
+    """Folders and s3:// prefixes that rows may name images below, besides the images' own."""
     require_every_prompt: bool = True
     """Whether a generator without an image of some prompt counts as a failed row."""
 
@@ -83,6 +85,9 @@ class BenchmarkConfig:
             raise ConfigError(
                 "benchmark.columns.prompt_id: expected a name, got None; null fits benchmark.prompts=null"
             )
+        for root in self.uri_roots:
+            if not root or ("://" in root and not root.startswith(("s3://", "file://"))):
+                raise ConfigError(f"benchmark.uri_roots: expected folders or s3:// prefixes, got {root!r}")
         for name in self.generators or ():
             if not name or "/" in name:
                 raise ConfigError(f"benchmark.generators: expected names without '/', got {name!r}")

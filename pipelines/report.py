@@ -18,6 +18,7 @@ from pipelines.report_images import read_details
 from pipelines.sources import Sources, open_sources
 from pipelines.storage import StorageConfig, first_line, is_storage_error
 from pipelines.store import LATEST, Store
+from pipelines.uris import Uris, benchmark_uris
 
 MOST_IMAGES = 96
 
@@ -67,6 +68,7 @@ class OpenedRun(NamedTuple):
     gathered: GatheredRun
     sources: Sources | None
     limits: ImageLimits
+    uris: Uris
 
 
 def write_report(
@@ -109,7 +111,8 @@ def _make_page(store: Store, opened: OpenedRun, before: GatheredRun | None, imag
     run = opened.gathered
     picks = pick_images(run.scores, list(run.manifest.get("metrics", ())), images)
     details = read_details(
-        picks, run.manifest, store, opened.sources, limits=opened.limits, unreadable=run.unreadable
+        picks, run.manifest, store, opened.sources, limits=opened.limits, uris=opened.uris,
+        unreadable=run.unreadable,
     )  # fmt: skip
     return build_page(run, take_statistics(run, rated=rated), picks=picks, details=details, before=before)
 
@@ -156,8 +159,10 @@ def open_run(store: Store, run_id: str) -> OpenedRun:
     except Exception as error:
         if not isinstance(error, PlumblineError) and not is_storage_error(error):
             raise
-        return OpenedRun(_gathered(store, run_id, manifest, None, first_line(error)), None, ImageLimits())
-    return OpenedRun(_gathered(store, run_id, manifest, sources, ""), sources, limits)
+        nowhere = Uris(roots=(), storage=store.storage, max_bytes=0)
+        return OpenedRun(_gathered(store, run_id, manifest, None, first_line(error)), None, ImageLimits(), nowhere)
+    uris = benchmark_uris(benchmark, store.storage, limits)
+    return OpenedRun(_gathered(store, run_id, manifest, sources, ""), sources, limits, uris)
 
 
 def _gathered(

@@ -14,8 +14,9 @@ from operators.report.gallery import ImageDetail, ImageKey, Pick, make_thumbnail
 from pipelines.benchmark import IMAGE_COLUMNS
 from pipelines.cells import Shard
 from pipelines.sources import Sources
-from pipelines.storage import StorageConfig, fetch, first_line, is_storage_error, locate
+from pipelines.storage import StorageConfig, first_line, is_storage_error, locate
 from pipelines.store import Store
+from pipelines.uris import Uris
 
 READERS = 8
 ROWS_AT_ONCE = 16
@@ -49,6 +50,7 @@ def read_details(
     sources: Sources | None,
     *,
     limits: ImageLimits,
+    uris: Uris,
     unreadable: str,
 ) -> dict[ImageKey, ImageDetail]:
     """The thumbnail and the elements of every pick, or why there are none.
@@ -64,7 +66,7 @@ def read_details(
         places = _find_places({pick.key for pick in picks}, by_recipe, store, pool)
         elements = _read_elements(places, cells, store, pool)
         shards = {(shard.group, shard.name): shard for shard in (sources.image_shards if sources is not None else ())}
-        show = partial(_thumbnail, places=places, shards=shards, storage=store.storage, limits=limits)
+        show = partial(_thumbnail, places=places, shards=shards, storage=store.storage, limits=limits, uris=uris)
         shown = list(pool.map(lambda pick: unreadable or show(pick), picks))
     return {pick.key: _detail(image, elements.get(pick.key, [])) for pick, image in zip(picks, shown, strict=True)}
 
@@ -139,6 +141,7 @@ def _thumbnail(
     shards: Mapping[tuple[str, str], Shard],
     storage: StorageConfig,
     limits: ImageLimits,
+    uris: Uris,
 ) -> str | RowError:
     """The image as a data: address, or why it cannot be shown."""
     key, place = pick.key, places.get(pick.key)
@@ -151,7 +154,7 @@ def _thumbnail(
         record = read_row(shard, place.row, storage)
         if record is None or identify(record | {"prompt_id": pick.prompt_id}, key.generator).image_id != key.image_id:
             return RowError("missing_image", "another image stands in its place; the file has changed since the run")
-        return make_thumbnail(record, limits, partial(fetch, storage=storage, most=limits.max_bytes + 1))
+        return make_thumbnail(record, limits, uris.read)
     except Exception as error:
         if not isinstance(error, (PlumblineError, pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(
             error

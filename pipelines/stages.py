@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -22,8 +22,9 @@ from pipelines.cells import Cell, Shard, Stage, Work
 from pipelines.plan import Node
 from pipelines.prompts import read_prompts
 from pipelines.shards import read_shard
-from pipelines.storage import StorageConfig, fetch
+from pipelines.storage import StorageConfig
 from pipelines.store import Store
+from pipelines.uris import Uris
 
 REMEMBERED_INDICES = 16
 """Sets of questions that an actor remembers; those of a benchmark are one set for each metric."""
@@ -38,6 +39,7 @@ class StageContext:
     store: Store
     storage: StorageConfig
     limits: ImageLimits
+    uris: Uris
     prompt_shards: tuple[Shard, ...]
 
 
@@ -142,7 +144,7 @@ class AnswersStage:
             load_likelihood(node.model),
             image_batch=node.model.image_batch,
             limits=context.limits,
-            fetch=partial(fetch, storage=context.storage, most=context.limits.max_bytes + 1),
+            fetch=context.uris.read,
             matcher=load_embedder(node.matcher) if node.matcher is not None else None,
         )
         self._index = lru_cache(maxsize=REMEMBERED_INDICES)(self._read_index)
@@ -190,7 +192,7 @@ class SimilaritiesStage:
             load_similarity(node.model),
             image_batch=node.model.image_batch,
             limits=context.limits,
-            fetch=partial(fetch, storage=context.storage, most=context.limits.max_bytes + 1),
+            fetch=context.uris.read,
         )
         self._shard = _shard_reader(context)
         self._own_texts = lru_cache(maxsize=REMEMBERED_SHARDS)(lambda shard: _texts([shard], context))

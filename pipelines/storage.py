@@ -112,17 +112,6 @@ def _no_credentials() -> bool:
     return Session().get_credentials() is None
 
 
-def fetch(uri: str, *, storage: StorageConfig, most: int) -> bytes:
-    """A file by its address, at most so many bytes of it; raises OSError where it cannot be read."""
-    location = locate(uri, storage)
-    try:
-        return bytes(location.fs.cat_file(location.path, start=0, end=most))
-    except OSError:
-        raise
-    except Exception as error:  # the S3 client has errors of its own for a network that fails
-        raise OSError(str(error)) from error
-
-
 def create(location: Location, path: str, data: bytes) -> bool:
     """Writes an object only if none stands at `path`; False where another writer was first.
 

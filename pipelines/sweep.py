@@ -17,6 +17,7 @@ from pipelines.results import Results, error_counts, gather_results
 from pipelines.sources import Sources, open_sources
 from pipelines.storage import locate
 from pipelines.store import LATEST, Store
+from pipelines.uris import benchmark_uris
 
 if TYPE_CHECKING:
     from pipelines.metaeval import Findings
@@ -141,6 +142,7 @@ def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]]
         store=planned.store,
         storage=planned.config.storage,
         limits=planned.config.limits,
+        uris=benchmark_uris(planned.config.benchmark, planned.config.storage, planned.config.limits),
         prompt_shards=() if planned.sources.own_prompts else tuple(planned.sources.prompt_shards),
     )
     return run_plan(planned.plan, context, planned.config.cluster, report)

@@ -102,6 +102,11 @@ def unreadable(name: str, uri: str, found: str) -> Kind:
     return Kind(name, {"image": None, "uri": uri}, "unreadable_uri", found, "check the address", retried=True)
 
 
+def refused(name: str, uri: str) -> Kind:
+    found = "is not read: it lies outside of the benchmark's folders"
+    return Kind(name, {"image": None, "uri": uri}, "uri_refused", found, "benchmark.uri_roots", retried=True)
+
+
 def of_prompt(name: str, text: str | None, error: str | None = None, file: str = "bytes") -> Kind:
     found = "no text" if error else ""
     return Kind(name, {"prompt_id": name}, error, found, "drop the prompt", file=file, prompt={"text": text})
@@ -137,8 +142,11 @@ KINDS = [
     missing("null image", {}, "neither image bytes nor a uri"),
     missing("struct path without bytes", {"image": {"bytes": None, "path": "a.png"}}, "only the path 'a.png'",
             "put the address in `uri`", file="structs"),
-    missing("uri to nothing", {"uri": "FOLDER/nothing.png"}, "nothing at", retried=True),
-    missing("uri to an empty file", {"uri": "FOLDER/empty.png"}, "an empty file at", retried=True),
+    missing("uri to nothing", {"uri": "FOLDER/images/nothing.png"}, "nothing at", retried=True),
+    missing("uri to an empty file", {"uri": "FOLDER/images/empty.png"}, "an empty file at", retried=True),
+    refused("uri outside of the benchmark", "/etc/passwd"),
+    refused("uri that a link leads outside", "FOLDER/images/outside.png"),
+    unreadable("uri to a pipe", "FOLDER/images/pipe.png", "expected a regular file"),
     unreadable("uri to a directory", "FOLDER/images", "Is a directory"),
     unreadable("uri denied", "s3://private/a.png", "cannot read 's3://private/a.png'"),
     unreadable("uri of an unsupported scheme", "ftp://host/a.png", "expected a local path or an s3:// URL"),
@@ -249,7 +257,10 @@ def slug(name: str) -> str:
 
 def write_bad_rows(folder: Path) -> None:
     """A generator per file of KINDS; in the largest every bad row stands between sound ones."""
-    (folder / "empty.png").write_bytes(b"")
+    (folder / "images").mkdir()
+    (folder / "images" / "empty.png").write_bytes(b"")
+    (folder / "images" / "outside.png").symlink_to(folder / "prompts.parquet")
+    os.mkfifo(folder / "images" / "pipe.png")
     for name, columns in FILES.items():
         types = {**COLUMNS, **columns}
         sound = [dict(row, image_id=f"sound-{n}") for n, row in enumerate(SOUND * 6)] if name == "bytes" else []
@@ -296,6 +307,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Swee
         "benchmark.name=bad",
         f"benchmark.prompts={folder}/prompts.parquet",
         f"benchmark.images={folder}/images",
+        "benchmark.uri_roots=[s3://private]",
         "benchmark.require_every_prompt=false",
         "limits.max_bytes=2000000",
         f"store={folder}/store",

@@ -20,8 +20,10 @@ from pipelines.runner import CALLS_PER_ACTOR, StageActor, shard_name
 from pipelines.stages import StageContext
 from pipelines.storage import StorageConfig
 from pipelines.store import Store
+from pipelines.uris import Uris
 
 PATIENCE = 20
+NOWHERE = Uris(roots=(), storage=StorageConfig(), max_bytes=0)
 
 
 class OverlappingStage:
@@ -55,7 +57,7 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(runner, "start_stage", OverlappingStage)
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
     store = Store(url=str(tmp_path), storage=StorageConfig())
-    context = StageContext(store=store, storage=StorageConfig(), limits=ImageLimits(), prompt_shards=())
+    context = StageContext(store=store, storage=StorageConfig(), limits=ImageLimits(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", model=None, matcher=None, metrics={})
     yield StageActor(node, context, progress, PoolConfig(), 2)
     ray.kill(progress)
