@@ -13,7 +13,7 @@ from operators.metrics.vqascore import VqaScoreConfig
 from operators.metrics.writing import UnreadableReply, WrittenQuestion, content_id, identified
 from operators.models.calls import GenerateModel, Generation, Request, Usage
 
-VERSION = 2
+VERSION = 3
 
 EMPTY_PROMPT = RowError("empty_prompt", "the prompt has no text; fill in its `text`, or drop the prompt")
 

@@ -145,7 +145,9 @@ class DsgConfig(WriterConfig):
         tuples = yield from ask(self.sampling.request(TUPLES_INSTRUCTIONS + about, stop=STOP), read_tuples)
         about += "".join(f"{number} | {one.text}\n" for number, one in tuples.items())
         texts = [QUESTIONS_INSTRUCTIONS + about + "Questions:\n", DEPENDENCIES_INSTRUCTIONS + about + "Dependencies:\n"]
-        readers: list[Callable[[str], dict[int, str]]] = [partial(read_questions, list(tuples)), read_dependencies]
+        readers: list[Callable[[str], dict[int, str]]] = [
+            partial(reader, list(tuples)) for reader in (read_questions, read_dependencies)
+        ]
         questions, parents = yield from read_each([self.sampling.request(text, stop=STOP) for text in texts], readers)
         if isinstance(questions, UnreadableReply):
             raise questions
@@ -201,8 +203,11 @@ class SemanticTuple(NamedTuple):
 
 
 def read_tuples(reply: str) -> dict[int, SemanticTuple]:
-    """Lines `1 | entity - whole (motorcycle)` by their number; raises UnreadableReply where there are none."""
-    found = {number: _tuple(text) for number, text in reading.numbered(reply).items() if "(" in text}
+    """Lines `1 | entity - whole (motorcycle)` by their number; raises UnreadableReply where there are none.
+
+    Here and below the last line of a number counts, as in the DSG release.
+    """
+    found = {line.number: _tuple(line.text) for line in reading.numbered(reply) if "(" in line.text}
     if not found:
         raise UnreadableReply('no line such as "1 | entity - whole (motorcycle)" was found')
     if len(found) > MAX_TUPLES:
@@ -219,7 +224,8 @@ def _tuple(text: str) -> SemanticTuple:
 
 def read_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
     """Lines `1 | Is there a motorcycle?` by the number of their tuple; raises UnreadableReply where there are none."""
-    texts = {number: text.rpartition("?")[0] + "?" for number, text in reading.numbered(reply).items() if "?" in text}
+    lines = [line for line in reading.numbered(reply) if "?" in line.text]
+    texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     found = {
         number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, reading.MAX_QUESTION)
     }
@@ -228,13 +234,38 @@ def read_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
     return found
 
 
-def read_dependencies(reply: str) -> dict[int, str]:
-    """Lines `6 | 1,4` by their number, as written; raises UnreadableReply where there are none."""
-    form = re.compile(r"(?:[\d,;&. \[\]()-]|and|none)*", re.IGNORECASE)
-    found = {number: text for number, text in reading.numbered(reply).items() if form.fullmatch(text)}
+def read_dependencies(numbers: Sequence[int], reply: str) -> dict[int, str]:
+    """Lines `6 | 1,4` by the number of their tuple, as written.
+
+    Raises UnreadableReply where there are none, and where no line of a tuple can be read: one tuple without its parents
+    would score higher than it should.
+    """
+    lines = [line for line in reading.numbered(reply) if line.number in numbers]
+    found = {line.number: line.text for line in lines if named_parents(line.text) is not None}
+    unread = next((line for line in lines if line.number not in found), None)
+    if unread is not None:
+        raise UnreadableReply(f'expected numbers such as "1,3", or 0, after "{unread.number} |", found "{unread.text}"')
     if not found:
         raise UnreadableReply('no line such as "2 | 1" or "1 | 0" was found')
     return found
+
+
+_PARENT = re.compile(rf"{reading.NUMBER}(?: ?[(:|=-] ?\D.*)?", re.IGNORECASE)
+_BETWEEN_PARENTS = re.compile(r"[,;&]|\band\b|(?<=\d) (?=\d)", re.IGNORECASE)
+_NO_PARENT = {"", "-", "none", "null", "n/a"}
+
+
+def named_parents(written: str) -> list[int] | None:
+    """The tuples that `1,4` names, none for 0; None where it cannot be read.
+
+    Words beside the numbers do not count (`5, background`), as in the release's parser; models also write `1 (dog)`
+    and `tuple 1`.
+    """
+    parts = [part.strip(" .[]()") for part in _BETWEEN_PARENTS.split(written)]
+    numbers = [int(match[1]) for match in map(_PARENT.fullmatch, parts) if match]
+    if not numbers and not {part.casefold() for part in parts} <= _NO_PARENT:
+        return None
+    return [number for number in numbers if number != 0]
 
 
 def _written(
@@ -248,7 +279,7 @@ def _written(
 
 
 def _parents(number: int, written: str, questions: Mapping[int, str]) -> tuple[str, ...]:
-    named = dict.fromkeys(int(parent) for parent in re.findall(r"\d{1,4}", written))
+    named = dict.fromkeys(named_parents(written) or ())
     return tuple(str(parent) for parent in named if parent in questions and parent != number)
 
 

@@ -17,9 +17,12 @@ MAX_CHOICES = 26
 
 YES_NO = ("yes", "no")
 
-_NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-seventeen eighteen nineteen twenty"""
-_DIGITS = {word: str(number) for number, word in enumerate(_NUMBERS.split())}
+_UP_TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen"""
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_NUMBERS = {word: number for number, word in enumerate(_UP_TO_TWENTY.split())}
+_NUMBERS |= {word: 10 * tens for tens, word in enumerate(_TENS.split(), start=2)}
+_SCALES = {"thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
 _ARTICLES = {"a", "an", "the"}
 
 _EDGE = " \t.,;:!?\"'`*()[]{}“”‘’"
@@ -27,7 +30,12 @@ _BULLETS = re.compile(r"[ >*#•\-]*")
 _LETTER = re.compile(r"\(?([A-Za-z])(?:[).:] ?(.*))?", re.DOTALL)
 _CHOICE_LABEL = re.compile(r"\(?(?:[A-Za-z]|\d{1,2})[).] ")
 _ANSWER_LABEL = re.compile(r"^(?:a|answer) ?: ?", re.IGNORECASE)
-_NUMBERED = re.compile(r"\(?[qQ]?(\d{1,4})\)? ?[|:.)] ?(.*)")
+_HEADING = r"(?:[A-Za-z][A-Za-z ]{0,40}: ?)?"
+NUMBER = r"(?:(?:tuple|question|q|id|no) ?[.#]? ?)?(\d{1,4})"
+"""How models write the number of a tuple or question: `1`, `Q1`, `tuple 1`."""
+_NUMBERED = re.compile(
+    rf"{_HEADING}\(?{NUMBER}\)?(?: ?\([^()|]{{1,80}}\)(?= ?[|:]))? ?[|:.)] ?(?P<text>.*)", re.IGNORECASE
+)
 _VARIANTS = {**dict.fromkeys("'’‘`", "['’‘`]"), **dict.fromkeys('"“”', '["“”]'), **dict.fromkeys("-–—", "[-–—]")}
 
 
@@ -39,6 +47,13 @@ class Place(NamedTuple):
 
     def overlaps(self, other: "Place") -> bool:
         return self.start < other.end and other.start < self.end
+
+
+class NumberedLine(NamedTuple):
+    """A line of a reply that opens with a number."""
+
+    number: int
+    text: str
 
 
 def plain(reply: str) -> str:
@@ -69,14 +84,13 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
-def numbered(reply: str) -> dict[int, str]:
-    """Lines `id | text` by their id, the first of each; also `id. text`, `id) text`, `id: text` and table rows."""
-    found: dict[int, str] = {}
-    for line in lines(reply):
-        match = _NUMBERED.fullmatch(line.strip("| "))
-        if match and match[2].strip():
-            found.setdefault(int(match[1]), match[2].strip())
-    return found
+def numbered(reply: str) -> list[NumberedLine]:
+    """Lines `id | text`; also `id. text`, `id) text`, `id: text`, table rows, and behind a heading on the same line.
+
+    The id may have a word before it (`tuple 1`) and words in brackets behind it (`1 (dog)`).
+    """
+    found = (_NUMBERED.fullmatch(line.strip("| ")) for line in lines(reply))
+    return [NumberedLine(int(one[1]), text) for one in found if one and (text := one["text"].strip())]
 
 
 def key(text: str) -> str:
@@ -153,8 +167,23 @@ def token_f1(answer: str, gold: str) -> float:
 
 
 def _tokens(text: str) -> list[str]:
-    words = [_DIGITS.get(word, word) for word in re.findall(r"\w+", text.casefold())]
+    words = [str(_NUMBERS.get(word, word)) for word in re.findall(r"\w+", text.casefold())]
     return [word for word in words if word not in _ARTICLES]
+
+
+def number_in(text: str) -> int | None:
+    """The number that a text is, or its number words make (`two hundred and forty dogs`); None where it has none."""
+    if text.strip().isdecimal():
+        return int(text)
+    total, group, words = 0, 0, 0
+    for word in text.casefold().split():
+        words += word in _NUMBERS or word in _SCALES or word == "hundred"
+        group += _NUMBERS.get(word, 0)
+        if word == "hundred":
+            group = max(group, 1) * 100
+        elif word in _SCALES:
+            total, group = total + max(group, 1) * _SCALES[word], 0
+    return total + group if words else None
 
 
 def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[Place] = ()) -> Place | None:

@@ -255,5 +255,20 @@ def _passes(question: WrittenQuestion, replies: Iterator[str], min_f1: float) ->
     answer = question.answer or ""
     passed = reading.choice_of(next(replies), question.choices) == answer
     if not reading.is_yes_no(question.choices):
-        passed &= reading.token_f1(next(replies), answer) > min_f1
+        passed &= free_f1(next(replies), answer) > min_f1
     return passed
+
+
+def free_f1(answer: str, gold: str) -> float:
+    """The F1 of the words of a free answer and of the right one, as the TIFA release's filter takes it.
+
+    Articles count. Punctuation is deleted from the answer and stays in the right one, so that no answer is `t-shirt`.
+    Where the right answer is a number, the answer's number words are read as one (`twenty one dogs` is 21). Unlike
+    there, capitals in the right answer do not count.
+    """
+    given = "".join(char for char in answer.casefold() if char.isalnum() or char.isspace())
+    number = reading.number_in(given) if gold.isnumeric() else None
+    mine, right = given.split() if number is None else [str(number)], gold.casefold().split()
+    shared = sum(word in mine for word in right)
+    surplus = sum(word not in right for word in mine)
+    return 2 * shared / (shared + surplus + len(right)) if shared else float(mine == right)

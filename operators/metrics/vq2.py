@@ -180,7 +180,7 @@ def _phrases(prompt: str, line: str) -> list[str]:
     """The line without a number before it; its parts between commas where it does not stand in the prompt whole."""
     if reading.find(line, prompt):
         return [line]
-    line = " ".join(reading.numbered(line).values()) or line
+    line = " ".join(one.text for one in reading.numbered(line)) or line
     return [line] if reading.find(line, prompt) else reading.split_choices(line)
 
 

@@ -5,6 +5,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
     questions = [one.reply for one in examples(dsg.QUESTIONS_INSTRUCTIONS, "Questions:")]
     dependencies = [one.reply for one in examples(dsg.DEPENDENCIES_INSTRUCTIONS, "Dependencies:")]
     for found, asked, needed in zip(tuples, questions, dependencies, strict=True):
-        assert list(read_questions(list(found), asked)) == list(read_dependencies(needed)) == list(found)
+        assert list(read_questions(list(found), asked)) == list(read_dependencies(list(found), needed)) == list(found)
 
 
 def test_unreadable_dependencies_are_asked_for_again_and_then_there_are_none() -> None:
@@ -70,7 +71,13 @@ def test_questions_that_stay_unreadable_are_an_error() -> None:
         "1. entity - whole (dog)\n2. attribute - color (dog, blue)",
         "- 1 | Entity - whole (dog)\n- 2 | attribute - color (dog, blue).",
         "| id | tuple |\n|---|---|\n| 1 | entity - whole (dog) |\n| 2 | attribute - color (dog, blue) |",
-        "**1** | entity - whole (dog)\n(2) attribute - color (dog, blue)\n(2) again (dog)".replace("(2) a", "(2): a"),
+        "**1** | entity - whole (dog)\n(2): attribute - color (dog, blue)",
+        "output: 1 | entity - whole (dog)\n2 | attribute - color (dog, blue)",
+        "Tuples: 1 | entity - whole (dog)\n2 | attribute - color (dog, blue)",
+        "Here are the tuples: 1 | entity - whole (dog)\n2 | attribute - color (dog, blue)",
+        "tuple 1 | entity - whole (dog)\nTuple 2 | attribute - color (dog, blue)",
+        "1 | entity - whole (dog)\n2 | attribute - color (dog, red)\n2 | attribute - color (dog, blue)",
+        "1 | entity - whole (dog)\n2 | attribute - color (dog, blue)\nQuestions:\n1 | Is there a dog?\n2 | 1",
     ],
 )
 def test_tuples_are_read_in_every_form(reply: str) -> None:
@@ -105,18 +112,35 @@ def test_questions_without_a_tuple_or_a_question_mark_are_left_out() -> None:
         ("4 | 1, 3", ("1", "3")),
         ("4: 1 and 3", ("1", "3")),
         ("| 4 | [3] |", ("3",)),
+        ("4 | 1 3", ("1", "3")),
+        ("4 | 3, background", ("3",)),
+        ("4 | 1 (dog), 3 (mat, 2 legs)", ("1", "3")),
+        ("4 | tuple 1, Tuple 3", ("1", "3")),
+        ("tuple 4 | 1", ("1",)),
+        ("4 (dog, mat, on) | 1", ("1",)),
+        ("4 | 1\n4 | 3", ("3",)),
+        ("output: 4 | 3", ("3",)),
         ("4 | 0", ()),
+        ("4 | 0,1", ("1",)),
         ("4 | -", ()),
         ("4 | none", ()),
         ("4 | 4", ()),
         ("4 | 1,1", ("1",)),
         ("4 | 99,1", ("1",)),
-        ("4 | the dog 1", ()),
     ],
 )
 def test_parents_are_the_questions_that_a_line_names(line: str, parents: tuple[str, ...]) -> None:
-    written, _ = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"1 | 0\n{line}"])
+    written, _ = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"{line}\n1 | 0"])
     assert written[3].parents == parents
+
+
+@pytest.mark.parametrize("line", ["4 | the dog 1", "4 | background", "4 | 1-3", "4 | all of the above"])
+def test_dependencies_of_which_one_line_cannot_be_read_are_asked_for_again(line: str) -> None:
+    written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"2 | 1\n{line}"], [DEPENDENCIES])
+    assert written == WRITTEN
+    assert f'found "{line[4:]}"' in rounds[2][0].messages[-1].text
+    written, _ = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"2 | 1\n{line}"], [line])
+    assert [one.parents for one in written] == [()] * 4, "as in the release, the prompt's questions then have none"
 
 
 def test_a_parent_without_a_question_is_none() -> None:
@@ -139,7 +163,7 @@ PIECES = st.sampled_from(["1", "2", " | ", "(", ")", ",", "a?", "dog", "\n", ". 
 @CALM
 @given(st.text() | st.lists(PIECES, max_size=60).map("".join))
 def test_any_reply_is_read_or_refused(reply: str) -> None:
-    for read in (read_tuples, lambda text: read_questions([1, 2], text), read_dependencies):
+    for read in (read_tuples, partial(read_questions, [1, 2]), partial(read_dependencies, [1, 2])):
         try:
             assert read(reply)  # type: ignore[operator]
         except UnreadableReply as error:

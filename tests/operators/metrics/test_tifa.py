@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from operators.errors import ConfigError
 from operators.metrics import tifa
 from operators.metrics.answered import NO_QUESTIONS, Answered
-from operators.metrics.tifa import TifaConfig, match_choice, read_questions
+from operators.metrics.tifa import TifaConfig, free_f1, match_choice, read_questions
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import CALM, examples, run
 
@@ -74,7 +74,7 @@ def test_the_filter_asks_each_question_with_and_without_its_choices() -> None:
 
 
 def test_questions_that_the_prompt_answers_right_are_kept_and_repeats_are_not() -> None:
-    assert kept("two", "2", "Red.", "red", "Yes, there are.") == [True, True, True, False]
+    assert kept("two", "Two", "Red.", "red", "Yes, there are.") == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,36 @@ def test_a_free_answer_must_have_more_than_the_f1(min_f1: float, keep: bool) -> 
     reply = "About red (color):\nQ: what color?\nChoices: red, blue\nA: red"
     written, _ = run(TifaConfig(min_f1=min_f1).write(PROMPT), [reply], ["red", "red ones"])
     assert [question.keep for question in written] == [keep]
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "f1"),
+    [
+        ("red", "red", 1.0),
+        ("Red.", "red", 1.0),
+        ("a red dog", "red dog", 0.8),
+        ("the dog", "a dog", 0.5),
+        ("the dog dog", "dog dog", 0.8),
+        ("bow tie", "bow-tie", 0.0),
+        ("t-shirt", "t-shirt", 0.0),
+        ("tshirt", "t-shirt", 0.0),
+        ("twenty one", "21", 1.0),
+        ("There are two hundred and forty dogs.", "240", 1.0),
+        ("three thousand", "3000", 1.0),
+        ("03", "3", 1.0),
+        ("twenty-one", "21", 0.0),
+        ("2", "two", 0.0),
+        ("two", "two", 1.0),
+        ("no dogs", "0", 0.0),
+        ("", "red", 0.0),
+    ],
+)
+def test_a_free_answer_is_compared_as_in_the_release(answer: str, gold: str, f1: float) -> None:
+    assert free_f1(answer, gold) == pytest.approx(f1)
+
+
+def test_capitals_of_the_right_answer_do_not_count() -> None:
+    assert free_f1("bow tie", "Bow Tie") == 1.0
 
 
 def test_without_the_filter_nothing_is_said_about_keeping() -> None:
