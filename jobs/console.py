@@ -19,10 +19,12 @@ from pipelines.plan import NodePlan, Plan
 from pipelines.progress import NodeProgress
 from pipelines.questions import WrittenQuestions
 from pipelines.results import Results, error_counts
-from pipelines.sweep import FinishedSweep, PlannedSweep, RunRecord
+from pipelines.runs import Run
+from pipelines.sweep import FinishedSweep, PlannedSweep
 
 WIDTH_OF_A_LOG = 140
 SECONDS_BETWEEN_LINES = 10.0
+EMPTY = "-"
 
 
 def make_console() -> Console:
@@ -50,7 +52,8 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     for broken in sources.broken:
         console.print(f"[yellow]warning[/] {escape(broken.generator)}: {escape(broken.message)}", soft_wrap=True)
     if not planned.plan.missing:
-        console.print("0 cells to compute: everything is in the store")
+        everything = "everything is in the store" if planned.plan.cells else "there is no image that can be read"
+        console.print(f"0 cells to compute: {everything}")
 
 
 def _counts(item: NodePlan) -> list[str]:
@@ -281,8 +284,8 @@ def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or math.isnan(low) else f"{low:.3f} to {high:.3f}"
 
 
-def show_runs(console: Console, runs: Sequence[RunRecord]) -> None:
-    """The runs with their coverage and their failures, newest last."""
+def show_runs(console: Console, runs: Sequence[Run]) -> None:
+    """The runs with their coverage and their failures, newest last, and those that cannot be read with the reason."""
     if not runs:
         console.print("no runs yet; start one with: python -m jobs.sweep sweep=shapes")
         return
@@ -291,17 +294,23 @@ def show_runs(console: Console, runs: Sequence[RunRecord]) -> None:
     )
     table.columns[0].no_wrap = True
     for run in runs:
-        manifest, counts = run.manifest, run.manifest["counts"]
-        table.add_row(
-            f"{run.run_id}{' (latest)' if run.latest else ''}",
-            escape(manifest["benchmark"]),
-            str(len(manifest["generators"])),
-            escape(", ".join(manifest["metrics"])),
-            str(counts["cells_computed"]),
-            str(counts["cells_cached"]),
-            str(counts["cells_failed"]),
-            f"{counts['coverage']:.1%}",
-            ", ".join(f"{count} {kind}" for kind, count in manifest["errors"].items()) or "-",
-            str(manifest["exit_code"]),
-        )
+        name = f"{escape(run.run_id)}{' (latest)' if run.latest else ''}"
+        table.add_row(name, *(_run_cells(run.manifest) if run.manifest is not None else ["damaged"]))
     console.print(table)
+    for run in runs:
+        if run.problem:
+            console.print(f"[yellow]warning[/] {escape(run.problem)}", soft_wrap=True)
+
+
+def _run_cells(manifest: Mapping[str, Any]) -> list[str]:
+    """A run's row but for its id; what an old manifest lacks is left out."""
+    counts, coverage = manifest.get("counts", {}), manifest.get("counts", {}).get("coverage")
+    return [
+        escape(manifest.get("benchmark", EMPTY)),
+        str(len(manifest.get("generators", ()))),
+        escape(", ".join(manifest.get("metrics", ()))) or EMPTY,
+        *(str(counts.get(f"cells_{state}", EMPTY)) for state in ("computed", "cached", "failed")),
+        EMPTY if coverage is None else f"{coverage:.1%}",
+        escape(", ".join(f"{count} {kind}" for kind, count in manifest.get("errors", {}).items())) or EMPTY,
+        str(manifest.get("exit_code", EMPTY)),
+    ]

@@ -11,19 +11,17 @@ from jobs.console import make_console, show_tables
 from operators.judging.publish import EMPTY
 from operators.report.tables import BoardRow
 from pipelines.report import ReportConfig, WrittenReport, write_report
-from pipelines.storage import locate
-from pipelines.store import Store
+from pipelines.store import open_store
 
 COMMAND = Command("report", "Write the report of a run: which generator is best, at what, how sure.", ReportConfig)
 
 
 def main(config: ReportConfig) -> int:
     """Writes the report and says what it says."""
-    store = Store(url=locate(config.store, config.storage).url, storage=config.storage)
     show_report(
         make_console(),
         write_report(
-            store,
+            open_store(config.store, config.storage),
             config.run,
             compare=config.compare,
             images=config.images,

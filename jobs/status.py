@@ -5,17 +5,15 @@ import sys
 from jobs.command import Command, run_job
 from jobs.console import make_console, show_runs
 from pipelines.config import StatusConfig
-from pipelines.storage import locate
-from pipelines.store import Store
-from pipelines.sweep import list_runs
+from pipelines.runs import list_runs
+from pipelines.store import open_store
 
 COMMAND = Command("status", "Show the runs of a store, their coverage and their failures.", StatusConfig)
 
 
 def main(config: StatusConfig) -> int:
     """Prints one line per run."""
-    store = Store(url=locate(config.store, config.storage).url, storage=config.storage)
-    show_runs(make_console(), list_runs(store))
+    show_runs(make_console(), list_runs(open_store(config.store, config.storage)))
     return 0
 
 

@@ -25,13 +25,15 @@ def main(config: SweepConfig) -> int:
     with ProgressDisplay(console, planned.plan) as display:
         finished = run_sweep(planned, display.update)
     show_leaderboards(console, finished)
-    if finished.unchanged_since is None:
-        judge, report = f"jobs.metaeval scores={finished.folder}", f"jobs.report run={finished.run_id}"
+    if finished.unchanged:
+        url = f"{finished.folder}/report.html"
+        console.print(f"nothing changed since run {finished.run_id}: {escape(url)}", soft_wrap=True)
+    if not planned.store.exists(f"runs/{finished.run_id}/metaeval/judgements.parquet"):
+        judge = f"jobs.metaeval scores={finished.folder}"
         _afterwards(console, "agreement with people", judge, lambda: _judge(console, planned, finished))
+    if not finished.unchanged:
+        report = f"jobs.report run={finished.run_id}"
         _afterwards(console, "report", report, lambda: _report(console, planned, finished))
-    else:
-        url = f"{planned.store.location.url}/runs/{finished.unchanged_since}/report.html"
-        console.print(f"nothing changed since run {finished.unchanged_since}: {escape(url)}", soft_wrap=True)
     console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {finished.exit_code}")
     return finished.exit_code
 

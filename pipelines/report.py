@@ -15,9 +15,10 @@ from operators.report.tables import BoardRow
 from pipelines.benchmark import BenchmarkConfig
 from pipelines.config import read_config
 from pipelines.report_images import read_details
+from pipelines.runs import find_run, list_runs, read_manifest
 from pipelines.sources import Sources, open_sources
 from pipelines.storage import StorageConfig, first_line, is_storage_error
-from pipelines.store import LATEST, Store
+from pipelines.store import Store
 from pipelines.uris import Uris, benchmark_uris
 
 MOST_IMAGES = 96
@@ -117,40 +118,27 @@ def _make_page(store: Store, opened: OpenedRun, before: GatheredRun | None, imag
     return build_page(run, take_statistics(run, rated=rated), picks=picks, details=details, before=before)
 
 
-def find_run(store: Store, run: str) -> str:
-    """A run's id; raises ConfigError naming those there are."""
-    run_ids = store.run_ids()
-    wanted = (store.read_text(LATEST) or "").strip() if run == "latest" else run
-    if wanted in run_ids:
-        return wanted
-    if not run_ids:
-        raise ConfigError(f"run={run}: {store.location.url} has no runs; start one with: python -m jobs.sweep")
-    recent = ", ".join(run_ids[-3:][::-1])
-    raise ConfigError(
-        f"run={run}: no such run in {store.location.url}; the newest are {recent} (python -m jobs.status)"
-    )
-
-
 def _earlier(store: Store, run: GatheredRun, compare: str | None) -> GatheredRun | None:
     """The run to compare to, without its sources."""
     if compare is None:
         return None
-    run_id = _previous(store, run) if compare == "previous" else find_run(store, compare)
-    manifest = store.read_manifest(run_id)
+    run_id = _previous(store, run) if compare == "previous" else find_run(store, compare, key="compare")
+    manifest = read_manifest(store, run_id)
     return _gathered(store, run_id, manifest, None, "")
 
 
 def _previous(store: Store, run: GatheredRun) -> str:
     """The newest run of the same benchmark that is older."""
-    for run_id in reversed([one for one in store.run_ids() if one < run.run_id]):
-        if store.read_manifest(run_id).get("benchmark") == run.manifest.get("benchmark"):
-            return run_id
-    raise ConfigError(f"compare=previous: {run.run_id} is the first run of its benchmark; there is none before it")
+    earlier = [one for one in list_runs(store) if one.run_id < run.run_id and one.manifest is not None]
+    same = [one.run_id for one in earlier if (one.manifest or {}).get("benchmark") == run.manifest.get("benchmark")]
+    if not same:
+        raise ConfigError(f"compare=previous: {run.run_id} is the first run of its benchmark; there is none before it")
+    return same[-1]
 
 
 def open_run(store: Store, run_id: str) -> OpenedRun:
     """A run's manifest and tables, and what can still be read of its sources."""
-    manifest = store.read_manifest(run_id)
+    manifest = read_manifest(store, run_id)
     config = manifest.get("config", {})
     try:
         limits = read_config(config.get("limits", {}), ImageLimits)

@@ -13,8 +13,11 @@ from operators import rows
 from operators.errors import SourceError
 from pipelines.cells import Shard
 from pipelines.storage import Location, StorageConfig, first_line, is_storage_error, locate
+from pipelines.store import is_mark
 
 FILE_READERS = 16
+LONGEST_NAME = 120
+"""Bytes of a file's name that its cells' names take over: a file system takes 255, and they add to it."""
 
 
 class BrokenFile(NamedTuple):
@@ -37,15 +40,24 @@ class ListedFile(NamedTuple):
 
 
 def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Iterator[ListedFile]:
-    """The tables at or below a location, by name; raises FileNotFoundError where nothing is."""
+    """The tables at or below a location, by name, but for those in a store; raises FileNotFoundError for no place."""
     found = location.fs.find(location.path, detail=True)
     if not found and not location.fs.exists(location.path):
         raise FileNotFoundError(location.path)
+    stores = tuple(path.rpartition("/")[0] + "/" for path in found if is_mark(location, path))
     for path, entry in sorted(found.items()):
         relative = path.removeprefix(location.path).lstrip("/") or PurePosixPath(path).name
-        if is_table(PurePosixPath(relative).name, suffixes):
-            name = relative.removesuffix(".parquet").replace("/", "__")
-            yield ListedFile(group, name, location.fs.unstrip_protocol(path), entry["size"], _etag(entry))
+        if is_table(PurePosixPath(relative).name, suffixes) and not path.startswith(stores):
+            yield ListedFile(group, _name(relative), location.fs.unstrip_protocol(path), entry["size"], _etag(entry))
+
+
+def _name(relative: str) -> str:
+    """A file's name within its group; where it is long, or another's could be the same, cut and with a hash."""
+    name = relative.removesuffix(".parquet").replace("/", "__")
+    if "__" not in relative and len(name.encode()) <= LONGEST_NAME:
+        return name
+    short = name.encode()[:LONGEST_NAME].decode(errors="ignore")
+    return f"{short}-{hashlib.sha256(relative.encode()).hexdigest()[:8]}"
 
 
 def is_table(name: str, suffixes: tuple[str, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -20,13 +21,21 @@ CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or storage.key and storage.secret, "
     "or storage.anon=true for a public bucket"
 )
+SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
+CHECK_S3 = "check AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
+CHECK_DISK = "check the path and the rights to it"
 S3_RETRIES = 5
 """After a call's first try, with pauses that double; s3fs repeats all of them five times for what may pass."""
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
+"""How an address begins that is no path; with one slash it is a slip of the pen."""
 REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the quota is used up: free some space",
     errno.EFBIG: "the file is larger than the system lets it be: raise the limit (ulimit -f)",
     errno.EROFS: "the disk is read-only: make it writable",
+    errno.ELOOP: "its symbolic links lead in a circle: correct them",
+    errno.ENAMETOOLONG: "its name is too long: shorten it",
+    errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
 }
 
 
@@ -79,24 +88,46 @@ class Location:
 
 
 def locate(url: str, storage: StorageConfig) -> Location:
-    """The filesystem and path of a local path or an s3:// URL."""
-    protocol = url.split("://", 1)[0] if "://" in url else "file"
-    if protocol == "file":
-        path = str(Path(url.removeprefix("file://")).expanduser().absolute())
+    """The filesystem and path of a local path or an s3:// URL; raises ConfigError for what is neither."""
+    scheme = SCHEME.match(url)
+    if scheme is None or scheme[0] == "file://":
+        path = _absolute(url.removeprefix("file://"), url)
         return Location(fs=LocalFileSystem(), path=path, url=path)
-    if protocol != "s3":
-        raise ConfigError(f"{url}: expected a local path or an s3:// URL, got {protocol}://")
-    return Location(fs=_s3(storage), path=url.removeprefix("s3://").rstrip("/"), url=url.rstrip("/"))
+    if not scheme[0].endswith("://"):
+        raise ConfigError(f"{url}: expected a local path or an s3:// URL, got one slash; write {scheme[1]}://")
+    if scheme[1] != "s3":
+        raise ConfigError(f"{url}: expected a local path or an s3:// URL, got {scheme[0]}")
+    path = url.removeprefix("s3://").rstrip("/")
+    if not path or path.startswith("/"):
+        raise ConfigError(f"{url}: expected s3://BUCKET/PREFIX, got no bucket; name it, or set the variable that does")
+    return Location(fs=_s3(storage), path=path, url=f"s3://{path}")
+
+
+def _absolute(path: str, url: str) -> str:
+    if not path.strip() or "\0" in path:
+        raise ConfigError(f"{url!r}: expected a local path or an s3:// URL; write one, or set the variable that does")
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError as error:
+        raise ConfigError(f"{url}: there is no such user's home folder; write the whole path") from error
 
 
 @lru_cache(maxsize=8)
 def _s3(storage: StorageConfig) -> fsspec.AbstractFileSystem:
-    if not storage.anon and storage.key is None and _no_credentials():
-        raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")
-    from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]  # only s3:// needs it
+    """The client, made ready without a call to the server; raises ConfigError for settings that it refuses."""
+    from botocore.exceptions import BotoCoreError  # takes 0.3 s, and only s3:// needs it
 
-    set_custom_error_handler(_may_pass)
-    return fsspec.filesystem("s3", **storage.options("s3"))
+    try:
+        if not storage.anon and storage.key is None and _no_credentials():
+            raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")
+        from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]  # only s3:// needs it
+
+        set_custom_error_handler(_may_pass)
+        client = fsspec.filesystem("s3", **storage.options("s3"))
+        client.connect()
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"s3://: {first_line(error)}; {SETTINGS}") from error
+    return client
 
 
 def _may_pass(error: Exception) -> bool:
@@ -219,10 +250,8 @@ def readable_errors(location: Location, what: str) -> Iterator[None]:
             raise
         if isinstance(error, OSError) and error.errno in REMEDIES:
             raise ConfigError(f"{what} {location.url}: {REMEDIES[error.errno]}") from error
-        raise ConfigError(
-            f"{what} {location.url}: cannot be reached ({first_line(error)}); check AWS_ENDPOINT_URL or "
-            "storage.endpoint_url, and the network"
-        ) from error
+        check = CHECK_DISK if isinstance(location.fs, LocalFileSystem) else CHECK_S3
+        raise ConfigError(f"{what} {location.url}: cannot be reached ({first_line(error)}); {check}") from error
 
 
 def is_storage_error(error: Exception) -> bool:

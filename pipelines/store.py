@@ -34,6 +34,8 @@ ROWS_OF_A_GROUP = 1 << 16
 """Of a table that is written part by part."""
 LATEST = "runs/latest"
 MARK = "store.json"
+WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
+"""Where `ray job submit --working-dir` unpacks a job's files, and deletes them some time after the job."""
 
 
 class StoreError(PlumblineError):
@@ -139,7 +141,7 @@ class Store:
         location = self.location
         with readable_errors(location, "store"):
             try:
-                return str(location.fs.cat_file(location.at(path)).decode())
+                return str(location.fs.cat_file(location.at(path)).decode(errors="replace"))
             except FileNotFoundError:
                 return None
 
@@ -147,24 +149,6 @@ class Store:
         """Whether an object stands there."""
         with readable_errors(self.location, "store"):
             return bool(self.location.fs.exists(self.location.at(path)))
-
-    def run_ids(self) -> list[str]:
-        """The runs in the store, oldest first."""
-        location = self.location
-        with readable_errors(location, "store"):
-            try:
-                manifests = location.fs.glob(location.at("runs/*/manifest.json"))
-            except FileNotFoundError:
-                return []
-        return sorted(path.split("/")[-2] for path in manifests)
-
-    def read_manifest(self, run_id: str) -> Mapping[str, Any]:
-        """A run's manifest; raises ConfigError where it is damaged."""
-        path = f"runs/{run_id}/manifest.json"
-        try:
-            return dict(json.loads(self.read_text(path) or ""))
-        except ValueError as error:
-            raise ConfigError(f"{self.location.at(path)}: not a manifest ({error}); delete the run's folder") from error
 
     def digest_file(self, path: Path, *, remember: bool) -> str:
         """SHA-256 of a local file's content; what was remembered of its path, size and modification time is used."""
@@ -177,6 +161,25 @@ class Store:
             if remember:
                 self.write_text(note, remembered)
         return remembered
+
+
+def open_store(url: str, storage: StorageConfig) -> Store:
+    """The store at a path or s3:// URL; raises ConfigError for what is no address, or a place that Ray empties."""
+    try:
+        location = locate(url, storage)
+    except ConfigError as error:
+        raise ConfigError(f"store: {error}") from error
+    if WORKING_FOLDERS in location.path:
+        raise ConfigError(
+            f"store {location.url}: lies in the working folder of a Ray job, which Ray deletes; "
+            "name a place that lasts, as in store=s3://BUCKET/PREFIX or store=/an/absolute/path"
+        )
+    return Store(url=location.url, storage=storage)
+
+
+def is_mark(location: Location, path: str) -> bool:
+    """Whether a file says that its folder is a store."""
+    return path.rpartition("/")[2] == MARK and b"plumbline_store" in location.fs.cat_file(path)
 
 
 def _draft(path: str) -> str:

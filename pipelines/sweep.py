@@ -7,16 +7,18 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from operators.errors import PlumblineError
 from operators.models.calls import Usage
 from operators.statistics.options import Sampling
-from pipelines.cells import Outcome, Stage
+from pipelines.cells import Outcome, Stage, digest
 from pipelines.config import SweepConfig
 from pipelines.plan import Plan, make_plan
 from pipelines.progress import NodeProgress
 from pipelines.results import Results, error_counts, gather_results
+from pipelines.runs import newest_run, read_manifest
 from pipelines.sources import Sources, open_sources
 from pipelines.storage import locate
-from pipelines.store import LATEST, Store
+from pipelines.store import LATEST, Store, open_store
 from pipelines.uris import benchmark_uris
 
 if TYPE_CHECKING:
@@ -50,8 +52,8 @@ class FinishedSweep(NamedTuple):
     """0 complete, 2 within the failure budget, 1 over it."""
     usage: Mapping[str, Usage]
     """By node, what the model calls of this run took, where they are counted."""
-    unchanged_since: str | None
-    """The run before, where this one stands on the same cells and configuration, so that its report holds."""
+    unchanged: bool
+    """Whether it is the newest run, which holds as it is: it stands on the same, so that nothing was written anew."""
 
 
 def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) -> PlannedSweep:
@@ -61,7 +63,7 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) 
 
     Raises ConfigError or ModelError, whose message is one line with the remedy.
     """
-    store = Store(url=locate(config.store, config.storage).url, storage=config.storage)
+    store = open_store(config.store, config.storage)
     if not config.dry_run:
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
@@ -71,7 +73,13 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) 
 
 
 def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> FinishedSweep:
-    """Computes what is missing and writes the run; with nothing missing, Ray is not even imported."""
+    """Computes what is missing and writes the run; with nothing missing, Ray is not even imported.
+
+    Where the newest run stands on the same and is whole, it is the result, and no other run is written.
+    """
+    standing = _standing_run(planned)
+    if standing is not None:
+        return standing
     began = datetime.now(UTC)
     seconds: dict[str, float] = {}
 
@@ -79,7 +87,6 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         seconds.update({node: round(state.seconds, 1) for node, state in progress.items()})
         report(progress)
 
-    unchanged_since = _unchanged_since(planned)
     outcomes = compute(planned, noted)
     run_id = f"{began:%Y%m%d-%H%M%S-%f}"
     results = gather_results(
@@ -92,9 +99,7 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         benchmark=planned.config.benchmark,
     )
     exit_code = _exit_code(results, planned.config.max_failed)
-    _write_run(
-        planned, run_id, results, outcomes, began=began, exit_code=exit_code, seconds=seconds, unchanged=unchanged_since
-    )
+    _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code, seconds=seconds)
     folder = planned.store.location
     computed = _counts(planned.plan, results, outcomes)["cells_computed"]
     usage = model_usage(planned.plan, outcomes)
@@ -105,7 +110,7 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         computed=computed,
         exit_code=exit_code,
         usage=usage,
-        unchanged_since=unchanged_since,
+        unchanged=False,
     )
 
 
@@ -148,21 +153,56 @@ def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]]
     return run_plan(planned.plan, context, planned.config.cluster, report)
 
 
-def _unchanged_since(planned: PlannedSweep) -> str | None:
-    """The run whose report holds for this one too: nothing to compute, and the newest has the same cells and
-    settings.
-    """
-    newest = (planned.store.read_text(LATEST) or "").strip()
-    if planned.plan.missing or not newest:
+def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
+    """The newest run, where nothing is to be computed and it stands on the same; a damaged run does not stand."""
+    store, run_id = planned.store, newest_run(planned.store)
+    if planned.plan.missing or run_id is None:
         return None
-    before = planned.store.read_manifest(newest)
-    same = (
-        [cell["path"] for cell in before["cells"]] == sorted(cell.path for cell in planned.plan.cells)
-        and before["config"] == json.loads(json.dumps(public_config(planned.config)))
-        and before["versions"] == {package: version(package) for package in PACKAGES}
+    folder = f"runs/{run_id}"
+    try:
+        manifest = read_manifest(store, run_id)
+        if manifest.get("stands_on") != _stands_on(planned):
+            return None
+        if not all(store.exists(f"{folder}/{name}") for name in ("scores.parquet", "report.html")):
+            return None
+        results = _read_results(store, folder, manifest["counts"])
+    except (PlumblineError, KeyError):
+        return None
+    url = f"{store.location.url}/{folder}"
+    return FinishedSweep(run_id, url, results, 0, manifest["exit_code"], usage={}, unchanged=True)
+
+
+def _stands_on(planned: PlannedSweep) -> str:
+    """A digest of all that a run's tables follow from: its cells, and what of the sources is in no cell."""
+    sources = planned.sources
+    return digest(
+        {
+            "cells": sorted(cell.key for cell in planned.plan.cells),
+            "config": public_config(planned.config),
+            "versions": _versions(),
+            "prompts": sources.prompts.to_pylist(),
+            "generators": sources.generators,
+            "broken": sources.broken,
+            "files": sorted({(shard.url, shard.etag) for shard in sources.image_shards if sources.extra.names}),
+        }
     )
-    run_id = str(before.get("unchanged_since") or newest)
-    return run_id if same and planned.store.exists(f"runs/{run_id}/report.html") else None
+
+
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in PACKAGES}
+
+
+def _read_results(store: Store, folder: str, counts: Mapping[str, Any]) -> Results:
+    """What a run handed out."""
+    return Results(
+        store=store,
+        path=f"{folder}/scores.parquet",
+        rows=counts["rows"],
+        n_null=counts["rows_null"],
+        n_truncated=counts["rows_truncated"],
+        summary=store.read(f"{folder}/summary.parquet"),
+        errors=store.read(f"{folder}/errors.parquet"),
+    )
 
 
 def _exit_code(results: Results, max_failed: float) -> int:
@@ -180,7 +220,6 @@ def _write_run(
     began: datetime,
     exit_code: int,
     seconds: Mapping[str, float],
-    unchanged: str | None,
 ) -> None:
     """The tables first, the manifest after them, and last the name of the newest run."""
     store, folder = planned.store, f"runs/{run_id}"
@@ -191,7 +230,7 @@ def _write_run(
         "began": began.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "exit_code": exit_code,
-        "unchanged_since": unchanged,
+        "stands_on": _stands_on(planned),
         "benchmark": planned.config.benchmark.name,
         "generators": planned.sources.generators,
         "metrics": list(planned.config.metrics),
@@ -204,7 +243,7 @@ def _write_run(
         },
         "seconds": dict(seconds),
         "usage": {node: usage._asdict() for node, usage in model_usage(planned.plan, outcomes).items()},
-        "versions": {package: version(package) for package in PACKAGES},
+        "versions": _versions(),
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
         "cells": [
@@ -261,17 +300,3 @@ def public_config(config: SweepConfig) -> dict[str, Any]:
     for name in ("key", "secret"):
         values["storage"].pop(name)
     return values
-
-
-class RunRecord(NamedTuple):
-    """A run as `jobs.status` shows it."""
-
-    run_id: str
-    manifest: Mapping[str, Any]
-    latest: bool
-
-
-def list_runs(store: Store) -> list[RunRecord]:
-    """The runs of a store, oldest first; raises ConfigError where a manifest is damaged."""
-    latest = (store.read_text(LATEST) or "").strip()
-    return [RunRecord(run_id, store.read_manifest(run_id), run_id == latest) for run_id in store.run_ids()]

@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.runs import run_ids
 from pipelines.storage import StorageConfig, WriteError, locate
 from pipelines.store import Store
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
@@ -236,8 +237,8 @@ def test_two_sweeps_at_once_on_one_store_end_alike(bench: Path, bucket: str, und
     with driver(bench, store) as one, driver(bench, store) as other:
         codes = [started.process.wait(PATIENCE_SECONDS) for started in (one, other)]
         assert codes == [0, 0], one.printed.read_text() + other.printed.read_text()
-    assert len(store.run_ids()) == 2
-    for run_id in store.run_ids():
+    assert len(run_ids(store)) == 2
+    for run_id in run_ids(store):
         assert_same_tables(f"{store.url}/runs/{run_id}", undisturbed)
 
 

@@ -6,12 +6,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from operators import rows
 from operators.errors import ConfigError, SourceError
 from pipelines.benchmark import BenchmarkConfig
 from pipelines.shards import read_shard
 from pipelines.sources import Sources, open_sources
 from pipelines.storage import StorageConfig
-from tests.bench_of import images, prompts, write_benchmark, write_rows
+from pipelines.sweep import plan_sweep
+from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+
+FAILED = {"kind": "model_failed", "message": "out of memory", "retryable": True}
 
 
 def opened(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | None = None) -> Sources:
@@ -35,6 +39,21 @@ def test_files_in_subfolders_get_names_of_their_own(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     write_rows(folder / "images/atlas/more/00000.parquet", images("atlas", 4))
     assert {shard.name for shard in opened(folder).image_shards} == {"00000-00000", "00000-00001", "more__00000"}
+
+
+@pytest.mark.parametrize(
+    "path", ["a" * 215, "x/" + "é" * 100, "/".join(["deep" * 15] * 5), "more/00000", "more__00000"]
+)
+def test_long_and_nested_names_leave_room_for_what_a_cells_name_adds(path: str, tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["atlas"])
+    for number, file in enumerate([path, "more/00000", "more__00000", path + "b"]):
+        write_rows(folder / f"images/atlas/{file}.parquet", images("atlas", 4 + number))
+    config = sweep_config(folder, tmp_path / "store", "metric=[clipscore]")
+    planned = plan_sweep(config)
+    shards = planned.sources.image_shards
+    assert len({shard.name for shard in shards}) == len(shards)
+    for cell in planned.plan.cells:
+        assert planned.store.save(cell, rows.table([{"error": FAILED}], rows.SCORES)).state == "draft"
 
 
 def test_generators_are_the_folders_or_those_asked_for(tmp_path: Path) -> None:

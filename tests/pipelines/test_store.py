@@ -14,7 +14,7 @@ from operators.errors import ConfigError
 from pipelines import storage
 from pipelines.cells import Cell
 from pipelines.storage import StorageConfig, WriteError, create
-from pipelines.store import Store, StoreError
+from pipelines.store import Store, StoreError, open_store
 from tests.faults.hook import ROOM, scarce
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
@@ -119,25 +119,54 @@ def test_a_file_digest_is_remembered_and_follows_the_file(store: Store, tmp_path
     file = tmp_path / "weights"
     file.write_bytes(b"one")
     first = store.digest_file(file, remember=False)
-    assert store.run_ids() == [] and not store.location.fs.exists(store.location.at("digests"))
+    assert not store.location.fs.exists(store.location.at("digests"))
     assert store.digest_file(file, remember=True) == store.digest_file(file, remember=True) == first
     assert len(store.location.fs.find(store.location.at("digests"))) == 1
     file.write_bytes(b"other")
     assert store.digest_file(file, remember=True) != first
 
 
-def test_runs_and_texts(store: Store) -> None:
-    assert store.run_ids() == [] and store.read_text("runs/latest") is None
-    store.write_text("runs/b/manifest.json", "{}")
-    store.write_text("runs/a/manifest.json", "{}")
-    store.write_text("runs/latest", "b")
-    assert store.run_ids() == ["a", "b"] and store.read_text("runs/latest") == "b"
-
-
 def test_a_store_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match=r"store .*file/store: cannot be reached"):
         Store(url=str(tmp_path / "file" / "store"), storage=StorageConfig()).check()
+
+
+@pytest.mark.parametrize("url", ["", " ", "s3://", "s3:///prefix", "s3:/bucket", "file://", "~nobody-here/x", "a\0b"])
+def test_what_is_no_address_is_refused_and_nothing_is_written(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^store: .*(; write|; name it, or set the variable)"):
+        open_store(url, StorageConfig())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_that_ray_would_delete_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "runtime_resources/working_dir_files/_ray_pkg_0123"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    with pytest.raises(ConfigError, match=r"working folder of a Ray job, which Ray deletes; name a place that lasts"):
+        open_store("store", StorageConfig())
+    assert open_store(f"{tmp_path}/store", StorageConfig()).url == f"{tmp_path}/store"
+
+
+@pytest.mark.parametrize("name, value", [("AWS_ENDPOINT_URL", "foo"), ("AWS_PROFILE", "nobodys")])
+def test_settings_that_the_s3_client_refuses_are_one_line(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_connections()
+    for key, secret in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", name: value}.items():
+        monkeypatch.setenv(key, secret)
+    with pytest.raises(ConfigError, match=rf"store: s3://: .*{value}.*; correct AWS_ENDPOINT_URL"):
+        open_store("s3://bucket/x", StorageConfig())
+    forget_connections()
+
+
+def test_a_circle_of_links_is_named(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ConfigError, match=r"loop/store: its symbolic links lead in a circle"):
+        open_store(f"{tmp_path}/loop/store", StorageConfig()).check()
 
 
 def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

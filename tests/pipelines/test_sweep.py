@@ -9,7 +9,8 @@ import pytest
 
 from operators import rows
 from pipelines.progress import NodeProgress
-from pipelines.sweep import FinishedSweep, list_runs, plan_sweep, run_sweep
+from pipelines.runs import list_runs
+from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

@@ -1,0 +1,130 @@
+"""A sweep that is run again with nothing new names the run that stands, and one whose run was harmed makes another."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.command import run_job
+from jobs.sweep import COMMAND, main
+from operators import rows
+from pipelines.config import SweepConfig
+from pipelines.runs import newest_run, run_ids
+from pipelines.shards import read_shard
+from pipelines.storage import StorageConfig
+from pipelines.store import Store
+from pipelines.sweep import plan_sweep
+from tests.bench_of import PACK, SMALL, prompts, sweep_config, write_benchmark, write_rows
+
+METRIC = "metric=[clipscore]"
+
+
+def write_scores(config: SweepConfig) -> None:
+    """Commits every scores cell of a sweep with made-up scores, so that nothing is left to compute."""
+    planned = plan_sweep(config)
+    for cells in planned.plan.scores.values():
+        for shard, cell in cells:
+            images = read_shard(shard, config.storage, ("image_id", "prompt_id")).to_pylist()
+            scores = [{**image, "generator": shard.group, "metric": cell.metric, "score": 0.5} for image in images]
+            planned.store.save(cell, rows.table(scores, rows.ELEMENT_SCORES))
+
+
+class Sweep:
+    """A sweep whose cells all stand in the store."""
+
+    def __init__(self, folder: Path, *overrides: str) -> None:
+        self.bench = write_benchmark(folder / "bench")
+        self.store = Store(url=str(folder / "store"), storage=StorageConfig())
+        self.overrides = (METRIC, *overrides)
+        self.score()
+
+    def score(self) -> None:
+        write_scores(sweep_config(self.bench, self.store.url, *self.overrides))
+
+    def run(self) -> int:
+        given = [f"store={self.store.url}", f"benchmark.prompts={self.bench}/prompts.parquet", "sweep=shapes", *SMALL]
+        given += [f"benchmark.images={self.bench}/images", "benchmark.name=small"]
+        return run_job(COMMAND, main, [*given, *self.overrides])
+
+    def files(self) -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in Path(self.store.url).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    return Sweep(tmp_path)
+
+
+def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep.run() == 0
+    (run_id,) = run_ids(sweep.store)
+    before = sweep.files()
+    capsys.readouterr()
+    assert sweep.run() == 0
+    assert sweep.files() == before and newest_run(sweep.store) == run_id
+    printed = capsys.readouterr().out
+    report = f"{sweep.store.url}/runs/{run_id}/report.html"
+    assert f"nothing changed since run {run_id}: {report}" in printed and f"run {run_id}, exit code 0" in printed
+    assert "clipscore: overall" in printed
+
+
+HARMS = [
+    *((file, "delete") for file in ("", "manifest.json", "report.html", "scores.parquet", "summary.parquet")),
+    *((file, "damage") for file in ("manifest.json", "summary.parquet", "errors.parquet")),
+]
+
+
+@pytest.mark.parametrize("file, harm", HARMS)
+def test_a_run_that_was_harmed_by_hand_is_made_anew(file: str, harm: str, sweep: Sweep) -> None:
+    sweep.run()
+    (first,) = run_ids(sweep.store)
+    path = Path(sweep.store.url) / "runs" / first / file
+    if harm == "damage":
+        path.write_bytes(b"[]\xff")
+    elif path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    assert sweep.run() == 0
+    newest = newest_run(sweep.store)
+    assert newest not in (None, first)
+    names = {file.name for file in (Path(sweep.store.url) / f"runs/{newest}").iterdir()}
+    assert names >= {"report.html", "summary.csv", "summary.md", "manifest.json", "scores.parquet"}
+
+
+def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> None:
+    sweep.run()
+    labelled = [{**prompt, "skills": ["relabelled"]} for prompt in prompts(8)]
+    write_rows(sweep.bench / "prompts.parquet", labelled)
+    sweep.score()
+    sweep.run()
+    newest = newest_run(sweep.store)
+    summary = pq.read_table(f"{sweep.store.url}/runs/{newest}/summary.parquet")
+    assert "relabelled" in summary.column("skill").to_pylist()
+    (sweep.bench / "images/golem").mkdir()
+    sweep.run()
+    assert len(run_ids(sweep.store)) == 3
+
+
+def test_agreement_with_people_that_could_not_be_told_is_told_by_the_next_sweep(tmp_path: Path) -> None:
+    ratings = tmp_path / "pack"
+    sweep = Sweep(tmp_path, f"protocol.path={ratings}")
+    sweep.run()
+    shutil.copytree(PACK, ratings, ignore=shutil.ignore_patterns("images"))
+    assert sweep.run() == 0
+    (run_id,) = run_ids(sweep.store)
+    assert (Path(sweep.store.url) / f"runs/{run_id}/metaeval/judgements.md").exists()
+
+
+def test_images_that_are_all_unreadable_are_not_said_to_be_in_the_store(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for generator in ("atlas", "flint"):
+        (sweep.bench / f"images/{generator}/00000.parquet").write_bytes(b"PAR1")
+    assert sweep.run() == 1
+    printed = capsys.readouterr().out
+    assert "0 cells to compute: there is no image that can be read" in printed
+    assert "everything is in the store" not in printed
