@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from operators.errors import REMEDIES
+from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.calls import Usage
 from operators.summary import OVERALL
 from pipelines.plan import NodePlan, Plan
@@ -42,6 +43,10 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)} prompts{pairs}, "
         f"metrics {escape(', '.join(planned.config.metrics))}"
     )
+    for name, metric in planned.config.metrics.items():
+        if isinstance(metric, VqaScoreConfig):
+            question, answer, reduction = map(escape, metric.asks)
+            console.print(f"{escape(name)}: {question} ({answer}, {reduction})", soft_wrap=True)
     table = Table("stage", "cells", "cached", "missing", "rows", "model calls", title="plan")
     for column in table.columns[1:]:
         column.justify = "right"

@@ -27,7 +27,7 @@ def _question(prompt: dict[str, Any], metric: VqaScoreConfig) -> dict[str, Any]:
     row = {"prompt_id": prompt["prompt_id"]}
     if not (prompt["text"] or "").strip():
         return {**row, "error": rows.error_value(EMPTY_PROMPT)}
-    text, choices = metric.question(prompt["text"]), [metric.answer]
+    text, choices = metric.question(prompt["text"]), [metric.asks.answer]
     return {**row, "question_id": content_id(text, choices, None), "text": text, "choices": choices}
 
 

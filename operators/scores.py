@@ -43,7 +43,7 @@ def _ids(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _score_answers(row: Mapping[str, Any], metric: VqaScoreConfig) -> dict[str, Any]:
     """The mean over the questions of the first choice's likelihood; VQAScore has one question."""
-    likelihoods = [reduce_answer(answer["token_logprobs"][0], metric.reduction) for answer in row["answers"]]
+    likelihoods = [reduce_answer(answer["token_logprobs"][0], metric.asks.reduction) for answer in row["answers"]]
     return {"score": statistics.fmean(likelihoods), "n_questions": len(likelihoods), "truncated": False}
 
 

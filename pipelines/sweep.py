@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from operators.errors import PlumblineError
+from operators.metrics.configs import MetricConfig
+from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.calls import Usage
+from operators.models.checkpoints import find_vqa_kind
 from operators.statistics.options import Sampling
 from pipelines.cells import Outcome, Stage, digest
 from pipelines.config import SweepConfig
@@ -67,9 +70,24 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) 
     if not config.dry_run:
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
+    config = settle(config)
     return PlannedSweep(
         config=config, store=store, sources=sources, plan=make_plan(config, sources, store, wanted=wanted)
     )
+
+
+def settle(config: SweepConfig) -> SweepConfig:
+    """The configuration with what its metrics leave to their models filled in: so it is in the keys and the manifest.
+
+    Raises ModelError where a checkpoint does not tell what it is.
+    """
+    return replace(config, metrics={name: _settled(metric, config) for name, metric in config.metrics.items()})
+
+
+def _settled(metric: MetricConfig, config: SweepConfig) -> MetricConfig:
+    if not isinstance(metric, VqaScoreConfig):
+        return metric
+    return metric.settled(find_vqa_kind(config.models[metric.model]))
 
 
 def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> FinishedSweep:

@@ -14,11 +14,14 @@ from urllib.parse import urlsplit
 from operators.errors import ConfigError, ModelError
 from operators.models.config_checks import find_problem
 from operators.models.engine_options import check_options, semantic_options
+from operators.models.thinking import PROBLEM, TEMPLATE_FILES, file_thinks, named_thinking
+from operators.models.vqa_kinds import VqaKind, vqa_kind
 
 Family = Literal["clip_flant5", "clip", "causal_lm", "vlm", "nli", "sentences", "openai"]
 Call = Literal["likelihood", "generate", "entailment", "embedding", "similarity"]
 Engine = Literal["transformers", "vllm"]
 Precision = Literal["float32", "bfloat16"]
+Padding = Literal["released", "processor"]
 
 SERVES: Mapping[Family, frozenset[Call]] = {
     "clip_flant5": frozenset({"likelihood"}),
@@ -30,7 +33,6 @@ SERVES: Mapping[Family, frozenset[Call]] = {
     "openai": frozenset({"generate"}),
 }
 """The calls each family serves."""
-MODEL_TYPES: Mapping[Family, str] = {"clip_flant5": "clip_t5", "clip": "clip"}
 PRECISE_FAMILIES = ("nli", "sentences")
 """Small models, in float32 unless told otherwise."""
 WANTED_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
@@ -56,6 +58,9 @@ class ModelConfig:
     """Hub id or folder of the CLIP tower, in place of the checkpoint's own `mm_vision_tower`."""
     vision_tower_revision: str | None = None
     """Hub revision of the vision tower."""
+    padding: Padding = "released"
+    """Of CLIP-FlanT5 and LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore
+    does; `processor` as the checkpoint's processor has it, which cuts the middle out. Others have a processor alone."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto` is bfloat16 on a GPU and float32 on a CPU."""
     image_batch: int = 64
@@ -65,7 +70,8 @@ class ModelConfig:
     engine: Engine = "transformers"
     """What runs a causal_lm or a vlm."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization."""
+    """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization; another engine has no use for
+    them."""
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible service; null takes OPENAI_BASE_URL, or else OpenAI's own."""
     concurrency: int = 8
@@ -87,8 +93,6 @@ class ModelConfig:
     def _check_engine(self) -> None:
         if self.engine == "vllm" and self.family not in ("causal_lm", "vlm"):
             raise ConfigError(f"model engine: vllm serves causal_lm and vlm; remove it from this {self.family} model")
-        if self.engine_options and self.engine != "vllm":
-            raise ConfigError("model engine_options: only the vllm engine has options; set engine=vllm or remove them")
         check_options(self.engine_options)
 
     def _check_endpoint(self) -> None:
@@ -154,6 +158,10 @@ class ResolvedModel:
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     remote: "RemoteModel | None" = None
     """Set for the family openai alone."""
+    kind: VqaKind | None = None
+    """Of a VQA model."""
+    pads: bool = False
+    """Whether images are put on a square of the mean colour before the checkpoint's own processing."""
 
     def semantic(self) -> dict[str, Any]:
         """The part of the model that can change a result, for the cells' keys."""
@@ -162,9 +170,17 @@ class ResolvedModel:
             return {"family": self.family, "label": self.label, **remote}
         identities = {role: part.identity for role, part in self.parts.items()}
         semantic = {"family": self.family, "dtype": self.dtype, "label": self.label, "parts": identities}
+        semantic |= self._seeing()
         if self.family in ("clip_flant5", "clip"):
             return semantic
         return semantic | {"engine": self.engine, "engine_options": semantic_options(self.engine_options)}
+
+    def _seeing(self) -> dict[str, Any]:
+        """How a VQA model is asked and shown an image, where that is not as it always was."""
+        if self.kind is None:
+            return {}
+        padding: Padding = "released" if self.pads else "processor"
+        return self.kind.semantic() | ({"padding": padding} if self.kind.pads else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,7 +213,8 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     if config.family == "openai":
         return _resolve_remote(config)
     checkpoint = _resolve_part(config.checkpoint, config.revision, digest)
-    fields = _read_config(checkpoint, config.family, config.engine)
+    fields = _read_config(checkpoint, config)
+    kind = vqa_kind(config.family, fields)
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint}
     tensors = _check_weights(checkpoint)
     if config.tokenizer is not None:
@@ -207,6 +224,8 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     _check_tokenizer(parts["tokenizer"])
     if config.family in ("clip_flant5", "clip", "vlm"):
         _check_preprocessor(parts.get("vision_tower", checkpoint), config.family)
+    if config.family == "vlm":
+        _check_answers_at_once(parts["tokenizer"], checkpoint)
     if config.family == "sentences":
         _check_pooling(checkpoint)
     return ResolvedModel(
@@ -218,8 +237,23 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
         image_batch=config.image_batch,
         pair_batch=config.pair_batch,
         engine=config.engine,
-        engine_options=dict(config.engine_options),
+        engine_options=dict(config.engine_options) if config.engine == "vllm" else {},
+        kind=kind,
+        pads=kind is not None and kind.pads and config.padding == "released",
     )
+
+
+def find_vqa_kind(config: ModelConfig) -> VqaKind:
+    """The kind of VQA model that a checkpoint's config.json tells; raises ModelError where it cannot be told."""
+    checkpoint = _resolve_part(config.checkpoint, config.revision, _no_digest)
+    kind = vqa_kind(config.family, _read_config(checkpoint, config))
+    assert kind is not None, f"family {config.family} serves VQA models"
+    return kind
+
+
+def _no_digest(file: Path) -> str:
+    """For a look at a checkpoint that need not be identified."""
+    return ""
 
 
 def _resolve_remote(config: ModelConfig) -> ResolvedModel:
@@ -260,7 +294,11 @@ def _resolve_tower(
     _require_fields(checkpoint, fields)
     named = config.vision_tower or _beside(checkpoint, fields["mm_vision_tower"])
     tower = _resolve_part(named, config.vision_tower_revision, digest)
-    _read_fields(tower, types=("clip", "clip_vision_model"))
+    if (found := _read_fields(tower)["model_type"]) not in ("clip", "clip_vision_model"):
+        raise ModelError(
+            f"{tower.source}: config.json says model_type {found!r}, and the vision tower is a CLIP; "
+            "set the model's `vision_tower` to one"
+        )
     if not any(name.startswith("vision_tower.") for name in tensors):
         _check_weights(tower)
     return tower
@@ -313,34 +351,27 @@ def _file(part: Part, name: str) -> Path | None:
     return hub.download_file(part.source, part.commit, name)
 
 
-def _read_config(checkpoint: Part, family: Family, engine: Engine) -> dict[str, Any]:
+def _read_config(checkpoint: Part, config: ModelConfig) -> dict[str, Any]:
     """The checkpoint's config.json, which must be of the family."""
-    if family in MODEL_TYPES:
-        return _read_fields(checkpoint, types=(MODEL_TYPES[family],))
     fields = _read_fields(checkpoint)
-    problem = find_problem(fields, family, own_images=engine == "transformers")
+    problem = find_problem(fields, config.family, own_images=config.engine == "transformers")
     if problem is not None:
         raise ModelError(f"{checkpoint.source}: {problem}")
     return fields
 
 
-def _read_fields(part: Part, *, types: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The config.json of a part, whose model_type must be one of `types` where any are given."""
-    expected = f"; expected a {types[0]!r} model" if types else ""
+def _read_fields(part: Part) -> dict[str, Any]:
+    """The config.json of a part, which says its model_type."""
     path = _file(part, "config.json")
     if path is None:
-        raise ModelError(f"{part.source}: no config.json, so it is not a checkpoint{expected}")
+        raise ModelError(f"{part.source}: no config.json, so it is not a checkpoint; correct its name, or its place")
     try:
         fields = json.loads(path.read_text())
     except ValueError as error:
         raise ModelError(f"{part.source}: config.json is not JSON ({error}); download the checkpoint again") from error
-    found = fields.get("model_type") if isinstance(fields, dict) else None
-    if found is None or (types and found not in types):
-        raise ModelError(
-            f"{part.source}: config.json says model_type {found!r}, expected {types[0] if types else 'some'!r}; "
-            "choose the model family that serves this checkpoint"
-        )
-    return dict(fields)
+    if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
+        raise ModelError(f"{part.source}: config.json names no model_type; download the checkpoint again")
+    return fields
 
 
 POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"}
@@ -361,11 +392,23 @@ def _check_pooling(part: Part) -> None:
 
 
 def _check_tokenizer(part: Part) -> None:
-    names = ("tokenizer.json", "spiece.model", "vocab.json")
-    if not any(_file(part, name) for name in names):
+    """A SentencePiece model is converted at loading, by the class that its tokenizer_config.json names."""
+    names = ("tokenizer.json", "vocab.json", "spiece.model")
+    stored = next((name for name in names if _file(part, name)), None)
+    remedy = "set the model's `tokenizer` to a folder or hub id that has a tokenizer.json"
+    if stored is None:
+        raise ModelError(f"{part.source}: no tokenizer ({', '.join(names)}); {remedy}")
+    if stored == "spiece.model" and _file(part, "tokenizer_config.json") is None:
         raise ModelError(
-            f"{part.source}: no tokenizer ({', '.join(names)}); set the model's `tokenizer` to a folder or hub id"
+            f"{part.source}: a spiece.model without the tokenizer_config.json that tells its use; {remedy}"
         )
+
+
+def _check_answers_at_once(*parts: Part) -> None:
+    """Raises ModelError for a chat model that thinks before it answers."""
+    files = [_file(part, name) for part in parts for name in TEMPLATE_FILES]
+    if any(named_thinking(part.source) for part in parts) or any(file_thinks(file) for file in files if file):
+        raise ModelError(f"{parts[-1].source}: {PROBLEM}")
 
 
 def _check_preprocessor(part: Part, family: Family) -> None:

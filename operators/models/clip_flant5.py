@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
+from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, GenerationConfig, T5Config
 from transformers import T5ForConditionalGeneration as T5
 from transformers.activations import NewGELUActivation
 from transformers.modeling_outputs import BaseModelOutput
@@ -22,12 +22,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from operators.errors import ModelError
 from operators.models.calls import Question, Usage
 from operators.models.processing import PixelTransform, load_pixel_transform, load_tokenizer
+from operators.models.vqa_kinds import VICUNA_SYSTEM
 
-SYSTEM_MESSAGE = (
-    "A chat between a curious user and an artificial intelligence assistant. "
-    "The assistant gives helpful, detailed, and polite answers to the user's questions."
-)
-BEFORE_IMAGE = f"{SYSTEM_MESSAGE} USER: "
+BEFORE_IMAGE = f"{VICUNA_SYSTEM} USER: "
 AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
@@ -117,6 +114,8 @@ class ClipFlanT5Likelihood:
         self.transform = transform
         self.pair_batch = pair_batch
         self.parameter = next(model.parameters())
+        self.entries = len(tokenizer)
+        model.language_model.generation_config = self._greedy()
         self.before = torch.tensor(tokenizer(BEFORE_IMAGE).input_ids, device=self.parameter.device)
         self.usage = Usage()
         self._choice = lru_cache(maxsize=CACHED_CHOICES)(lambda choice: tokenizer(choice).input_ids)
@@ -133,8 +132,9 @@ class ClipFlanT5Likelihood:
 
     @torch.inference_mode()
     def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Full-vocabulary log-probabilities of every choice's tokens (eq. 3), in the order of `questions`.
+        """Log-probabilities over the tokenizer's vocabulary of every choice's tokens (eq. 3), by question.
 
+        The embedding may have more rows than the tokenizer has entries; the released code cuts it before the softmax.
         Questions are batched by length, so that little of a batch is padding.
         """
         texts = [AFTER_IMAGE.format(question=question.text) for question in questions]
@@ -161,10 +161,20 @@ class ClipFlanT5Likelihood:
         tokens = self.model.language_model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
             attention_mask=encoded.mask,
-            max_new_tokens=LONGEST_REPLY,
-            do_sample=False,
         )
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+
+    def _greedy(self) -> GenerationConfig:
+        """Plain greedy decoding, whatever penalties the checkpoint's config names."""
+        rows = self.model.language_model.shared.num_embeddings
+        return GenerationConfig(
+            max_new_tokens=LONGEST_REPLY,
+            do_sample=False,
+            decoder_start_token_id=self.model.start_id,
+            eos_token_id=self.tokenizer.eos_token_id,
+            pad_token_id=self.model.pad_id,
+            suppress_tokens=list(range(self.entries, rows)) or None,
+        )
 
     def _answer(
         self, features: Sequence[torch.Tensor], questions: Sequence[Question], ids: Sequence[list[int]]
@@ -175,7 +185,7 @@ class ClipFlanT5Likelihood:
         labels = [self._choice(choice) for question in questions for choice in question.choices]
         padded = self._pad(labels)
         rows = torch.tensor(owners, device=self.parameter.device)
-        logits = self.model.decode(encoded.take(rows), padded).float()
+        logits = self.model.decode(encoded.take(rows), padded)[..., : self.entries].float()
         chosen = torch.gather(logits.log_softmax(-1), 2, padded.unsqueeze(-1)).squeeze(-1).cpu()
         answers: list[list[list[float]]] = [[] for _ in questions]
         for owner, label, logprobs in zip(owners, labels, chosen, strict=True):
@@ -196,18 +206,25 @@ def load_clip_flant5(
     device: str,
     dtype: torch.dtype,
     pair_batch: int,
+    pad_to_square: bool = True,
 ) -> ClipFlanT5Likelihood:
     """The model of a released-layout folder; `tower` is the CLIP checkpoint that its `mm_vision_tower` names.
 
-    Raises ModelError when weights are missing or do not fit.
+    Raises ModelError when weights are missing or do not fit, or the tokenizer is another model's.
     """
     model = load_network(checkpoint, tower=tower)
+    tokens = load_tokenizer(tokenizer)
+    if len(tokens) > model.language_model.shared.num_embeddings:
+        raise ModelError(
+            f"{tokenizer}: the tokenizer has {len(tokens)} entries and the model's embedding "
+            f"{model.language_model.shared.num_embeddings}; set the model's `tokenizer` to the one it was trained with"
+        )
     model.drop_unused_layers()
     model = model.to(device=device, dtype=dtype).eval()
     return ClipFlanT5Likelihood(
         model,
-        load_tokenizer(tokenizer),
-        load_pixel_transform(tower, pad_to_square=True),
+        tokens,
+        load_pixel_transform(tower, pad_to_square=pad_to_square),
         pair_batch=pair_batch,
     )
 

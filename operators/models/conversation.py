@@ -10,12 +10,7 @@ from typing import Any
 
 from operators.errors import ModelError
 from operators.models.calls import Message
-
-VICUNA_SYSTEM = (
-    "A chat between a curious user and an artificial intelligence assistant. "
-    "The assistant gives helpful, detailed, and polite answers to the user's questions."
-)
-"""What LLaVA-1.5 was trained to read before a conversation; without it its answers are worse."""
+from operators.models.thinking import PROBLEM, opens_thought
 
 
 def with_template(tokenizer: Any, *folders: Path) -> Any:
@@ -58,10 +53,10 @@ def conversation_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     return list(tokenizer(text, add_special_tokens=tokenizer.chat_template is None).input_ids)
 
 
-def image_question_text(tokenizer: Any, question: str, *, model_type: str) -> str:
+def image_question_text(tokenizer: Any, question: str, *, system: str | None) -> str:
     """A question about one image in the chat template, the image first, open for the answer.
 
-    The image's placeholder stands in it once, however many tokens the image will take.
+    `system` is the message before it. The image's placeholder stands in it once, however many tokens the image takes.
     """
     if tokenizer.chat_template is None:
         raise ModelError(
@@ -70,14 +65,20 @@ def image_question_text(tokenizer: Any, question: str, *, model_type: str) -> st
         )
     shown = [{"type": "image"}, {"type": "text", "text": question}]
     turns: list[dict[str, Any]] = [{"role": "user", "content": shown}]
-    if model_type == "llava":
-        turns.insert(0, {"role": "system", "content": [{"type": "text", "text": VICUNA_SYSTEM}]})
+    if system is not None:
+        turns.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
     return _render(tokenizer, turns)
 
 
-def image_question_ids(tokenizer: Any, question: str, *, model_type: str) -> list[int]:
+def check_template(tokenizer: Any, *, system: str | None) -> None:
+    """Raises ModelError where the tokenizer has no chat template, or one that lets the model think first."""
+    if opens_thought(image_question_text(tokenizer, "", system=system)):
+        raise ModelError(f"{tokenizer.name_or_path}: {PROBLEM}")
+
+
+def image_question_ids(tokenizer: Any, question: str, *, system: str | None) -> list[int]:
     """The tokens of `image_question_text`, the image's placeholder being one of them."""
-    text = image_question_text(tokenizer, question, model_type=model_type)
+    text = image_question_text(tokenizer, question, system=system)
     return _ids(tokenizer, text)
 
 

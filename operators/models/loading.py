@@ -74,6 +74,7 @@ def _load_clip_flant5(model: ResolvedModel) -> "LikelihoodModel":
         model.parts["checkpoint"].folder(),
         tower=model.parts["vision_tower"].folder(),
         tokenizer=model.parts["tokenizer"].folder(),
+        pad_to_square=model.pads,
         pair_batch=model.pair_batch,
         **_placement(model),
     )
@@ -86,6 +87,7 @@ def _load_vlm(model: ResolvedModel) -> "LikelihoodModel":
         model.parts["checkpoint"].folder(),
         tokenizer=model.parts["tokenizer"].folder(),
         pair_batch=model.pair_batch,
+        **_seeing(model),
         **_placement(model),
     )
 
@@ -104,7 +106,7 @@ def _load_causal_lm(model: ResolvedModel) -> "GenerateModel":
 def _load_vllm_likelihood(model: ResolvedModel) -> "LikelihoodModel":
     from operators.models.vllm_likelihood import load_vllm_likelihood
 
-    return load_vllm_likelihood(model.parts["checkpoint"].folder(), **_vllm_arguments(model))
+    return load_vllm_likelihood(model.parts["checkpoint"].folder(), **_seeing(model), **_vllm_arguments(model))
 
 
 def _load_vllm_generate(model: ResolvedModel) -> "GenerateModel":
@@ -118,6 +120,12 @@ def _load_openai(model: ResolvedModel) -> "GenerateModel":
 
     assert model.remote is not None
     return load_openai(model.remote)
+
+
+def _seeing(model: ResolvedModel) -> dict[str, Any]:
+    """How a vision-language model of its kind is shown an image and spoken to."""
+    assert model.kind is not None, "every vlm has a kind"
+    return {"system": model.kind.system, "pad_to_square": model.pads}
 
 
 def _vllm_arguments(model: ResolvedModel) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoTokenizer
+from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from operators.errors import ModelError
@@ -24,9 +24,14 @@ class PixelTransform:
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """One RGB image of any size as (3, height, width), float32."""
         if self.pad_to_square:
-            image = padded_square(image, tuple(int(mean * 255) for mean in self.processor.image_mean))
+            image = padded_square(image, mean_colour(self.processor))
         pixels = self.processor(images=image, return_tensors="np")["pixel_values"][0]
         return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
+
+
+def mean_colour(processor: Any) -> tuple[int, ...]:
+    """The mean that an image processor takes off, in bytes, cut and not rounded as in the released code."""
+    return tuple(int(mean * 255) for mean in processor.image_mean)
 
 
 def padded_square(image: Image.Image, colour: tuple[int, ...]) -> Image.Image:
@@ -44,6 +49,12 @@ def load_pixel_transform(folder: Path, *, pad_to_square: bool) -> PixelTransform
     """The transform that a CLIP checkpoint's preprocessor_config.json describes."""
     with readable_load(folder, "preprocessor_config.json"):
         return PixelTransform(CLIPImageProcessorPil.from_pretrained(folder), pad_to_square=pad_to_square)
+
+
+def load_image_processor(folder: Path) -> Any:
+    """The image processor of a vision-language checkpoint, without code of its own."""
+    with readable_load(folder, "preprocessor_config.json"):
+        return AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -215,7 +215,7 @@ def start_engine(
     except Exception as error:
         raise ModelError(
             f"{checkpoint}: vLLM does not load it ({type(error).__name__}: {_line(error)}); "
-            "look at the model's engine_options, or use engine=transformers"
+            "look at the model's engine_options, and whether this vLLM's list of supported models has it"
         ) from error
 
 

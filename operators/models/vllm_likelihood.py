@@ -9,7 +9,6 @@ log-probabilities, over the full vocabulary, that each possible next token of th
 `prompt_logprobs` scores a whole answer but never reads the prefix cache; it is kept as the reference.
 """
 
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +18,14 @@ from PIL import Image
 
 from operators.errors import HopelessRow, RowError
 from operators.models.calls import Question, Usage
-from operators.models.conversation import choice_ids, image_question_ids, image_question_text, with_template
-from operators.models.processing import load_tokenizer
+from operators.models.conversation import (
+    check_template,
+    choice_ids,
+    image_question_ids,
+    image_question_text,
+    with_template,
+)
+from operators.models.processing import load_image_processor, load_tokenizer, mean_colour, padded_square
 from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine, start_engine
 from operators.models.vllm_generate import usage_of
 
@@ -56,16 +61,20 @@ class Step(NamedTuple):
 class VllmLikelihood:
     """A vision-language model behind an engine; usable from several threads at once."""
 
-    def __init__(self, engine: VllmEngine, tokenizer: Any, *, model_type: str) -> None:
+    def __init__(
+        self, engine: VllmEngine, tokenizer: Any, *, system: str | None, padding: tuple[int, ...] | None
+    ) -> None:
+        """`system` is the message before every question; `padding` the colour of the square that images are put on."""
         self.engine = engine
         self.tokenizer = tokenizer
-        self.model_type = model_type
+        self.system = system
+        self.padding = padding
         self.usage = Usage()
         self._counting = threading.Lock()
 
     def preprocess(self, image: Image.Image) -> Image.Image:
-        """The image itself: the engine has its own preprocessing, which it does once for each image."""
-        return image
+        """The image, padded: the engine has its own preprocessing, which it does once for each image."""
+        return image if self.padding is None else padded_square(image, self.padding)
 
     def encode(self, pixels: Sequence[Image.Image]) -> Sequence[Image.Image]:
         """The images themselves: the engine encodes each once, when its first question comes."""
@@ -103,12 +112,12 @@ class VllmLikelihood:
         return [[next(answers) for _ in one.choices] for one in asked]
 
     def _ask(self, features: Sequence[Image.Image], question: Question) -> Asked:
-        text = image_question_text(self.tokenizer, question.text, model_type=self.model_type)
+        text = image_question_text(self.tokenizer, question.text, system=self.system)
         choices = [tuple(choice_ids(self.tokenizer, text, choice)) for choice in question.choices]
         return Asked(features[question.image], self._prompt_ids(question.text), choices)
 
     def _prompt_ids(self, question: str) -> Tokens:
-        return tuple(image_question_ids(self.tokenizer, question, model_type=self.model_type))
+        return tuple(image_question_ids(self.tokenizer, question, system=self.system))
 
     def _score(self, asked: Sequence[Asked], steps: Sequence[Step]) -> dict[tuple[int, Tokens], float]:
         """The log-probability of each token that the steps want, by question and the choice's tokens up to it."""
@@ -159,16 +168,23 @@ def _ending(output: Served, choice: Tokens) -> list[float]:
 
 
 def load_vllm_likelihood(
-    checkpoint: Path, *, tokenizer: Path, dtype: str, on_gpu: bool, options: Mapping[str, Any]
+    checkpoint: Path,
+    *,
+    tokenizer: Path,
+    system: str | None,
+    pad_to_square: bool,
+    dtype: str,
+    on_gpu: bool,
+    options: Mapping[str, Any],
 ) -> VllmLikelihood:
     """The vision-language model of a checkpoint folder; `options` are vLLM's engine arguments.
 
     Raises ModelError where it does not load.
     """
-    model_type = str(json.loads((checkpoint / "config.json").read_text())["model_type"])
+    tokens = with_template(load_tokenizer(tokenizer), tokenizer, checkpoint)
+    check_template(tokens, system=system)
+    padding = mean_colour(load_image_processor(checkpoint)) if pad_to_square else None
     engine = start_engine(
         checkpoint, tokenizer=tokenizer, dtype=dtype, on_gpu=on_gpu, options=options, defaults=DEFAULTS
     )
-    return VllmLikelihood(
-        engine, with_template(load_tokenizer(tokenizer), tokenizer, checkpoint), model_type=model_type
-    )
+    return VllmLikelihood(engine, tokens, system=system, padding=padding)

@@ -1,7 +1,7 @@
 """Decoder-only vision-language chat models through transformers: the `likelihood` call.
 
-VQAScore paper, appendix C, for the family of LLaVA-1.5 and Qwen-VL. An image's tokens, and what stands before them, are
-run once; every question on the image continues from their keys and values.
+VQAScore paper, appendix C, for models in the form of LLaVA-1.5 and Qwen-VL. An image's tokens, and what stands before
+them, are run once; every question on the image continues from their keys and values.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +14,25 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 from torch.nn.functional import pad
-from transformers import AutoImageProcessor, AutoModelForImageTextToText, DynamicCache
+from transformers import AutoModelForImageTextToText, DynamicCache
 
 from operators.errors import HopelessRow, ModelError, RowError
 from operators.models.calls import Question, Usage
-from operators.models.conversation import choice_ids, image_question_ids, image_question_text, with_template
-from operators.models.processing import load_pretrained, load_tokenizer, readable_load
+from operators.models.config_checks import CLASS_TOKENS
+from operators.models.conversation import (
+    check_template,
+    choice_ids,
+    image_question_ids,
+    image_question_text,
+    with_template,
+)
+from operators.models.processing import (
+    load_image_processor,
+    load_pretrained,
+    load_tokenizer,
+    mean_colour,
+    padded_square,
+)
 
 TOO_LONG = (
     "the image and the question take {} tokens, beyond the model's context of {}; "
@@ -79,20 +92,26 @@ class VlmLikelihood:
     70 MB each for a Qwen2.5-VL-7B at 1,200 tokens an image, 320 MB each for a LLaVA-1.5-7B, both in bfloat16.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, pair_batch: int) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, processor: Any, *, system: str | None, pad_to_square: bool, pair_batch: int
+    ) -> None:
+        """`system` is the message before every question; an image may be padded to a square of its mean colour."""
         self.model = model
+        self.system = system
+        self.pad_to_square = pad_to_square
         self.tokenizer = tokenizer
         self.processor = processor
         self.pair_batch = pair_batch
         self.usage = Usage()
         self.device = model.device
         self.image_id = int(model.config.image_token_id)
-        self.model_type = str(model.config.model_type)
         self.context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._choice = lru_cache(maxsize=CACHED_CHOICES)(self._choice_ids)
 
     def preprocess(self, image: Image.Image) -> Pixels:
-        """The image as the checkpoint's own processor resizes and normalises it."""
+        """The image as the checkpoint's own processor resizes and normalises it, after the padding."""
+        if self.pad_to_square:
+            image = padded_square(image, mean_colour(self.processor))
         inputs = dict(self.processor(images=image, return_tensors="pt"))
         return Pixels(inputs, self._image_tokens(inputs))
 
@@ -100,9 +119,10 @@ class VlmLikelihood:
         if "image_grid_thw" in inputs:
             return int(inputs["image_grid_thw"][0].prod()) // int(self.processor.merge_size) ** 2
         height, width = inputs["pixel_values"].shape[-2:]
-        patch = int(self.model.config.vision_config.patch_size)
-        whole = self.model.config.vision_feature_select_strategy == "full"
-        return (height // patch) * (width // patch) + int(whole)
+        tower = self.model.config.vision_config
+        patches = (height // tower.patch_size) * (width // tower.patch_size)
+        dropped = int(self.model.config.vision_feature_select_strategy == "default")
+        return int(patches) + CLASS_TOKENS[tower.model_type] - dropped
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Pixels]) -> Sequence[Prefix]:
@@ -210,11 +230,11 @@ class VlmLikelihood:
 
     def _before(self) -> list[int]:
         """The prompt's tokens before the image; no question changes them."""
-        ids = image_question_ids(self.tokenizer, "", model_type=self.model_type)
+        ids = image_question_ids(self.tokenizer, "", system=self.system)
         return ids[: self._place(ids)]
 
     def _tail(self, question: Question, *, choices: bool = True) -> Tail:
-        ids = image_question_ids(self.tokenizer, question.text, model_type=self.model_type)
+        ids = image_question_ids(self.tokenizer, question.text, system=self.system)
         chosen = [self._choice(question.text, choice) for choice in question.choices] if choices else []
         return Tail(ids[self._place(ids) + 1 :], chosen)
 
@@ -227,7 +247,7 @@ class VlmLikelihood:
         return list(ids).index(self.image_id)
 
     def _choice_ids(self, question: str, choice: str) -> list[int]:
-        prompt = image_question_text(self.tokenizer, question, model_type=self.model_type)
+        prompt = image_question_text(self.tokenizer, question, system=self.system)
         return choice_ids(self.tokenizer, prompt, choice)
 
     def _answer(self, prefixes: Sequence[Prefix], packs: Sequence[Sequence[Tail]]) -> list[list[list[float]]]:
@@ -383,14 +403,29 @@ def _predictions(tail: Tail) -> Iterator[tuple[int, int]]:
         yield from zip([len(tail.prompt) - 1, *block], choice, strict=True)
 
 
-def load_vlm(checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int) -> VlmLikelihood:
+def load_vlm(
+    checkpoint: Path,
+    *,
+    tokenizer: Path,
+    system: str | None,
+    pad_to_square: bool,
+    device: str,
+    dtype: torch.dtype,
+    pair_batch: int,
+) -> VlmLikelihood:
     """The model of a checkpoint folder (safetensors only); raises ModelError where something is missing."""
     model = load_pretrained(AutoModelForImageTextToText, checkpoint, dtype, attn_implementation="sdpa")
-    with readable_load(checkpoint, "preprocessor_config.json"):
-        processor = AutoImageProcessor.from_pretrained(checkpoint, backend="pil", trust_remote_code=False)
     tokens = with_template(load_tokenizer(tokenizer), tokenizer, checkpoint)
     _check(checkpoint, model, tokens)
-    return VlmLikelihood(model.to(device).eval(), tokens, processor, pair_batch=pair_batch)
+    check_template(tokens, system=system)
+    return VlmLikelihood(
+        model.to(device).eval(),
+        tokens,
+        load_image_processor(checkpoint),
+        system=system,
+        pad_to_square=pad_to_square,
+        pair_batch=pair_batch,
+    )
 
 
 def _check(checkpoint: Path, model: Any, tokenizer: Any) -> None:
@@ -404,4 +439,3 @@ def _check(checkpoint: Path, model: Any, tokenizer: Any) -> None:
         raise ModelError(
             f"{checkpoint}: its attention slides over the prompt, which the prefix cache cannot; set engine=vllm"
         )
-    image_question_text(tokenizer, "", model_type=str(model.config.model_type))

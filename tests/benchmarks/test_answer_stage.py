@@ -13,7 +13,6 @@ from PIL import Image
 
 from operators.answers import AnswerOperator, index_questions
 from operators.images import ImageLimits
-from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
@@ -22,6 +21,7 @@ from operators.questions import ask
 from pipelines.progress import NodeProgress
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
+from tests.operators import tiny
 
 SHARD = 256
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint")
@@ -67,7 +67,7 @@ def texts() -> dict[str, str]:
 
 def bare_loop(model: ClipFlanT5Likelihood, files: Sequence[Path]) -> int:
     """What a careful script does: read a shard, decode, encode and answer in batches, next shard."""
-    metric, prompts, answered = VqaScoreConfig(), texts(), 0
+    metric, prompts, answered = tiny.vqascore(), texts(), 0
     for file in files:
         records = pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()
         pixels = [model.preprocess(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in records]
@@ -128,7 +128,7 @@ def test_an_image_is_encoded_once_whatever_the_number_of_questions(
     counting = CountingModel(model.model, model.tokenizer, model.transform, pair_batch=BATCH)
     operator = AnswerOperator(counting, image_batch=BATCH, limits=ImageLimits(), fetch=_no_uri)
     prompts = pq.read_table(PACK / "prompts.parquet")
-    metrics = {template: VqaScoreConfig(template=template) for template in TEMPLATES}
+    metrics = {template: tiny.vqascore(template=template) for template in TEMPLATES}
     asked = {name: index_questions(ask(prompts, metric), metric) for name, metric in metrics.items()}
     images = operator.prepare(shard("atlas"), "atlas")
     began = time.monotonic()

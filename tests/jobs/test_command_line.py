@@ -65,7 +65,8 @@ CHOICES = {
     "protocol": {"tifa160", "genai_bench", "t2vscore", "winoground", "eqben", "seetrue", "pick_a_pic", "flickr8k_cf",
                  "gecko", "t2iscorescore", "shapes", "long"},
     "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32",
-              "question_writer_shapes", "nli_shapes", "qwen2_5_7b", "qwen2_5_vl_7b", "api", "true_nli", "minilm"},
+              "question_writer_shapes", "nli_shapes", "qwen2_5_7b", "qwen2_5_vl_7b", "llava_1_5_7b", "api", "true_nli",
+              "minilm"},
 }  # fmt: skip
 
 
@@ -75,6 +76,20 @@ def dotted(keys: dict[str, set[str]]) -> set[str]:
 
 def test_the_sweep_has_exactly_these_keys() -> None:
     assert set(dotted_keys(load_values("sweep", ["sweep=shapes"]))) == dotted(SHAPES)
+
+
+def test_a_shipped_model_on_vllm_runs_on_transformers_by_one_word() -> None:
+    values = load_values(
+        "sweep",
+        [
+            "sweep=own_images",
+            "benchmark.prompts=x",
+            "benchmark.images=x",
+            "model@models.vqa=qwen2_5_vl_7b",
+            "models.vqa.engine=transformers",
+        ],
+    )
+    assert read_config(values, SweepConfig).models["vqa"].engine == "transformers"
 
 
 def test_score_has_the_keys_of_the_sweep() -> None:

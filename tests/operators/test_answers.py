@@ -17,10 +17,10 @@ from operators.metrics.dsg import DsgConfig
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
-from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.calls import LikelihoodModel, Question, TextFeatures, Usage
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
 from operators.questions import ask
+from tests.operators import tiny
 from tests.operators.tiny import encoded, image_table, no_fetch, picture
 
 PROMPTS = {"p0": "a red circle", "p1": "two blue star left of a green square", "p2": "star", "p3": "the circle"}
@@ -81,7 +81,7 @@ class ScriptedModel:
 
 def vqascore_questions(**options: str) -> QuestionIndex:
     prompts = rows.table([{"prompt_id": name, "text": text} for name, text in PROMPTS.items()], rows.PROMPTS)
-    metric = VqaScoreConfig(**options)  # type: ignore[arg-type]
+    metric = tiny.vqascore(**options)
     return index_questions(ask(prompts, metric), metric)
 
 
@@ -91,7 +91,7 @@ def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
         {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
         for number, text in enumerate(texts)
     ]
-    return index_questions(rows.table(asked, rows.QUESTIONS), VqaScoreConfig())
+    return index_questions(rows.table(asked, rows.QUESTIONS), tiny.vqascore())
 
 
 def answer(
@@ -220,7 +220,7 @@ def test_an_image_of_an_unknown_prompt_says_which() -> None:
 
 def test_a_failed_question_passes_its_error_on_to_its_images_alone() -> None:
     prompts = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], rows.PROMPTS)
-    questions = index_questions(ask(prompts, VqaScoreConfig()), VqaScoreConfig())
+    questions = index_questions(ask(prompts, tiny.vqascore()), tiny.vqascore())
     answered = answer_one(ScriptedModel(certain), image_table(PICTURES[:3], ["p1", "p0", "p1"]), questions)
     assert error_kinds(answered) == ["empty_prompt", None, "empty_prompt"]
 
@@ -303,7 +303,7 @@ def test_questions_are_found_by_prompt_and_a_prompt_with_one_failed_question_has
         ],
         rows.QUESTIONS,
     )
-    index = index_questions(table, VqaScoreConfig())
+    index = index_questions(table, tiny.vqascore())
     assert [question.text for question in index["a"].questions] == ["t", "u"]
     assert (index["a"].error, index["b"].error) == (None, failed)
 

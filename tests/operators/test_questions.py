@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from operators import rows
-from operators.metrics.vqascore import VqaScoreConfig
 from operators.questions import ask
+from tests.operators import tiny
 
-METRIC = VqaScoreConfig()
+METRIC = tiny.vqascore()
 
 
 def prompt_table(texts: Sequence[str | None]) -> pa.Table:
@@ -59,6 +59,6 @@ def test_no_prompts_give_an_empty_table_of_the_same_schema() -> None:
 
 
 def test_the_template_and_the_answer_are_the_metrics() -> None:
-    metric = VqaScoreConfig(template="Question: Is it {}?", answer="yes")
+    metric = tiny.vqascore(template="Question: Is it {}?", answer="yes")
     (question,) = ask(prompt_table(["a {} star"]), metric).to_pylist()
     assert (question["text"], question["choices"]) == ("Question: Is it a {} star?", ["yes"])

@@ -14,9 +14,10 @@ from operators.metrics.dsg import DsgConfig
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
-from operators.metrics.vqascore import Reduction, VqaScoreConfig
+from operators.metrics.vqascore import Reduction
 from operators.metrics.writing import WrittenQuestion, identified
 from operators.scores import WrittenIndex, score, score_elements
+from tests.operators import tiny
 
 IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
 FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
@@ -43,7 +44,7 @@ def only_row(table: pa.Table) -> dict[str, Any]:
 )
 def test_vqascore_of_two_tokens_is_what_the_reduction_says(reduction: Reduction, expected: float) -> None:
     answers = answers_table([[math.log(0.5), math.log(0.125)]])
-    row = only_row(score(answers, "vqascore", VqaScoreConfig(reduction=reduction)))
+    row = only_row(score(answers, "vqascore", tiny.vqascore(reduction=reduction)))
     assert row["score"] == pytest.approx(expected, rel=1e-6)
     assert (row["metric"], row["n_questions"], row["error"]) == ("vqascore", 1, None)
     assert {name: row[name] for name in IDS} == IDS
@@ -51,12 +52,12 @@ def test_vqascore_of_two_tokens_is_what_the_reduction_says(reduction: Reduction,
 
 def test_only_the_first_choice_counts() -> None:
     answers = answers_table([[math.log(0.25)], [math.log(0.75)]])
-    assert only_row(score(answers, "m", VqaScoreConfig()))["score"] == pytest.approx(0.25)
+    assert only_row(score(answers, "m", tiny.vqascore()))["score"] == pytest.approx(0.25)
 
 
 def test_several_questions_are_averaged_after_the_reduction() -> None:
     answers = answers_table([[math.log(0.5), math.log(0.5)]], [[math.log(0.25), math.log(1.0)]], [[math.log(0.125)]])
-    row = only_row(score(answers, "m", VqaScoreConfig(reduction="product")))
+    row = only_row(score(answers, "m", tiny.vqascore(reduction="product")))
     assert row["score"] == pytest.approx((0.25 + 0.25 + 0.125) / 3)
     assert row["n_questions"] == 3
 
@@ -86,7 +87,7 @@ def test_truncation_is_passed_on() -> None:
 
 @pytest.mark.parametrize("reduction", get_args(Reduction))
 def test_a_failed_answer_gives_no_score_and_keeps_its_error(reduction: Reduction) -> None:
-    row = only_row(score(answers_table(error=FAILED), "m", VqaScoreConfig(reduction=reduction)))
+    row = only_row(score(answers_table(error=FAILED), "m", tiny.vqascore(reduction=reduction)))
     assert row["score"] is None
     assert row["n_questions"] is None
     assert row["error"] == FAILED
@@ -113,7 +114,7 @@ def test_scores_keep_the_order_of_the_rows_and_a_failed_one_costs_only_itself() 
 
 
 @pytest.mark.parametrize(
-    ("schema", "metric"), [(rows.ANSWERS, VqaScoreConfig()), (rows.SIMILARITIES, ClipScoreConfig())]
+    ("schema", "metric"), [(rows.ANSWERS, tiny.vqascore()), (rows.SIMILARITIES, ClipScoreConfig())]
 )
 def test_an_empty_cell_gives_an_empty_table_of_scores(schema: pa.Schema, metric: Any) -> None:
     table = score(schema.empty_table(), "m", metric)

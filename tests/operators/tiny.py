@@ -28,9 +28,13 @@ from transformers import (
     LlavaConfig,
     LlavaForConditionalGeneration,
     PreTrainedTokenizerFast,
+    SiglipVisionConfig,
     T5Config,
 )
 from transformers import T5ForConditionalGeneration as T5
+
+from operators.metrics.vqascore import VqaScoreConfig
+from operators.models.vqa_kinds import CLIP_FLANT5
 
 CONTEXT = 12
 """Text tokens the CLIP reads, its first and last token included."""
@@ -113,6 +117,11 @@ DECODER_FIELDS: dict[str, Any] = {
 IMAGE_MEAN = [0.48145466, 0.4578275, 0.40821073]
 IMAGE_STD = [0.26862954, 0.26130258, 0.27577711]
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
+
+
+def vqascore(**options: Any) -> VqaScoreConfig:
+    """VQAScore as CLIP-FlanT5 is asked."""
+    return VqaScoreConfig(**options).settled(CLIP_FLANT5)
 
 
 def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> None:
@@ -208,19 +217,42 @@ def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Pat
 
 def save_llava(folder: Path, *, seed: int = 0) -> Path:
     """A LLaVA-1.5: a CLIP tower and a Llama; its chat template stands in a file of its own, as released."""
-    torch.manual_seed(seed)
-    config = LlavaConfig(
-        text_config=LlamaConfig(**DECODER_FIELDS | {"eos_token_id": BYTE_VOCABULARY["</s>"]}),
-        vision_config=CLIPVisionConfig(**VISION_FIELDS),
-        image_token_id=BYTE_VOCABULARY["<image>"],
-        image_seq_length=PATCHES,
-        tie_word_embeddings=False,
-    )
-    LlavaForConditionalGeneration(config).save_pretrained(folder)
+    _save_llava_network(folder, CLIPVisionConfig(**VISION_FIELDS), end="</s>", seed=seed)
     save_byte_tokenizer(folder, end="</s>")
     write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
     save_preprocessor(folder)
     return folder
+
+
+def save_llava_siglip(folder: Path, *, seed: int = 0, strategy: str = "full") -> Path:
+    """A LLaVA with a SigLIP tower, which has no class token, and a chat template of its own, as LLaVA-Interleave."""
+    tower = SiglipVisionConfig(**VISION_FIELDS)
+    _save_llava_network(folder, tower, end="<|im_end|>", seed=seed, vision_feature_select_strategy=strategy)
+    save_byte_tokenizer(
+        folder, template=QWEN_TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", "<image>\n")
+    )
+    fields = {
+        "image_processor_type": "SiglipImageProcessor",
+        "size": {"height": SIDE, "width": SIDE},
+        "resample": 3,
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    write_json(folder / "preprocessor_config.json", fields)
+    return folder
+
+
+def _save_llava_network(folder: Path, tower: Any, *, end: str, seed: int, **fields: Any) -> None:
+    torch.manual_seed(seed)
+    config = LlavaConfig(
+        text_config=LlamaConfig(**DECODER_FIELDS | {"eos_token_id": BYTE_VOCABULARY[end]}),
+        vision_config=tower,
+        image_token_id=BYTE_VOCABULARY["<image>"],
+        image_seq_length=PATCHES,
+        tie_word_embeddings=False,
+        **fields,
+    )
+    LlavaForConditionalGeneration(config).save_pretrained(folder)
 
 
 def bert_config(**fields: Any) -> BertConfig:

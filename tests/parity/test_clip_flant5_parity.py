@@ -15,13 +15,15 @@ from torch import nn
 from transformers import AutoTokenizer, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
+from operators.metrics.vqascore import reduce_answer
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
 from operators.models.loading import load_likelihood
 from tests.operators import tiny
 
+METRIC = tiny.vqascore()
 SYSTEM_MESSAGE = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
@@ -94,7 +96,7 @@ class PlainClipFlanT5:
 
     def yes_scores(self) -> list[float]:
         """The score of "Yes" for every pair."""
-        return [self.score(PICTURES[image], VqaScoreConfig().question(text), "Yes") for image, text in PAIRS]
+        return [self.score(PICTURES[image], METRIC.question(text), "Yes") for image, text in PAIRS]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +117,7 @@ def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
 def likelihoods(model: ClipFlanT5Likelihood, choices: Sequence[str] = ("Yes",)) -> list[list[list[float]]]:
     """Log-probabilities of the choices for every pair, by one call each of `encode` and `likelihood`."""
     features = model.encode([model.preprocess(image) for image in PICTURES])
-    asked = [Question(image, VqaScoreConfig().question(text), tuple(choices)) for image, text in PAIRS]
+    asked = [Question(image, METRIC.question(text), tuple(choices)) for image, text in PAIRS]
     return model.likelihood(features, asked)
 
 
@@ -145,7 +147,7 @@ def test_several_choices_are_what_each_is_alone(likelihood: ClipFlanT5Likelihood
     for (image, text), choices in zip(PAIRS, answered, strict=True):
         for choice, given in zip(CHOICES, choices, strict=True):
             assert len(given) == len(choice.split()) + 1, "every word and the end of sequence"
-            expected = plain.score(PICTURES[image], VqaScoreConfig().question(text), choice)
+            expected = plain.score(PICTURES[image], METRIC.question(text), choice)
             assert reduce_answer(given, "mean") == pytest.approx(expected, abs=0, rel=1e-5)
 
 
@@ -193,6 +195,31 @@ def special_mass(model: ClipFlanT5Likelihood, feature: torch.Tensor, question: s
     encoded = model.model.encode_questions(feature[None], model.before, after)
     logits = model.model.decode(encoded, torch.tensor([[tiny.VOCABULARY["Yes"]]]))[0, 0]
     return float(logits.softmax(-1)[[tiny.VOCABULARY[token] for token in tiny.SPECIAL]].sum())
+
+
+def test_rows_of_the_embedding_that_no_token_has_weigh_nothing(
+    checkpoints: Path, tmp_path: Path, plain_scores: list[float]
+) -> None:
+    """The released code cuts the embedding to the tokenizer's length before the softmax."""
+    weights = tiny.flant5_weights()
+    for name in ("shared.weight", "lm_head.weight"):
+        weights[name] = torch.cat([weights[name], torch.randn(28, tiny.T5_FIELDS["d_model"])])
+    folder = tiny.save_flant5(tmp_path / "wide", weights, tower_name=str(checkpoints / "clip"))
+    tiny.edit_json(folder / "config.json", vocab_size=len(tiny.VOCABULARY) + 28)
+    model = load(folder)
+    assert mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
+    asked = [Question(0, METRIC.question(text), ()) for text in TEXTS]
+    plain = load(checkpoints / "flant5")
+    replies = [one.reply(one.encode([one.preprocess(PICTURES[0])]), asked) for one in (model, plain)]
+    assert replies[0] == replies[1]
+
+
+def test_an_image_is_cut_instead_of_padded_where_the_processor_is_asked_for(
+    checkpoints: Path, similarity: ClipSimilarity
+) -> None:
+    model = load(checkpoints / "flant5", padding="processor")
+    for image in PICTURES:
+        torch.testing.assert_close(model.preprocess(image), similarity.preprocess(image))
 
 
 def test_the_tower_beside_the_checkpoint_gives_the_plain_score_too(checkpoints: Path, tmp_path: Path) -> None:

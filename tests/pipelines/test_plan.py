@@ -8,8 +8,9 @@ import pytest
 
 from operators.errors import ConfigError, ModelError
 from pipelines.plan import Plan
-from pipelines.sweep import plan_sweep
+from pipelines.sweep import plan_sweep, public_config
 from tests.bench_of import PACK, images, sweep_config, write_benchmark, write_rows
+from tests.operators import tiny
 
 
 @pytest.fixture
@@ -94,6 +95,25 @@ def test_metrics_that_ask_the_same_share_the_answers(folder: Path, tmp_path: Pat
     (tmp_path / "conf/metric").mkdir(parents=True)
     both = planned(folder, "+metrics.product={kind: vqascore, model: vqa, reduction: product}")
     assert changed(planned(folder), both) == {"scores": 4}
+
+
+RELEASED = ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
+
+
+def test_what_vqascore_leaves_open_is_as_its_model_is_asked_in_the_keys_and_in_the_record(
+    folder: Path, tmp_path: Path
+) -> None:
+    store, chat = tmp_path / "store", str(tiny.save_qwen2_vl(tmp_path / "qwen"))
+    released = plan_sweep(sweep_config(folder, store))
+    template, answer, reduction = RELEASED
+    said = [f"metrics.vqascore.template='{template}'", f"metrics.vqascore.answer='{answer}'"]
+    spelled = plan_sweep(sweep_config(folder, store, *said, f"metrics.vqascore.reduction={reduction}"))
+    assert (spelled.plan, spelled.config) == (released.plan, released.config), "a default and its value are the same"
+    other = plan_sweep(sweep_config(folder, store, "models.vqa.family=vlm", f"models.vqa.checkpoint={chat}"))
+    recorded = public_config(other.config)["metrics"]["vqascore"]
+    assert recorded["template"] == 'Does this figure show "{}"? Please answer Yes or No.'
+    assert recorded["reduction"] == "first"
+    assert changed(released.plan, other.plan) == {"questions": 2, "answers:vqa": 4, "scores": 4}
 
 
 def test_answers_that_nothing_lacks_are_not_missed(folder: Path) -> None:

@@ -16,8 +16,10 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from operators.errors import HopelessRow
 from operators.models.calls import Question
+from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.conversation import choice_ids, image_question_text
-from operators.models.vllm_likelihood import VllmLikelihood, load_vllm_likelihood
+from operators.models.loading import load_likelihood
+from operators.models.vllm_likelihood import VllmLikelihood
 
 QUESTIONS = [
     Question(image, text, choices)
@@ -37,17 +39,17 @@ def noise_images() -> list[Image.Image]:
 
 
 @torch.inference_mode()
-def transformers_likelihood(folder: Path, images: Sequence[Image.Image], model_type: str) -> list[list[list[float]]]:
+def transformers_likelihood(folder: Path, images: Sequence[Image.Image], system: str | None) -> list[list[list[float]]]:
     """The plain way: transformers' own processor and model, one forward pass for each choice."""
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
-    return [[_teach(model, processor, images, one, choice, model_type) for choice in one.choices] for one in QUESTIONS]
+    return [[_teach(model, processor, images, one, choice, system) for choice in one.choices] for one in QUESTIONS]
 
 
 def _teach(
-    model: Any, processor: Any, images: Sequence[Image.Image], question: Question, choice: str, model_type: str
+    model: Any, processor: Any, images: Sequence[Image.Image], question: Question, choice: str, system: str | None
 ) -> list[float]:
-    text = image_question_text(processor.tokenizer, question.text, model_type=model_type)
+    text = image_question_text(processor.tokenizer, question.text, system=system)
     labels = torch.tensor([choice_ids(processor.tokenizer, text, choice)])
     inputs = processor(text=[text], images=[images[question.image]], return_tensors="pt")
     for name, filling in {"input_ids": labels, "attention_mask": 1, "mm_token_type_ids": 0}.items():
@@ -77,14 +79,16 @@ def refused(model: VllmLikelihood, images: Sequence[Image.Image], question: str)
 
 
 def main(folder: Path) -> None:
-    model = load_vllm_likelihood(
-        folder, tokenizer=folder, dtype="float32", on_gpu=False, options={"max_model_len": 1024}
+    config = ModelConfig(
+        family="vlm", checkpoint=str(folder), engine="vllm", dtype="float32", engine_options={"max_model_len": 1024}
     )
+    model = load_likelihood(resolve_model(config, on_gpu=False))
+    assert isinstance(model, VllmLikelihood)
     images = model.encode([model.preprocess(image) for image in noise_images()])
     answers = {
         "fast": model.likelihood(images, QUESTIONS),
         "reference": model.reference_likelihood(images, QUESTIONS),
-        "transformers": transformers_likelihood(folder, images, model.model_type),
+        "transformers": transformers_likelihood(folder, images, model.system),
         "usage": cached_again(model, images),
         "replies": model.reply(images, QUESTIONS),
         "too long": refused(model, images, "long " * 1024),

@@ -7,14 +7,25 @@ import pytest
 
 from operators.errors import ConfigError
 from operators.metrics.vqascore import Reduction, VqaScoreConfig, reduce_answer
+from operators.models.vqa_kinds import CHAT, CLIP_FLANT5
+from tests.operators import tiny
 
 YES, EOS = math.log(0.8), math.log(0.45)
 
 
-def test_the_default_question_is_the_papers() -> None:
-    metric = VqaScoreConfig()
-    assert metric.question("a cat") == 'Does this figure show "a cat"? Please answer yes or no.'
-    assert (metric.answer, metric.reduction) == ("Yes", "mean")
+def test_what_is_left_open_is_as_the_models_kind_has_it() -> None:
+    released, chat = VqaScoreConfig().settled(CLIP_FLANT5), VqaScoreConfig().settled(CHAT)
+    assert released.question("a cat") == 'Does this figure show "a cat"? Please answer yes or no.'
+    assert (released.answer, released.reduction) == ("Yes", "mean")
+    assert chat.question("a cat") == 'Does this figure show "a cat"? Please answer Yes or No.'
+    assert (chat.answer, chat.reduction) == ("Yes", "first")
+
+
+def test_what_is_set_stays_whatever_the_kind() -> None:
+    metric = VqaScoreConfig(template="Is it {}?", reduction="product").settled(CHAT)
+    assert metric.asks == ("Is it {}?", "Yes", "product")
+    assert VqaScoreConfig(answer="yes").settled(CHAT).asks == CHAT.asks._replace(answer="yes")
+    assert metric.settled(CLIP_FLANT5) == metric, "a settled metric is settled"
 
 
 def test_the_mean_of_two_tokens_is_the_root_of_their_product() -> None:
@@ -54,11 +65,11 @@ def test_an_empty_answer_is_refused(answer: str) -> None:
 
 
 def test_other_braces_in_the_template_are_left_alone() -> None:
-    assert VqaScoreConfig(template="{a} {} {0}").question("{} {b}") == "{a} {} {b} {0}"
+    assert VqaScoreConfig(template="{a} {} {0}").settled(CHAT).question("{} {b}") == "{a} {} {b} {0}"
 
 
 def test_what_the_model_is_asked_does_not_depend_on_the_reduction() -> None:
-    asked = VqaScoreConfig(reduction="mean").asking()
-    assert VqaScoreConfig(reduction="product").asking() == asked
-    assert VqaScoreConfig(answer="yes").asking() != asked
-    assert VqaScoreConfig(template="Is it {}?").asking() != asked
+    asked = tiny.vqascore(reduction="mean").asking()
+    assert tiny.vqascore(reduction="product").asking() == asked
+    assert tiny.vqascore(answer="yes").asking() != asked
+    assert tiny.vqascore(template="Is it {}?").asking() != asked

@@ -15,13 +15,19 @@ from operators.errors import ConfigError, ModelError
 from operators.models.checkpoints import (
     SERVES,
     Call,
+    Engine,
     Family,
     ModelConfig,
+    Padding,
     ResolvedModel,
     digest_file,
+    find_vqa_kind,
     read_tensor_names,
     resolve_model,
 )
+from operators.models.config_checks import FORMS
+from operators.models.thinking import TEMPLATE_FILES
+from operators.models.vqa_kinds import LLAVA_1_5
 from tests.operators import tiny
 
 ROOT = Path(__file__).parents[3]
@@ -152,6 +158,11 @@ def pickle_only(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def only_spiece(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder / "spiece.model")
+    (folder / "tokenizer_config.json").unlink()
+
+
 def framed(header: bytes) -> bytes:
     """A safetensors file of this header and no data."""
     return struct.pack("<Q", len(header)) + header
@@ -181,10 +192,11 @@ UNFIT_FOLDERS = {
     "empty config": (write("config.json", b""), "config.json is not JSON .*download the checkpoint again"),
     "half a config": (write("config.json", b'{"model_type": "cl'), "config.json is not JSON"),
     "binary config": (write("config.json", b"\xff\xfe\0"), "config.json is not JSON"),
-    "list for a config": (write("config.json", b"[1]"), "model_type None"),
-    "other model": (edit(model_type="bert"), "config.json says model_type 'bert', expected 'cl.*choose the model fam"),
-    "no model type": (edit(model_type=None), "model_type None"),
+    "list for a config": (write("config.json", b"[1]"), "names no model_type; download the checkpoint again"),
+    "other model": (edit(model_type="bert"), "model_type 'bert', expected 'cl.*; no model family serves such a one"),
+    "no model type": (edit(model_type=None), "names no model_type"),
     "no tokenizer": (remove("tokenizer.json"), "no tokenizer .*set the model's `tokenizer`"),
+    "half a sentencepiece": (only_spiece, "a spiece.model without the tokenizer_config.json .*set the model's `token"),
 }
 
 
@@ -209,7 +221,7 @@ def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own: Path, famil
         ({"mm_vision_select_layer": None}, "lacks `mm_vision_select_layer`"),
         ({"d_model": None}, "lacks `d_model`"),
         ({"mm_vision_tower": "../nowhere"}, "nowhere': no such folder, and it is not a hub id"),
-        ({"mm_vision_tower": "../flant5"}, "model_type 'clip_t5', expected 'clip'"),
+        ({"mm_vision_tower": "../flant5"}, "model_type 'clip_t5', and the vision tower is a CLIP; set the model's `v"),
     ],
 )
 def test_a_clip_flant5_that_is_built_differently_is_refused(own: Path, fields: dict[str, Any], message: str) -> None:
@@ -405,7 +417,7 @@ def test_a_family_takes_its_own_checkpoints_and_no_others(others: Path, family: 
         model = resolve(family, others / kind)
         assert set(model.parts) == {"checkpoint", "tokenizer"}
         return
-    with pytest.raises(ModelError, match="choose the model family that serves this checkpoint") as error:
+    with pytest.raises(ModelError, match=f"is served by family .*{SAVE[kind][0]}$") as error:
         resolve(family, others / kind)
     assert str(others / kind) in str(error.value)
 
@@ -428,7 +440,12 @@ def test_resolving_any_family_imports_no_model_library(others: Path, kind: str) 
         ("llava", {"is_encoder_decoder": True}, "decoder-only"),
         ("llava", {"text_config": {"model_type": "t5"}}, "decoder-only"),
         ("llava", {"vision_config": None}, "with a vision_config"),
-        ("llava", {"model_type": "idefics3"}, "knows llava.* not 'idefics3'; set engine=vllm"),
+        (
+            "llava",
+            {"vision_config": {"model_type": "pixtral"}},
+            "clip_vision_model or siglip_vision_model, not 'pixtral'",
+        ),
+        ("llava", {"model_type": "idefics3"}, "knows llava.* not 'idefics3'; choose another"),
         ("causal_lm", {"architectures": None}, "names the architecture none"),
         ("causal_lm", {"architectures": "LlamaForCausalLM"}, "names the architecture none"),
         ("cross encoder", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, "none of which is entailment"),
@@ -455,6 +472,74 @@ def test_unfit_weights_of_any_family_are_refused(others: Path, tmp_path: Path, k
     apply(tmp_path / "own")
     with pytest.raises(ModelError, match=message):
         resolve(SAVE[kind][0], tmp_path / "own")
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "serving"),
+    [
+        ("llava", "causal_lm", "vlm"),
+        ("causal_lm", "vlm", "causal_lm"),
+        ("t5", "clip_flant5", "nli"),
+        ("sentences", "nli", "sentences"),
+    ],
+)
+def test_a_checkpoint_of_another_family_names_the_one_that_serves_it(
+    others: Path, kind: str, family: Family, serving: str
+) -> None:
+    with pytest.raises(ModelError, match=f"; such a checkpoint is served by family {serving}$"):
+        resolve(family, others / kind)
+
+
+def test_no_remedy_names_a_family_for_what_none_serves(others: Path, tmp_path: Path) -> None:
+    shutil.copytree(others / "causal_lm", tmp_path / "own")
+    tiny.edit_json(tmp_path / "own" / "config.json", architectures=["WhisperForSpeech"], model_type="whisper")
+    for family in FORMS:
+        with pytest.raises(ModelError, match=r"; no model family serves such a one$"):
+            resolve(family, tmp_path / "own")  # type: ignore[arg-type]
+
+
+# Models that think first
+
+
+THINKING = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+HYBRID = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n\n</think>\n\n{% endif")
+
+
+def save_template(folder: Path, template: str, file: str) -> None:
+    """The chat template in one of the places where checkpoints keep it."""
+    if file.endswith(".jinja"):
+        (folder / file).write_text(template)
+    elif file == "chat_template.json":
+        tiny.write_json(folder / file, {"chat_template": template})
+    else:
+        tiny.edit_json(folder / file, chat_template=template)
+
+
+@pytest.mark.parametrize("engine", get_args(Engine))
+@pytest.mark.parametrize("file", TEMPLATE_FILES)
+def test_a_model_that_thinks_first_fails_the_plan_and_one_that_can_be_told_not_to_does_not(
+    others: Path, tmp_path: Path, file: str, engine: Engine
+) -> None:
+    shutil.copytree(others / "qwen2_vl", tmp_path / "own")
+    save_template(tmp_path / "own", HYBRID, file)
+    resolve("vlm", tmp_path / "own", engine=engine)
+    save_template(tmp_path / "own", THINKING, file)
+    with pytest.raises(ModelError, match="own: a thinking model: it would be scored on the first token of a thought"):
+        resolve("vlm", tmp_path / "own", engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("name", "thinks"), [("Kimi-VL-A3B-Thinking-2506", True), ("GLM-4.1V-9B-Thinking", True), ("rethinking-vl", False)]
+)
+def test_a_model_that_is_called_a_thinking_one_fails_the_plan(
+    others: Path, tmp_path: Path, name: str, thinks: bool
+) -> None:
+    shutil.copytree(others / "qwen2_vl", tmp_path / name)
+    if not thinks:
+        resolve("vlm", tmp_path / name)
+        return
+    with pytest.raises(ModelError, match="a thinking model"):
+        resolve("vlm", tmp_path / name)
 
 
 def test_an_architecture_that_only_vllm_knows_may_go_to_vllm(others: Path, tmp_path: Path) -> None:
@@ -486,7 +571,34 @@ def test_small_models_are_float32_on_a_gpu_too_unless_set(others: Path, kind: st
     assert resolve(family, others / kind, on_gpu=True, dtype="bfloat16").dtype == "bfloat16"
 
 
+# Kinds of VQA model
+
+
+def test_llava_1_5_shown_in_another_way_is_another_model_and_a_chat_model_has_one_way(others: Path) -> None:
+    released, processor = (resolve("vlm", others / "llava", padding=padding) for padding in get_args(Padding))
+    assert (released.pads, processor.pads) == (True, False)
+    assert (released.semantic()["padding"], processor.semantic()["padding"]) == ("released", "processor")
+    plain, other = (resolve("vlm", others / "qwen2_vl", padding=padding) for padding in get_args(Padding))
+    assert plain.pads is other.pads is False
+    assert plain.semantic() == other.semantic()
+    assert set(plain.semantic()) == {"family", "dtype", "label", "parts", "engine", "engine_options"}
+
+
+def test_the_kind_is_told_without_reading_a_weight(others: Path, tmp_path: Path) -> None:
+    shutil.copytree(others / "llava", tmp_path / "own")
+    (tmp_path / "own" / "model.safetensors").unlink()
+    assert find_vqa_kind(ModelConfig(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5
+
+
 # Engines
+
+
+def test_options_of_vllm_say_nothing_about_a_model_on_transformers(others: Path) -> None:
+    """A model's file may hold vLLM's options while the sweep asks for the other engine."""
+    folder, options = others / "causal_lm", {"max_model_len": 8192}
+    model = resolve("causal_lm", folder, engine="transformers", engine_options=options)
+    assert model.engine_options == {}
+    assert model.semantic() == resolve("causal_lm", folder).semantic()
 
 
 def test_the_engine_and_what_changes_results_are_part_of_what_a_model_is(others: Path) -> None:
@@ -505,8 +617,9 @@ def test_the_engine_and_what_changes_results_are_part_of_what_a_model_is(others:
 
 def test_the_first_families_are_what_they_were(checkpoints: Path) -> None:
     """Their keys name cells that are already computed."""
-    for model in (resolve_clip(checkpoints), resolve_flant5(checkpoints)):
-        assert set(model.semantic()) == {"family", "dtype", "label", "parts"}
+    first = {"family", "dtype", "label", "parts"}
+    assert set(resolve_clip(checkpoints).semantic()) == first
+    assert set(resolve_flant5(checkpoints).semantic()) == first | {"kind", "kind_version", "padding"}
 
 
 @pytest.mark.parametrize(
@@ -536,7 +649,6 @@ def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
     ("fields", "message"),
     [
         ({"family": "nli", "engine": "vllm"}, "vllm serves causal_lm and vlm; remove it from this nli model"),
-        ({"engine_options": {"max_model_len": 9}}, "only the vllm engine has options"),
         ({"endpoint": "http://host/v1"}, "only family openai has one; remove it from this causal_lm model"),
         ({"family": "openai", "endpoint": "host/v1"}, "expected an address such as https://host/v1"),
         ({"family": "openai", "concurrency": 0}, "model concurrency: expected at least 1, got 0"),

@@ -1,5 +1,6 @@
 """A checkpoint loads completely or is refused with one readable line; nothing is filled in at random."""
 
+import io
 import shutil
 import sys
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import CLIPModel, CLIPVisionConfig, CLIPVisionModel
@@ -17,6 +19,7 @@ from operators.models.checkpoints import Family, ModelConfig, resolve_model
 from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
 from operators.models.loading import load_embedder, load_entailment, load_generate, load_likelihood, load_similarity
+from operators.models.processing import load_tokenizer
 from tests.operators import tiny
 
 QUESTIONS = [Question(0, "a red circle ?", ("Yes", "No")), Question(1, "two blue star left of a square ?", ("Yes",))]
@@ -122,6 +125,43 @@ def test_a_saved_network_is_the_same_after_reloading(own: Path, likelihood: Clip
     assert all(torch.equal(saved[name], expected[name]) for name in saved)
     config = ModelConfig(family="clip_flant5", checkpoint=str(own / "again"))
     assert answers(load_likelihood(resolve_model(config, on_gpu=False))) == answers(likelihood)
+
+
+# Tokenizers
+
+
+def test_a_sentencepiece_model_alone_is_converted_to_the_same_tokens(tmp_path: Path) -> None:
+    """As old T5 checkpoints have it; the sentencepiece library itself says what the tokens are."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(Path(__file__).read_text().splitlines()),
+        model_writer=model,
+        vocab_size=400,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    (tmp_path / "spiece.model").write_bytes(model.getvalue())
+    tiny.write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer"})
+    tokenizer, expected = load_tokenizer(tmp_path), sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    for text in (
+        'Does this figure show "a  red circle"? Please answer yes or no.',
+        "ﬁne ＡＢＣ",
+        "",
+        "a\nb ASSISTANT: ",
+    ):
+        assert tokenizer(text).input_ids == [*expected.encode(text), tokenizer.eos_token_id]
+
+
+def test_a_tokenizer_with_more_entries_than_the_embedding_has_rows_is_refused(own: Path) -> None:
+    for name in ("shared.weight", "lm_head.weight"):
+        rewrite(own / "flant5", lambda weights, name=name: weights.update({name: weights[name][:-1].clone()}))
+    tiny.edit_json(own / "flant5" / "config.json", vocab_size=len(tiny.VOCABULARY) - 1)
+    with pytest.raises(ModelError, match=r"entries and the model's embedding .*; set the model's `tokenizer`"):
+        load_flant5(own)
 
 
 # What does not load

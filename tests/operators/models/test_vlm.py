@@ -1,6 +1,7 @@
 """The prefix cache changes nothing: every answer is what the whole model says of the image and the question alone."""
 
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,15 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
 from operators.errors import HopelessRow, ModelError
+from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
 from operators.models import vlm
 from operators.models.calls import Question
-from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.checkpoints import Engine, ModelConfig, resolve_model
 from operators.models.loading import load_likelihood
 from operators.models.vlm import Pixels, VlmLikelihood
+from operators.models.vqa_kinds import CHAT, LLAVA_1_5
 from tests.operators import tiny
 
 PICTURES = [
@@ -38,6 +42,8 @@ QUESTIONS = [
 ]
 BUILD: dict[str, Callable[[Path], Path]] = {
     "llava": tiny.save_llava,
+    "llava with siglip": tiny.save_llava_siglip,
+    "llava with siglip but its first patch": partial(tiny.save_llava_siglip, strategy="default"),
     "qwen2_vl": tiny.save_qwen2_vl,
     "qwen2_5_vl": partial(tiny.save_qwen2_vl, kind="qwen2_5_vl"),
     "qwen3_vl": partial(tiny.save_qwen2_vl, kind="qwen3_vl"),
@@ -75,12 +81,13 @@ class WholeModel:
         self.model = AutoModelForImageTextToText.from_pretrained(folder).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.llava = self.model.config.model_type == "llava"
+        self.vicuna = self.llava and self.model.config.vision_config.model_type == "clip_vision_model"
 
     def prompt(self, question: str) -> str:
-        if self.llava:
+        if self.vicuna:
             return f"{SYSTEM}USER: <image>\n{question} ASSISTANT:"
-        shown = f"<|vision_start|><|image_pad|><|vision_end|>{question}"
-        return f"<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>assistant\n"
+        shown = "<image>\n" if self.llava else "<|vision_start|><|image_pad|><|vision_end|>"
+        return f"<|im_start|>user\n{shown}{question}<|im_end|>\n<|im_start|>assistant\n"
 
     def inputs(self, pixels: Pixels, text: str) -> dict[str, Any]:
         image = self.model.config.image_token_id
@@ -95,7 +102,7 @@ class WholeModel:
 
     @torch.inference_mode()
     def logprobs(self, pixels: Pixels, question: str, choice: str) -> list[float]:
-        gap, end = (" ", "</s>") if self.llava else ("", "<|im_end|>")
+        gap, end = (" ", "</s>") if self.vicuna else ("", "<|im_end|>")
         inputs = self.inputs(pixels, self.prompt(question) + gap + choice + end)
         answer = len(self.tokenizer(gap + choice + end).input_ids)
         predicted = self.model(**inputs).logits[0].log_softmax(-1)[:-1]
@@ -202,7 +209,95 @@ def test_no_images_and_no_questions_have_no_answers(folder: Path) -> None:
     assert (model.encode([]), model.likelihood([], []), model.reply([], [])) == ([], [], [])
 
 
+@pytest.mark.parametrize("build", [tiny.save_llava, tiny.save_qwen2_vl])
+def test_penalties_that_a_checkpoint_names_for_generation_touch_neither_scores_nor_replies(
+    tmp_path: Path, build: Callable[[Path], Path]
+) -> None:
+    folder = build(tmp_path / "own")
+    penalised = build(tmp_path / "penalised")
+    named = {"repetition_penalty": 9.0, "temperature": 0.1, "do_sample": True, "bad_words_ids": [[20], [21]]}
+    tiny.write_json(penalised / "generation_config.json", named)
+    found = []
+    for model in (load(folder), load(penalised)):
+        features = model.encode([model.preprocess(picture) for picture in PICTURES])
+        found.append((model.likelihood(features, QUESTIONS), model.reply(features, QUESTIONS)))
+    assert found[0] == found[1]
+
+
+# How an image is shown
+
+
+WIDE = tiny.picture(5, width=70, height=30)
+
+
+def processed(folder: Path, image: Image.Image) -> torch.Tensor:
+    """The image as transformers' own processor has it."""
+    pixels: torch.Tensor = AutoImageProcessor.from_pretrained(folder, backend="pil")(image, return_tensors="pt")
+    return pixels["pixel_values"]
+
+
+def test_llava_1_5_sees_an_image_on_a_square_of_its_mean_colour_as_released(tmp_path: Path) -> None:
+    folder = tiny.save_llava(tmp_path / "llava")
+    square = Image.new("RGB", (70, 70), (122, 116, 104))
+    square.paste(WIDE, (0, 20))
+    shown = load(folder).preprocess(WIDE).inputs["pixel_values"]
+    torch.testing.assert_close(shown, processed(folder, square), atol=1e-6, rtol=0)
+
+
+def test_llava_1_5_sees_the_middle_of_an_image_where_its_processor_is_asked_for(tmp_path: Path) -> None:
+    folder = tiny.save_llava(tmp_path / "llava")
+    shown = load(folder, padding="processor").preprocess(WIDE).inputs["pixel_values"]
+    torch.testing.assert_close(shown, processed(folder, WIDE), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("build", [tiny.save_llava_siglip, tiny.save_qwen2_vl])
+def test_other_models_see_an_image_as_their_processor_has_it(tmp_path: Path, build: Callable[[Path], Path]) -> None:
+    folder = build(tmp_path / "own")
+    shown = load(folder).preprocess(WIDE).inputs["pixel_values"]
+    torch.testing.assert_close(shown, processed(folder, WIDE), atol=1e-6, rtol=0)
+
+
+# VQAScore by kind
+
+
+def score(model: VlmLikelihood, metric: VqaScoreConfig, image: Image.Image, text: str) -> float:
+    (feature,) = model.encode([model.preprocess(image)])
+    asked = Question(0, metric.question(text), (metric.asks.answer,))
+    return reduce_answer(model.likelihood([feature], [asked])[0][0], metric.asks.reduction)
+
+
+def test_a_chat_model_is_scored_by_the_probability_of_yes_at_once(tmp_path: Path) -> None:
+    """Transformers' model on the whole prompt, its reply empty: softmax over all entries, the first token of Yes."""
+    folder = tiny.save_qwen2_vl(tmp_path / "qwen")
+    metric, model, whole = VqaScoreConfig().settled(CHAT), load(folder), WholeModel(folder)
+    prompt = whole.prompt('Does this figure show "two "red" stars"? Please answer Yes or No.')
+    with torch.inference_mode():
+        logits = whole.model(**whole.inputs(model.preprocess(WIDE), prompt)).logits[0, -1]
+    expected = logits.softmax(-1)[whole.tokenizer("Yes").input_ids[0]].item()
+    assert score(model, metric, WIDE, 'two "red" stars') == pytest.approx(expected, rel=1e-4)
+
+
+def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
+    """exp of minus the mean cross-entropy over Yes and the end of the turn, after the question of the paper."""
+    folder = tiny.save_llava(tmp_path / "llava")
+    metric, model, whole = VqaScoreConfig().settled(LLAVA_1_5), load(folder), WholeModel(folder)
+    question = 'Does this figure show "two stars"? Please answer yes or no.'
+    losses = whole.logprobs(model.preprocess(WIDE), question, "Yes")
+    expected = math.exp(sum(losses) / len(losses))
+    assert score(model, metric, WIDE, "two stars") == pytest.approx(expected, rel=1e-4)
+
+
 # What does not load
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_a_chat_template_that_lets_the_model_think_first_is_refused(tmp_path: Path, engine: Engine) -> None:
+    """The plan reads a template's text; this one hides the mark from it."""
+    folder = tiny.save_qwen2_vl(tmp_path / "qwen")
+    hidden = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n{{ '<thi' + 'nk>' }}{% endif")
+    tiny.save_byte_tokenizer(folder, template=hidden)
+    with pytest.raises(ModelError, match=r"a thinking model: .*Instruct"):
+        load(folder, engine=engine)
 
 
 @pytest.mark.parametrize("name", ["lm_head.weight", "layers.0.mlp.up_proj.weight"])

@@ -1,0 +1,43 @@
+"""A VQA model's kind follows from its family and its config.json, and with it what VQAScore asks it."""
+
+from typing import Any
+
+import pytest
+
+from operators.models.vqa_kinds import CHAT, CLIP_FLANT5, LLAVA, LLAVA_1_5, VICUNA_SYSTEM, VqaKind, vqa_kind
+
+CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
+VICUNA = {"model_type": "llama", "vocab_size": 32064}
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "kind"),
+    [
+        ("clip_flant5", {"model_type": "clip_t5"}, CLIP_FLANT5),
+        ("vlm", {"model_type": "llava", "text_config": VICUNA, "vision_config": CLIP_TOWER}, LLAVA_1_5),
+        ("vlm", {"model_type": "llava", "text_config": {}, "vision_config": {}}, LLAVA_1_5),
+        ("vlm", {"model_type": "llava", "text_config": VICUNA, "vision_config": {"model_type": "pixtral"}}, LLAVA),
+        ("vlm", {"model_type": "llava", "text_config": {"model_type": "mistral"}, "vision_config": CLIP_TOWER}, LLAVA),
+        ("vlm", {"model_type": "llava", "text_config": {"vocab_size": 128320}, "vision_config": CLIP_TOWER}, LLAVA),
+        ("vlm", {"model_type": "qwen2_5_vl"}, CHAT),
+        ("vlm", {"model_type": "gemma3"}, CHAT),
+        ("clip", {"model_type": "clip"}, None),
+        ("causal_lm", {"model_type": "llama"}, None),
+    ],
+)
+def test_the_kind_follows_from_the_family_and_the_checkpoints_config(
+    family: str, fields: dict[str, Any], kind: VqaKind | None
+) -> None:
+    assert vqa_kind(family, fields) == kind
+
+
+@pytest.mark.parametrize("kind", [CLIP_FLANT5, LLAVA_1_5])
+def test_the_papers_models_are_asked_as_released(kind: VqaKind) -> None:
+    assert kind.asks == ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
+    assert (kind.system, kind.pads) == (VICUNA_SYSTEM, True)
+
+
+@pytest.mark.parametrize("kind", [LLAVA, CHAT])
+def test_other_chat_models_are_asked_for_one_token(kind: VqaKind) -> None:
+    assert kind.asks == ('Does this figure show "{}"? Please answer Yes or No.', "Yes", "first")
+    assert (kind.system, kind.pads) == (None, False)
