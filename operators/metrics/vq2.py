@@ -2,12 +2,13 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
+from operators.errors import ConfigError
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from operators.metrics.reading import Place
@@ -75,8 +76,49 @@ unknown
 
 """
 
-STATEMENT = ("is '", "' true for '", "' in this image?")
-"""What stands before the phrase, between it and its question, and behind (METRICS.md)."""
+NOUN_PHRASES_INSTRUCTIONS = """\
+Read the description of an image and list its names, numbers and dates and then its noun phrases, each with all words \
+that belong to it. Write one phrase per line, exactly as it stands in the description.
+
+Description:
+Two red apples on a round wooden table
+Phrases:
+Two
+Two red apples
+a round wooden table
+
+Description:
+A man posing for a selfie in Paris
+Phrases:
+Paris
+A man
+a selfie
+
+"""
+
+Convention = Literal["paper", "released"]
+"""Whether VQ2 is as its paper describes it or as its code does it (yonatanbitton/wysiwyr, vq2_zeroshot)."""
+
+
+class Parts(NamedTuple):
+    """What sets a convention apart."""
+
+    phrases: str
+    """The instructions by which phrases are listed."""
+    statement: tuple[str, str, str]
+    """What stands before the phrase, between it and its question, and behind."""
+    samples: int
+    """Questions that are drawn for each phrase; repeats stay."""
+    filtered: bool
+    """Whether questions are kept only where their answer from the prompt is the phrase."""
+
+
+PARTS: Mapping[Convention, Parts] = {
+    "paper": Parts(SPANS_INSTRUCTIONS, ("is '", "' true for '", "' in this image?"), 1, True),
+    "released": Parts(
+        NOUN_PHRASES_INSTRUCTIONS, ('Question: is "', '" true for "', '" in this image? Answer:'), 5, False
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,53 +126,86 @@ class Vq2Config(WriterConfig):
     """How VQ2's questions are written and checked, and how the likelihood of yes is taken."""
 
     kind: Literal["vq2"] = "vq2"
+    convention: Convention = "paper"
+    """`paper`: one question for each phrase, in single quotes, kept where its answer from the prompt is the phrase;
+    `released`: five questions drawn for each name and noun phrase, in double quotes inside `Question: ... Answer:`,
+    all kept (docs/questions.md says what cannot be had)."""
     min_f1: float = 0.54
-    """A question is kept where its answer from the prompt has at least this token F1 with its phrase; from memory of
-    VQ2A (Changpinyo et al. 2022), which is not among our papers."""
+    """`paper`: a question is kept where its answer from the prompt has at least this token F1 with its phrase; from
+    memory of VQ2A (Changpinyo et al. 2022), which is not among our papers."""
     reduction: Reduction = "product"
     """How the likelihoods of the tokens of yes become one (operators/metrics/vqascore.py)."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
         require_share("vq2", "min_f1", self.min_f1)
+        if self.parts.samples > 1 and not self.temperature:
+            raise ConfigError(
+                f"vq2 temperature: convention={self.convention} draws {self.parts.samples} questions for each phrase, "
+                "expected above 0 (the release: 1), got 0"
+            )
+
+    @property
+    def parts(self) -> Parts:
+        """What the convention does."""
+        return PARTS[self.convention]
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
-        return {"templates": TEMPLATES, "sampling": self.sampling._asdict(), "min_f1": self.min_f1}
+        parts = self.parts
+        templates = digest(parts.phrases, QUESTION_INSTRUCTIONS, ANSWER_INSTRUCTIONS, *parts.statement)
+        asked = {"templates": templates, "sampling": self.sampling._asdict(), "samples": parts.samples}
+        return {**asked, "min_f1": self.min_f1} if parts.filtered else asked
 
     def scoring(self) -> dict[str, Any]:
         """All that decides the score once the answers are there."""
         return {"reduction": self.reduction}
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """The questions about a prompt: its phrases, a question for each, and its answer from the prompt alone.
+        """The questions about a prompt: its phrases, questions for each, and their answers from the prompt alone.
 
         Phrases for which no question can be read are left out; raises UnreadableReply where that is so for all.
         """
-        about = f"Description:\n{reading.one_line(prompt)}\n"
-        request = self.sampling.request(SPANS_INSTRUCTIONS + about + "Phrases:\n", stop=STOP)
+        parts, about = self.parts, f"Description:\n{reading.one_line(prompt)}\n"
+        listing = self.sampling if parts.samples == 1 else self.sampling._replace(temperature=0.0)
+        request = listing.request(parts.phrases + about + "Phrases:\n", stop=STOP)
         places = yield from ask(request, partial(read_spans, prompt))
         asked = yield from self._ask_each(prompt, about, places)
-        texts = [f"{ANSWER_INSTRUCTIONS}{about}Question:\n{one.question}\nAnswer:\n" for one in asked]
-        requests = [self.sampling.request(text, stop=STOP) for text in texts]
-        answers = yield from read_each(requests, [reading.first_answer] * len(requests))
-        return [self._written(index, *one) for index, one in enumerate(zip(asked, answers, strict=True), start=1)]
+        kept: Sequence[bool | None] = [None] * len(asked)
+        if parts.filtered:
+            kept = yield from self._round_trip(about, asked)
+        return [self._written(index, *one) for index, one in enumerate(zip(asked, kept, strict=True), start=1)]
 
     def _ask_each(self, prompt: str, about: str, places: Sequence[Place]) -> Writing[list["_Asked"]]:
-        phrases = [prompt[place.start : place.end] for place in places]
-        texts = [f"{QUESTION_INSTRUCTIONS}{about}Phrase:\n{reading.one_line(one)}\nQuestion:\n" for one in phrases]
-        requests = [self.sampling.request(text, stop=STOP) for text in texts]
+        samples = self.parts.samples
+        drawn = [place for place in places for _ in range(samples)]
+        phrases = [prompt[place.start : place.end] for place in drawn]
+        requests = [
+            self.sampling._replace(seed=self.seed * samples + index % samples).request(
+                f"{QUESTION_INSTRUCTIONS}{about}Phrase:\n{reading.one_line(phrase)}\nQuestion:\n", stop=STOP
+            )
+            for index, phrase in enumerate(phrases)
+        ]
         read = yield from read_each(requests, [read_question] * len(requests))
-        found = zip(phrases, places, read, strict=True)
+        found = zip(phrases, drawn, read, strict=True)
         asked = [_Asked(phrase, place, one) for phrase, place, one in found if isinstance(one, str)]
         if not asked:
             raise next(one for one in read if isinstance(one, UnreadableReply))
         return asked
 
-    def _written(self, index: int, asked: "_Asked", answer: str | UnreadableReply) -> WrittenQuestion:
-        before, between, behind = STATEMENT
+    def _round_trip(self, about: str, asked: Sequence["_Asked"]) -> Writing[list[bool]]:
+        """Whether each question's answer from the prompt alone is its phrase."""
+        texts = [f"{ANSWER_INSTRUCTIONS}{about}Question:\n{one.question}\nAnswer:\n" for one in asked]
+        requests = [self.sampling.request(text, stop=STOP) for text in texts]
+        answers = yield from read_each(requests, [reading.first_answer] * len(requests))
+        return [
+            isinstance(answer, str) and reading.token_f1(answer, one.phrase) >= self.min_f1
+            for one, answer in zip(asked, answers, strict=True)
+        ]
+
+    def _written(self, index: int, asked: "_Asked", keep: bool | None) -> WrittenQuestion:
+        before, between, behind = self.parts.statement
         text = before + reading.one_line(asked.phrase) + between + asked.question + behind
-        keep = isinstance(answer, str) and reading.token_f1(answer, asked.phrase) >= self.min_f1
         question = WrittenQuestion(str(index), text, reading.YES_NO, "yes", None, asked.phrase, *asked.place)
         return question._replace(keep=keep)
 
@@ -147,7 +222,6 @@ class Vq2Config(WriterConfig):
 
 
 _QUESTION_LABEL = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
-TEMPLATES = digest(SPANS_INSTRUCTIONS, QUESTION_INSTRUCTIONS, ANSWER_INSTRUCTIONS, *STATEMENT)
 
 
 class _Asked(NamedTuple):

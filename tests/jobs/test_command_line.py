@@ -60,7 +60,7 @@ CHOICES = {
     "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k"},
     "models": {"shapes", "released"},
     "metric": {"vqascore", "clipscore", "gecko", "gecko_baseline", "gecko_coverage", "gecko_normalised", "tifa", "dsg",
-               "vq2"},
+               "vq2", "vq2_released"},
     "cluster": {"local", "gpu1", "gpu8"},
     "protocol": {"tifa160", "genai_bench", "t2vscore", "winoground", "eqben", "seetrue", "pick_a_pic", "flickr8k_cf",
                  "gecko", "t2iscorescore", "shapes", "long"},
@@ -226,4 +226,4 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
 
 def test_help_names_the_choices() -> None:
     text = job("jobs.sweep", "--help").stdout
-    assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text and "|tifa|vq2|vqascore" in text
+    assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text and "|tifa|vq2|vq2_released|vqascore" in text

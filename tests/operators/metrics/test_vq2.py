@@ -13,7 +13,7 @@ from operators.metrics.answered import NO_QUESTIONS, Answered
 from operators.metrics.reading import Place
 from operators.metrics.vq2 import Vq2Config, read_question, read_spans
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
-from tests.operators.metrics.scripted import CALM, run
+from tests.operators.metrics.scripted import CALM, examples, run
 
 PROMPT = "Two red apples"
 YES_NO = ("yes", "no")
@@ -34,6 +34,29 @@ def test_each_phrase_gets_a_question_that_is_checked_by_a_round_trip() -> None:
     assert rounds[0][0].messages[0].text == f"{vq2.SPANS_INSTRUCTIONS}{about}Phrases:\n"
     assert rounds[1][0].messages[0].text == f"{vq2.QUESTION_INSTRUCTIONS}{about}Phrase:\nTwo\nQuestion:\n"
     assert rounds[2][1].messages[0].text == f"{vq2.ANSWER_INSTRUCTIONS}{about}Question:\n{ROUNDS[1][1]}\nAnswer:\n"
+
+
+def test_as_released_five_questions_are_drawn_for_each_phrase_and_all_of_them_count() -> None:
+    metric = Vq2Config(convention="released", temperature=1.0, seed=3)
+    drawn = ["What is there?", "What?", "What is there?", "Hm.", "How?"]
+    written, rounds = run(metric.write(PROMPT), ["Two red apples"], drawn, ["Hm."])
+    before, behind = 'Question: is "Two red apples" true for "', '" in this image? Answer:'
+    assert [one.text for one in written] == [f"{before}{text}{behind}" for text in drawn if text != "Hm."]
+    assert {one.keep for one in written} == {None}
+    assert rounds[0][0].messages[0].text.startswith(vq2.NOUN_PHRASES_INSTRUCTIONS)
+    assert rounds[0][0].temperature == 0.0, "the phrases are no draw"
+    assert [(one.temperature, one.seed) for one in rounds[1]] == [(1.0, 15 + index) for index in range(5)]
+
+
+def test_questions_that_are_drawn_need_a_temperature() -> None:
+    with pytest.raises(ConfigError, match="vq2 temperature: convention=released draws 5 questions"):
+        Vq2Config(convention="released")
+
+
+def test_the_phrases_of_the_instructions_stand_in_their_descriptions() -> None:
+    for instructions in (vq2.SPANS_INSTRUCTIONS, vq2.NOUN_PHRASES_INSTRUCTIONS):
+        for one in examples(instructions, "Phrases:"):
+            assert len(read_spans(one.prompt, one.reply)) == len(one.reply.splitlines())
 
 
 @pytest.mark.parametrize(("min_f1", "keep"), [(0.66, True), (0.67, False)])
@@ -145,6 +168,9 @@ def test_what_is_asked_does_not_depend_on_the_reduction() -> None:
     assert Vq2Config(reduction="first").asking() == Vq2Config().asking()
     assert Vq2Config(reduction="first").scoring() != Vq2Config().scoring()
     assert Vq2Config(min_f1=0.1).asking() != Vq2Config().asking()
+    released = Vq2Config(convention="released", temperature=1.0)
+    assert released.asking() != Vq2Config(temperature=1.0).asking()
+    assert released.asking() == Vq2Config(convention="released", temperature=1.0, min_f1=0.1).asking()
     assert Vq2Config().roles == {"questions": "llm", "answers": "vqa"}
 
 
