@@ -9,14 +9,16 @@ from rich.table import Table
 
 from jobs.console import show_tables
 from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from operators.judging.publish import EMPTY, conventions, value_text
+from operators.judging.publish import EMPTY, conventions, count_columns, value_text
 from pipelines.metaeval import Findings
 
 SIGNIFICANT = 0.05
 
 
 def show_agreement(console: Console, found: Findings) -> None:
-    """Each metric's statistics overall."""
+    """What to look at first, and each metric's statistics overall."""
+    for warning in found.warnings:
+        console.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)
     metrics = [its for its in found.judgements if its.metric != PEOPLE and its.subset == OVERALL]
     for template in dict.fromkeys(its.template for its in metrics):
         _show_statistics(console, _title(found, template), [its for its in metrics if its.template == template])
@@ -44,8 +46,9 @@ def _show_statistics(console: Console, title: str, judgements: list[Judgement]) 
     """Values with their intervals below, by metric and statistic."""
     found = {(its.metric, its.statistic): its for its in judgements if not its.statistic.startswith("epsilon")}
     rows = _rows({place: value_text(its).replace(" ", "\n", 1) for place, its in found.items()})
-    for name, row in rows.items():
-        row["n"] = str(next(its.n for place, its in found.items() if name in place))
+    for column, counts in count_columns(_rows({place: str(its.n) for place, its in found.items()})).items():
+        for name, row in rows.items():
+            row[column] = counts.get(name, EMPTY)
     show_tables(console, title, rows)
 
 

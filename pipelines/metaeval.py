@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from operators.errors import ConfigError, SourceError
-from operators.judging import orders, ratings
+from operators.judging import ratings
 from operators.judging.graphs import judge_graphs
 from operators.judging.judgement import (
-    PEOPLE,
     Comparison,
     Judgement,
     Order,
@@ -19,11 +19,25 @@ from operators.judging.judgement import (
     judgement_table,
     order_table,
 )
+from operators.judging.matching import (
+    IDS,
+    best_match,
+    chosen_ids,
+    complete_ids,
+    examples,
+    in_common,
+    named,
+    other_ids,
+    rated_ids,
+    scored_ids,
+)
+from operators.judging.orders import judge_orders
 from operators.judging.pairings import judge_pairings
 from operators.judging.preferences import judge_preferences
 from operators.judging.publish import to_latex, to_markdown
+from operators.judging.scales import off_scale
 from operators.statistics.agreement import reliable_prompts
-from operators.statistics.options import MATCH_COLUMNS, Sampling
+from operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 from pipelines.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.releases.readers import READERS
 from pipelines.releases.release import Release
@@ -42,12 +56,8 @@ class Findings:
     orders: Sequence[Order] = ()
     notes: Sequence[str] = ()
     """What happened to rows on the way, in words."""
-
-    @property
-    def matched(self) -> bool:
-        """Whether any statistic that sets scores beside people's judgements has a row to stand on."""
-        beside = [its for its in self.judgements if its.metric != PEOPLE and its.statistic not in orders.STATISTICS]
-        return any(its.n for its in beside) or not beside
+    warnings: Sequence[str] = ()
+    """What a person should look at before believing the rest."""
 
 
 def run_metaeval(config: MetaevalConfig) -> Findings:
@@ -56,8 +66,8 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     scores = release.scores if config.scores is None else read_scores(locate(config.scores, config.storage))
     if not len(scores):
         raise ConfigError(f"protocol {config.protocol.name}: the release holds no scores; set scores=PATH to a table")
-    found = judge(config.protocol, release, _only(scores, config.metrics), config.sampling)
-    require_matches(found, config.protocol, config.scores or config.protocol.path)
+    scored_by = config.scores or config.protocol.path
+    found = judge(config.protocol, release, _only(scores, config.metrics), config.sampling, scored_by)
     write_findings(found, locate(config.output, config.storage))
     return found
 
@@ -65,12 +75,27 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
     release = _in_range(protocol, READERS[protocol.reader](locate(protocol.path, storage)))
-    return _reliable(release) if protocol.reliable else release
+    _require_judgements(protocol, release)
+    return _reliable(protocol, release) if protocol.reliable else release
+
+
+def _require_judgements(protocol: ProtocolConfig, release: Release) -> None:
+    """Raises SourceError where people said nothing that the protocol could set beside scores."""
+    columns = {"ratings": release.ratings.column("rating"), "choices": release.preferences.column("preferred")}
+    said = sum(len(column) - column.null_count for column in columns.values())
+    if not said and not len(release.pairings) and not len(release.graph_nodes):
+        empty = " and ".join(f"all {len(column)} {name} are empty" for name, column in columns.items() if len(column))
+        raise SourceError(
+            f"{protocol.path}: nothing to judge by: {empty or 'it holds no judgement'}; fill in the file, or give "
+            "another by protocol.path"
+        )
 
 
 def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with ratings in the protocol's range only; raises SourceError where others are refused."""
-    if protocol.rating_range is None or not len(release.ratings):
+    if protocol.rating_range is None:
+        return replace(release, warnings=off_scale(release.ratings))
+    if not len(release.ratings):
         return release
     low, high = protocol.rating_range
     rating = release.ratings.column("rating")
@@ -92,10 +117,12 @@ def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
     return replace(release, ratings=table, notes=(*release.notes, f"{said}: left out"))
 
 
-def _reliable(release: Release) -> Release:
-    """The release with only the prompts on which its raters agree."""
+def _reliable(protocol: ProtocolConfig, release: Release) -> Release:
+    """The release with only the prompts on which its raters agree; raises SourceError where there is none."""
     kept = reliable_prompts(release.ratings.to_pandas())
-    everything = len(pc.unique(release.ratings.column("prompt_id")))
+    everything = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
+    if not kept:
+        raise SourceError(f"{protocol.path}: raters agree on none of {everything} prompts; set protocol.reliable=false")
     tables = {
         name: table.filter(pc.is_in(table.column("prompt_id"), pa.array(sorted(kept), pa.string())))
         for name in ("ratings", "preferences")
@@ -114,21 +141,29 @@ def _only(scores: pa.Table, metrics: Sequence[str]) -> pa.Table:
     return scores.filter(pc.is_in(scores.column("metric"), pa.array(list(metrics)))) if metrics else scores
 
 
-def judge(protocol: ProtocolConfig, release: Release, scores: pa.Table, sampling: Sampling) -> Findings:
-    """Everything that the protocol asks for, of scores in schema SCORES."""
+def judge(
+    protocol: ProtocolConfig, release: Release, scores: pa.Table, sampling: Sampling, scored_by: str = "scores"
+) -> Findings:
+    """Everything that the protocol asks for, of scores in schema SCORES.
+
+    Raises SourceError, naming the file `scored_by`, where none of them is of an image that people judged.
+    """
+    judged = pd.concat([rated_ids(release.ratings), chosen_ids(release.preferences)], ignore_index=True)
+    match = _match(judged, protocol, release, scores, scored_by)
     skills: Mapping[str, Sequence[str]] = release.skills if protocol.by_skill else {}
+    people = complete_ids(release.ratings, scores.select(IDS).to_pandas()) if match == "image" else release.ratings
     judgements: list[Judgement] = []
     comparisons: list[Comparison] = []
     ordered: list[Order] = []
     if "ratings" in protocol.tasks:
-        rated = ratings.match_scores(release.ratings, scores, protocol.match)
+        rated = ratings.match_scores(people, scores, match)
         judgements += ratings.judge_ratings(rated, protocol.statistics, skills, sampling)
         comparisons += ratings.compare_metrics(rated, protocol.statistics, sampling)
-        judgements += ratings.judge_raters(release.ratings, protocol.agreement)
-        judgements += ratings.judge_generators(release.ratings, protocol.match, sampling)
+        judgements += ratings.judge_raters(people, protocol.agreement)
+        judgements += ratings.judge_generators(people, match, sampling)
     if "preferences" in protocol.tasks:
         accuracies, compared = judge_preferences(
-            release.preferences, scores, match=protocol.match, unsure=protocol.unsure, sampling=sampling
+            release.preferences, scores, match=match, unsure=protocol.unsure, sampling=sampling
         )
         judgements, comparisons = judgements + accuracies, comparisons + compared
     if "pairings" in protocol.tasks:
@@ -143,30 +178,41 @@ def judge(protocol: ProtocolConfig, release: Release, scores: pa.Table, sampling
             sampling=sampling,
         )
     if "orders" in protocol.tasks:
-        ordered = _orders(protocol, release, scores)
-        judgements += orders.agree_on_order(ordered)
+        ordered, agreements = judge_orders(
+            people, release.preferences, scores, match=match, alpha=protocol.alpha, zeros=protocol.zeros
+        )
+        judgements += agreements
     return Findings(
-        protocol=protocol.name, judgements=judgements, comparisons=comparisons, orders=ordered, notes=release.notes
+        protocol=protocol.name,
+        judgements=judgements,
+        comparisons=comparisons,
+        orders=ordered,
+        notes=(*release.notes, *([f"scores and judgements are matched by {named(match)}"] if len(judged) else [])),
+        warnings=release.warnings,
     )
 
 
-def _orders(protocol: ProtocolConfig, release: Release, scores: pa.Table) -> list[Order]:
-    found: list[Order] = []
-    if len(release.ratings):
-        found += orders.order_by_ratings(release.ratings, protocol.match, alpha=protocol.alpha, zeros=protocol.zeros)
-    if len(release.preferences):
-        found += orders.order_by_preferences(release.preferences, alpha=protocol.alpha, zeros=protocol.zeros)
-    return found + orders.order_by_scores(scores, alpha=protocol.alpha, zeros=protocol.zeros)
+def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, scores: pa.Table, scored_by: str) -> Match:
+    """By what the scores meet these ratings and choices; raises SourceError where they meet nothing that was judged."""
+    scored = scored_ids(scores)
+    if len(scores) and scored.empty:
+        raise SourceError(f"{scored_by}: all {len(scores)} scores are empty{_reason(scores)}; score the images again")
+    match = protocol.match or best_match(people, scored)
+    pairings, images = other_ids(release.pairings), other_ids(release.graph_nodes)
+    judged: list[tuple[pd.DataFrame, Match]] = [(people, match), (pairings, "image_and_prompt"), (images, "image")]
+    if not len(scores) or any(in_common(ids, scored, by) for ids, by in judged):
+        return match
+    columns = IDS if protocol.match is None else MATCH_COLUMNS[protocol.match]
+    raise SourceError(
+        f"{scored_by}: no score is of a judged image; the scores have {examples(scored, columns)}; {protocol.path} has "
+        f"{examples(pd.concat([ids for ids, _ in judged]), columns)}; write the same ids into both"
+    )
 
 
-def require_matches(found: Findings, protocol: ProtocolConfig, scores: str) -> None:
-    """Raises SourceError, naming the `scores`, where none of them has a judgement beside it."""
-    if not found.matched:
-        keys = " and ".join(MATCH_COLUMNS[protocol.match])
-        raise SourceError(
-            f"{scores}: no score is of a rated image; scores and ratings are matched by {keys}: compare both files' "
-            "ids, or set protocol.match"
-        )
+def _reason(scores: pa.Table) -> str:
+    """The first error of scores, in brackets."""
+    errors = scores.column("error").drop_null()
+    return f" ({errors[0]['message'].as_py()})" if len(errors) else ""
 
 
 def write_findings(found: Findings, folder: Location) -> None:
@@ -180,7 +226,7 @@ def write_findings(found: Findings, folder: Location) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
         _write(folder, f"{name}.parquet", sink.getvalue().to_pybytes())
-    _write(folder, "judgements.md", to_markdown(found.judgements, found.notes).encode())
+    _write(folder, "judgements.md", to_markdown(found.judgements, (*found.warnings, *found.notes)).encode())
     _write(folder, "judgements.tex", to_latex(found.judgements).encode())
 
 

@@ -32,8 +32,8 @@ class ProtocolConfig:
     """The release's file or folder, local or s3://."""
     tasks: tuple[Task, ...]
     """What is computed."""
-    match: Match = "image"
-    """What tells that a score and a rating are of the same image."""
+    match: Match | None = None
+    """What tells that a score and a judgement are of the same image; null takes the ids by which most images meet."""
     statistics: tuple[str, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
     """For ratings."""
     rating_range: tuple[float, float] | None = None

@@ -140,16 +140,10 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     protocol = planned.config.protocol
     if protocol is None:
         return None
-    from pipelines.metaeval import (
-        judge,
-        open_release,
-        require_matches,
-        write_findings,
-    )  # imports scipy, which takes a second
+    from pipelines.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
 
     release = open_release(protocol, planned.config.storage)
-    findings = judge(protocol, release, finished.results.scores, Sampling(resamples=RESAMPLES))
-    require_matches(findings, protocol, finished.folder)
+    findings = judge(protocol, release, finished.results.scores, Sampling(resamples=RESAMPLES), finished.folder)
     write_findings(findings, locate(f"{finished.folder}/metaeval", planned.config.storage))
     return findings
 

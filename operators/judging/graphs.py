@@ -8,7 +8,8 @@ import pandas as pd
 import pyarrow as pa
 
 from operators.judging.judgement import OVERALL, Judgement, numbers
-from operators.judging.ratings import metric_columns, resampled
+from operators.judging.matching import metric_columns
+from operators.judging.ratings import resampled
 from operators.statistics.bootstrap import UNDEFINED, Prompts
 from operators.statistics.error_graphs import score_graphs
 from operators.statistics.options import Convention, Sampling
@@ -97,8 +98,9 @@ def _mean(name: str, rows: pd.DataFrame, convention: Convention, sampling: Sampl
     values = kept[name].to_numpy(np.float64)
     if not len(values) or not np.isfinite(values).all():
         return Judgement("", statistic, math.nan, UNDEFINED, 0, f"undefined: {_without_scores(name, rows)}")
-    graphs = Prompts(kept["graph_id"].astype(str).to_list(), resamples=sampling.resamples, seed=sampling.seed)
-    words = f"{convention} convention: {WORDS[convention]}; mean over graphs; {resampled(graphs, 'graphs')}"
+    ids = kept["graph_id"].astype(str).to_list()
+    graphs = Prompts(ids, resamples=sampling.resamples, seed=sampling.seed, name="graphs")
+    words = f"{convention} convention: {WORDS[convention]}; mean over graphs; {resampled(graphs)}"
     return Judgement("", statistic, float(values.mean()), graphs.mean_interval(values), len(values), words)
 
 

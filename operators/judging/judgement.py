@@ -56,7 +56,7 @@ class Order(NamedTuple):
     """Which of two generators is better by one judge."""
 
     judge: str
-    """A metric, or `people`."""
+    """A metric, or `people`; where metrics scored different images, `people, where <metric> scored`."""
     generator_a: str
     generator_b: str
     better: str | None

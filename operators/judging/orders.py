@@ -1,13 +1,15 @@
 """Whether a metric finds the generators that people find better (Gecko, sections 4.2 and 6.4)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.judging.judgement import PEOPLE, Judgement, Order, numbers
+from operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
 from operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
 from operators.judging.ratings import mean_ratings
 from operators.statistics.bootstrap import UNDEFINED
@@ -17,6 +19,35 @@ from operators.statistics.ordering import SignedRank, holm, signed_rank
 SIDE_BY_SIDE = "side_by_side"
 UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
 STATISTICS = ("model_ordering", "orders_reversed", "orders_missed")
+
+
+def judge_orders(
+    ratings: pa.Table, preferences: pa.Table, scores: pa.Table, *, match: Match, alpha: float, zeros: ZeroHandling
+) -> tuple[list[Order], list[Judgement]]:
+    """Who is better by people and by each metric, and how far these agree: on the images that both judged.
+
+    Where metrics scored different images, people have an order beside each of them.
+    """
+    judged = pd.concat([rated_ids(ratings), chosen_ids(preferences)], ignore_index=True)
+    own, people = dict[str, list[Order]](), dict[str, list[Order]]()
+    for metric in scores.column("metric").unique().to_pylist():
+        mine = scores.filter(pc.equal(scores.column("metric"), metric))
+        scored = scored_ids(mine)
+        own[metric] = order_by_scores(complete_ids(of_images(mine, judged, match), judged), alpha=alpha, zeros=zeros)
+        by_ratings = order_by_ratings(of_images(ratings, scored, match), match, alpha=alpha, zeros=zeros)
+        pairs = of_images(of_images(preferences, scored, match, "a"), scored, match, "b")
+        by_choices = order_by_preferences(pairs, alpha=alpha, zeros=zeros) if len(pairs) else []
+        people[metric] = by_ratings + by_choices
+    agreements = [its for metric in own for its in agree_on_order([*people[metric], *own[metric]])]
+    return [*_named_apart(people), *(order for orders in own.values() for order in orders)], agreements
+
+
+def _named_apart(people: Mapping[str, list[Order]]) -> list[Order]:
+    """People's orders once where they are the same beside every metric, and otherwise with the metric's name."""
+    orders = list(people.values())
+    if all(repr(other) == repr(orders[0]) for other in orders):
+        return orders[0] if orders else []
+    return [order._replace(judge=f"{PEOPLE}, where {metric} scored") for metric, its in people.items() for order in its]
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
@@ -42,7 +73,8 @@ def order_by_scores(scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> l
 
 def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling, template: str) -> list[Order]:
     wide = rows.groupby(["prompt_id", "generator"])["score"].mean().unstack("generator")
-    tests = {(a, b): signed_rank(wide[a].to_numpy(), wide[b].to_numpy(), zeros=zeros) for a, b in combinations(wide, 2)}
+    pairs = {(a, b): signed_rank(wide[a].to_numpy(), wide[b].to_numpy(), zeros=zeros) for a, b in combinations(wide, 2)}
+    tests = {pair: test for pair, test in pairs.items() if test.n}
     corrected = holm([test.p_value for test in tests.values()])
     words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction, better mean wins"
     return [

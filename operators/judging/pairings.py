@@ -9,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from operators.judging.judgement import OVERALL, Judgement, numbers
-from operators.judging.ratings import metric_columns, resampled
+from operators.judging.matching import metric_columns
+from operators.judging.ratings import resampled
 from operators.statistics.bootstrap import UNDEFINED, Prompts
 from operators.statistics.options import Sampling
 from operators.statistics.winoground import pairing_scores
@@ -47,8 +48,8 @@ def _by_tag(complete: pd.DataFrame, tags: "pd.Series[str]") -> list[tuple[str, p
 
 def _judge(metric: str, subset: str, rows: pd.DataFrame, sampling: Sampling) -> Sequence[Judgement]:
     right = pairing_scores(numbers_of(rows).reshape(-1, 2, 2))
-    samples = Prompts(list(rows.index.astype(str)), resamples=sampling.resamples, seed=sampling.seed)
-    words = f"strict, a tie is wrong; {resampled(samples, 'samples')}"
+    samples = Prompts(list(rows.index.astype(str)), resamples=sampling.resamples, seed=sampling.seed, name="samples")
+    words = f"strict, a tie is wrong; {resampled(samples)}"
     if not len(rows):
         words = "undefined: no sample has all four scores"
     return [

@@ -10,7 +10,8 @@ import pandas as pd
 import pyarrow as pa
 
 from operators.judging.judgement import Comparison, Judgement
-from operators.judging.ratings import metric_columns, resampled
+from operators.judging.matching import metric_columns
+from operators.judging.ratings import resampled
 from operators.statistics.agreement import UNSURE, majority_vote
 from operators.statistics.bootstrap import UNDEFINED, Prompts
 from operators.statistics.options import MATCH_COLUMNS, Match, Sampling, Unsure

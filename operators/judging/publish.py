@@ -3,7 +3,7 @@ below.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -60,14 +60,28 @@ def _under(judgements: Sequence[Judgement], people: bool, template: str, subset:
 
 def _wide(judgements: Sequence[Judgement]) -> pd.DataFrame:
     """Text of value and interval; for raters, a row per subset."""
-    columns = list(dict.fromkeys(its.statistic for its in judgements))
     lines: dict[str, dict[str, str]] = {}
+    counts: dict[str, dict[str, str]] = {}
     for its in judgements:
         name = its.subset if its.metric == PEOPLE else its.metric
         lines.setdefault(name, {})[its.statistic] = value_text(its)
-        lines[name]["n"] = str(its.n)
-    frame = pd.DataFrame.from_dict(lines, orient="index", columns=[*columns, "n"])
-    return frame.fillna(EMPTY).rename_axis("metric")
+        counts.setdefault(name, {})[its.statistic] = str(its.n)
+    values = pd.DataFrame.from_dict(lines, orient="index", columns=list(dict.fromkeys(x.statistic for x in judgements)))
+    return values.assign(**count_columns(counts)).fillna(EMPTY).rename_axis("metric")
+
+
+def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """What `n` is in each row of a table, given it for every cell: a column for those that agree in all rows, and
+    another, named after its own, for those that stand on other rows (pairs of images, say).
+    """
+    groups: dict[str, dict[str, str]] = {}
+    for column in dict.fromkeys(name for row in counts.values() for name in row):
+        own = {name: row[column] for name, row in counts.items() if row.get(column, EMPTY) != EMPTY}
+        alike = (n for n in groups.values() if all(n.get(name, count) == count for name, count in own.items()))
+        if (group := next(alike, None)) is None:
+            group = groups.setdefault(f"n of {column}" if groups else "n", {})
+        group.update(own)
+    return groups
 
 
 def value_text(judged: Judgement) -> str:

@@ -11,7 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from operators.errors import SourceError
-from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, numbers
+from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
+from operators.judging.matching import IDS, metric_columns
 from operators.statistics.agreement import krippendorff_alpha
 from operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Prompts, accuracy_within
 from operators.statistics.correlation import STATISTICS
@@ -28,7 +29,7 @@ class Rated(NamedTuple):
     metric: str
     template: str
     frame: pd.DataFrame
-    """prompt_id, human, score; finite both."""
+    """prompt_id, alone, human, score; finite both."""
     n_unscored: int
     n_unrated: int
 
@@ -36,12 +37,15 @@ class Rated(NamedTuple):
 def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
     """Template, the matching columns, prompt_id, generator and `human`, the mean over the raters who were sure.
 
-    Images that nobody was sure about are left out.
+    Images that nobody was sure about are left out. One that names no prompt is `alone`, and its own prompt.
     """
     frame = ratings.to_pandas()
     keys = list(dict.fromkeys(["template", *MATCH_COLUMNS[match], "prompt_id", "generator"]))
     means = frame.groupby(keys, sort=False, dropna=False)["rating"].mean().rename("human").reset_index()
-    return means[means["human"].notna()]
+    alone = means["prompt_id"].isna()
+    if "image_id" in keys:
+        means["prompt_id"] = means["prompt_id"].fillna("image " + means["image_id"])
+    return means.assign(alone=alone)[means["human"].notna()]
 
 
 def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rated]:
@@ -55,26 +59,6 @@ def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rate
     ]
 
 
-def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
-    """By metric, its scores under what tells an image; raises SourceError where one stands twice.
-
-    Rows that do not tell their image (one that is missing, say) are left out.
-    """
-    keys = list(MATCH_COLUMNS[match])
-    columns = {}
-    frame = scores.select([*keys, "metric", "score"]).to_pandas()
-    for metric, every in frame.groupby("metric", sort=False):
-        rows = every.dropna(subset=keys)
-        twice = rows.duplicated(keys)
-        if twice.any():
-            first = rows.loc[twice, keys].iloc[0]
-            where = ", ".join(f"{key} {first[key]!r}" for key in keys)
-            times = int((rows[keys] == first).all(axis=1).sum())
-            raise SourceError(f"scores: metric {metric} has {where} {times} times; keep one row")
-        columns[str(metric)] = numbers(rows.set_index(keys)["score"])
-    return columns
-
-
 def _beside(metric: str, column: "pd.Series[float]", template: object, human: pd.DataFrame, match: Match) -> Rated:
     keys = list(MATCH_COLUMNS[match])
     scored = column[np.isfinite(column)].rename("score")
@@ -82,7 +66,9 @@ def _beside(metric: str, column: "pd.Series[float]", template: object, human: pd
     found = frame["score"].notna()
     rated = human.set_index(keys).index
     unrated = int((~scored.index.isin(rated)).sum())
-    return Rated(metric, str(template), frame.loc[found, ["prompt_id", "human", "score"]], int((~found).sum()), unrated)
+    return Rated(
+        metric, str(template), frame.loc[found, ["prompt_id", "alone", "human", "score"]], int((~found).sum()), unrated
+    )
 
 
 def judge_ratings(
@@ -114,7 +100,7 @@ def _judge(
     rated: Rated, subset: str, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling
 ) -> list[Judgement]:
     human, score = frame["human"].to_numpy(), frame["score"].to_numpy()
-    prompts = Prompts(frame["prompt_id"].to_list(), resamples=sampling.resamples, seed=sampling.seed)
+    prompts = _prompts(frame, sampling)
     return [
         judged._replace(
             convention=f"mean rating of an image's raters; {judged.convention}",
@@ -161,16 +147,28 @@ def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, gr
     interval = prompts.pairwise_interval(human, score, found.epsilon, grouped=grouped)
     interval_words = f"{resampled(prompts)}, epsilon held"
     if math.isnan(interval.low):
-        interval_words = f"no interval: {prompts.count} prompts, where 2 to {MOST_PROMPTS_IN_PAIRS} are resampled"
+        interval_words = (
+            f"no interval: {prompts.count} {prompts.name}, where 2 to {MOST_PROMPTS_IN_PAIRS} are resampled"
+        )
     return [
         Judgement(metric, names[0], found.accuracy, interval, found.pairs, f"{words}; {interval_words}"),
         Judgement(metric, names[1], found.epsilon, UNDEFINED, found.pairs, f"scores this close are tied; {words}"),
     ]
 
 
-def resampled(prompts: Prompts, what: str = "prompts") -> str:
+def _prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
+    """The prompts of mean ratings, for resampling."""
+    alone = frame["alone"]
+    name = "images, which name no prompt" if alone.all() else "prompts and images without one"
+    name = name if alone.any() else "prompts"
+    return Prompts(frame["prompt_id"].to_list(), resamples=sampling.resamples, seed=sampling.seed, name=name)
+
+
+def resampled(prompts: Prompts) -> str:
     """How the interval was made, in words."""
-    return f"95% interval: percentile bootstrap of {prompts.count} {what}, {prompts.resamples} resamples"
+    if prompts.count < 2:
+        return f"no interval: {prompts.count} {prompts.name}, where two or more are resampled"
+    return f"95% interval: percentile bootstrap of {prompts.count} {prompts.name}, {prompts.resamples} resamples"
 
 
 def judge_raters(ratings: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
@@ -178,7 +176,8 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
     frame = ratings.to_pandas()
     found = []
     for template, rows in frame.groupby("template", sort=False, dropna=False):
-        units = rows.assign(unit=rows["image_id"].fillna("") + "\n" + rows["prompt_id"].fillna(""))
+        ids = (rows[name].fillna("") for name in IDS)
+        units = rows.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
         raters = rows["rater"].nunique()
         for level in levels:
             value = krippendorff_alpha(units, level)
@@ -190,10 +189,10 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
 
 
 def judge_generators(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:
-    """Every generator's mean rating, best first: the leaderboard by people."""
+    """Every generator's mean rating, best first: the leaderboard by people. Ratings that name none are left out."""
     found = []
-    for (template, generator), rows in mean_ratings(ratings, match).groupby(["template", "generator"], dropna=False):
-        prompts = Prompts(rows["prompt_id"].to_list(), resamples=sampling.resamples, seed=sampling.seed)
+    for (template, generator), rows in mean_ratings(ratings, match).groupby(["template", "generator"]):
+        prompts = _prompts(rows, sampling)
         human = rows["human"].to_numpy()
         convention = f"mean over images of the mean rating; {resampled(prompts)}"
         subset = f"generator {generator}"

@@ -41,12 +41,13 @@ def reliable_prompts(ratings: pd.DataFrame, *, share: float = 0.5) -> set[str]:
     `ratings` has prompt_id, generator, template, image_id, rater and rating. A prompt is reliable where the variance
     of its ratings is below `share` of the largest of all prompts, for each generator and template that rated it;
     where all agree everywhere (largest 0), every prompt is. A prompt without a rating (all unsure) in some template
-    is not.
+    is not. Ratings that name no generator count as of one.
     """
-    rated = ratings.groupby(["generator", "template", "prompt_id"])["rating"]
+    by = ["generator", "template"]
+    rated = ratings.groupby([*by, "prompt_id"], dropna=False)["rating"]
     variance = rated.agg(lambda values: np.var(values.dropna()) if values.notna().any() else np.nan).reset_index()
-    largest = variance.groupby(["generator", "template"])["rating"].transform("max")
+    largest = variance.groupby(by, dropna=False)["rating"].transform("max")
     variance["agrees"] = (variance["rating"] < share * largest) | ((largest == 0) & variance["rating"].notna())
-    wanted = ratings[["generator", "template"]].drop_duplicates().shape[0]
+    wanted = ratings[by].drop_duplicates().shape[0]
     agreed = variance.groupby("prompt_id")["agrees"].agg(["all", "count"])
     return set(agreed.index[agreed["all"] & (agreed["count"] == wanted)].astype(str))

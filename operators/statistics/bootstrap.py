@@ -31,7 +31,10 @@ UNDEFINED = Interval(math.nan, math.nan)
 class Prompts:
     """The rows of each prompt, and resamples of the prompts, with replacement; the same seed gives the same ones."""
 
-    def __init__(self, prompt_ids: Sequence[str], *, resamples: int = 1000, seed: int = 0) -> None:
+    def __init__(
+        self, prompt_ids: Sequence[str], *, resamples: int = 1000, seed: int = 0, name: str = "prompts"
+    ) -> None:
+        self.name = name
         self.codes = np.unique(np.asarray(prompt_ids, dtype=str), return_inverse=True)[1].astype(np.int64)
         self.count = int(self.codes.max(initial=-1)) + 1
         self.resamples, self.seed = resamples, seed

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
-"""What tells that a score and a rating are of the same image."""
+"""What tells that a score and a judgement are of the same image."""
 MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
     "image": ("image_id",),
     "prompt_and_generator": ("prompt_id", "generator"),

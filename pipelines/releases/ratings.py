@@ -29,11 +29,11 @@ class Rating(NamedTuple):
 def ratings_table(found: Iterable[Rating]) -> pa.Table:
     """The ratings as rows.RATINGS; raises SourceError naming the row that rates for the second time.
 
-    That is one with the image, prompt, rater and template of an earlier row.
+    That is one with the image, prompt, generator, rater and template of an earlier row.
     """
     seen: dict[tuple[str | None, ...], Rating] = {}
     for rating in found:
-        key = (rating.image_id, rating.prompt_id, rating.rater, rating.template)
+        key = rating[:5]
         if key in seen:
             raise SourceError(_twice(rating, seen[key]))
         seen[key] = rating

@@ -21,3 +21,5 @@ class Release:
     """By prompt_id, where the release says; a skill is also the subset that results are broken down by."""
     notes: Sequence[str] = ()
     """What a reader had to do to the rows (dropped, repaired, averaged), in words that results show."""
+    warnings: Sequence[str] = ()
+    """What a person should look at before believing the results."""

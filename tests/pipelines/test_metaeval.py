@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from jobs.command import load_values
+from jobs.findings import show_agreement
 from operators.errors import ConfigError, SourceError
 from operators.judging.judgement import Judgement
 from pipelines.config import read_config
@@ -68,8 +70,181 @@ def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_writte
 def test_nothing_that_matches_is_an_error_with_its_remedy(tmp_path: Path, ratings: Path) -> None:
     other = tmp_path / "other.csv"
     pd.DataFrame({"image_id": ["x", "y"], "m": [0.1, 0.2]}).to_csv(other, index=False)
-    with pytest.raises(SourceError, match=r"no score is of a rated image; .* matched by image_id"):
+    theirs = r"image_id \('i0', 'i1'\), prompt_id \('p0', 'p1'\), generator \('g'\)"
+    wanted = rf"the scores have image_id \('x', 'y'\), no prompt_id, no generator; .*ratings.csv has {theirs}; write"
+    with pytest.raises(SourceError, match=wanted):
         run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={other}"))
+    with pytest.raises(SourceError, match=r"have image_id \('x', 'y'\); .* has image_id \('i0', 'i1'\); write"):
+        asked = ["protocol=long", f"protocol.path={ratings}", f"scores={other}", "protocol.match=image"]
+        run_metaeval(config(tmp_path, *asked))
+
+
+PROMPTS, GENERATORS = [f"p{n}" for n in range(5)], ("g", "h")
+IMAGES = [(prompt, generator) for prompt in PROMPTS for generator in GENERATORS]
+
+
+def written(path: Path, columns: dict[str, list[object]]) -> Path:
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return path
+
+
+def ids(names: str, image: str = "{prompt}-{generator}") -> dict[str, list[object]]:
+    """Columns of ids of ten images, five prompts by two generators."""
+    made: dict[str, list[object]] = {
+        "image_id": [image.format(prompt=prompt, generator=generator) for prompt, generator in IMAGES],
+        "prompt_id": [prompt for prompt, _ in IMAGES],
+        "generator": [generator for _, generator in IMAGES],
+    }
+    return {name: made[name] for name in names.split()}
+
+
+BY_PROMPT = "scores and judgements are matched by prompt_id and generator"
+
+
+@pytest.mark.parametrize(
+    ("rated", "scored", "note"),
+    [
+        (ids("prompt_id generator"), ids("prompt_id generator"), BY_PROMPT),
+        (ids("image_id prompt_id generator"), ids("image_id prompt_id generator", "{prompt}#{generator}"), BY_PROMPT),
+        (ids("image_id prompt_id generator", "{prompt}"), ids("image_id prompt_id generator", "{prompt}"), BY_PROMPT),
+        (
+            ids("prompt_id generator"),
+            ids("image_id", "{prompt}/{generator}"),
+            BY_PROMPT.replace("prompt_id and generator", "image_id"),
+        ),
+        (
+            ids("image_id"),
+            ids("image_id prompt_id generator"),
+            BY_PROMPT.replace("prompt_id and generator", "image_id"),
+        ),
+    ],
+    ids=[
+        "by prompt and generator alone",
+        "other image ids",
+        "image ids of each generator",
+        "long's names",
+        "image ids",
+    ],
+)
+def test_scores_and_ratings_meet_by_the_ids_that_both_files_have(
+    tmp_path: Path, rated: dict[str, list[object]], scored: dict[str, list[object]], note: str
+) -> None:
+    ratings = written(tmp_path / "r.csv", {**rated, "rating": [1 + row % 5 for row in range(10)]})
+    scores = written(tmp_path / "s.csv", {**scored, "m": [row % 5 / 10 for row in range(10)]})
+    found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+    assert (value(found, "m", "pearson").value, value(found, "m", "pearson").n) == (pytest.approx(1), 10)
+    assert note in found.notes
+
+
+def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image_is_its_own(tmp_path: Path) -> None:
+    ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={tmp_path / 's.csv'}"]
+    for names, unit in [
+        ("image_id prompt_id generator", "bootstrap of 5 prompts,"),
+        ("image_id", "bootstrap of 10 images, which name no prompt,"),
+    ]:
+        written(tmp_path / "s.csv", {**ids(names), "m": list(range(10))})
+        found = run_metaeval(config(tmp_path, *asked))
+        pearson = value(found, "m", "pearson")
+        assert unit in pearson.convention
+        assert pearson.interval.low < pearson.value < pearson.interval.high
+        generators = {its.subset for its in found.judgements if its.statistic == "mean_rating"}
+        assert generators == ({"generator g", "generator h"} if "generator" in names else set())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "content", "complaint"),
+    [
+        (
+            "long",
+            "r.csv",
+            "image_id,rating\ni0,\ni1,nan\n",
+            "r.csv: nothing to judge by: all 2 ratings are empty; fill",
+        ),
+        ("long", "r.csv", "image_id,rating\ni0,7\n", "nothing to judge by: all 1 ratings are empty"),
+        ("tifa160", "t.json", '{"p_g": {"text_id": "p", "human_scores": [null]}}', "all 1 ratings are empty"),
+    ],
+)
+def test_a_release_in_which_nobody_said_anything_is_refused(
+    tmp_path: Path, protocol: str, name: str, content: str, complaint: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    scores = table(tmp_path, m=[0.1, 0.2])
+    left_out = ["protocol.rating_range=[1,5]", "protocol.out_of_range=left_out"]
+    with pytest.raises(SourceError, match=complaint):
+        run_metaeval(config(tmp_path, f"protocol={protocol}", f"protocol.path={path}", f"scores={scores}", *left_out))
+
+
+def test_scores_that_are_all_empty_are_named_with_their_reason(tmp_path: Path, ratings: Path) -> None:
+    scores = table(tmp_path, m=[None, None])
+    with pytest.raises(SourceError, match=r"scores.csv: all 2 scores are empty \(the table has no score here; .*score"):
+        run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+
+
+def test_a_rating_off_the_scale_of_the_others_is_warned_of_unless_the_scale_is_given(tmp_path: Path) -> None:
+    rating = [1, 2, 3, 4, 5, 5, 4, 3, 2, 55]
+    ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": rating})
+    scores = written(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10))})
+    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
+    found = run_metaeval(config(tmp_path, *asked))
+    [warning] = found.warnings
+    assert warning.startswith(
+        "1 of 10 ratings (likert) are outside 0 to 10, where the others are, first 55 of image p4-h"
+    )
+    assert warning in (tmp_path / "out" / "judgements.md").read_text()
+    console = Console(width=200, record=True)
+    show_agreement(console, found)
+    assert console.export_text().startswith("warning 1 of 10 ratings")
+    assert not run_metaeval(config(tmp_path, *asked, "protocol.rating_range=[1,100]")).warnings
+
+
+def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path) -> None:
+    prompts = [f"p{n}" for n in range(40)]
+    rating = {"g": lambda n: 1 + n % 2, "h": lambda n: 5 - n % 3 if n < 20 else 1}
+    both = [(prompt, generator) for prompt in prompts for generator in "gh"]
+    people: dict[str, list[object]] = {
+        "prompt_id": [prompt for prompt, _ in both],
+        "generator": [generator for _, generator in both],
+        "rating": [rating[generator](int(prompt[1:])) for prompt, generator in both],
+    }
+    ratings = written(tmp_path / "r.csv", people)
+    scored = {name: column[:40] for name, column in people.items() if name != "rating"}
+    few = written(tmp_path / "few.csv", {**scored, "few": people["rating"][:40]})
+    asked = ["protocol=long", f"protocol.path={ratings}", "protocol.tasks=[ratings,orders]"]
+    found = run_metaeval(config(tmp_path, *asked, f"scores={few}"))
+    assert {(its.judge, its.n, its.better) for its in found.orders} == {("people", 20, "h"), ("few", 20, "h")}
+    assert value(found, "few", "model_ordering").value == 1.0
+    whole = written(
+        tmp_path / "both.csv",
+        {
+            **{name: people[name] for name in scored},
+            "all": people["rating"],
+            "few": [*people["rating"][:40], *[None] * 40],
+        },
+    )
+    found = run_metaeval(config(tmp_path, *asked, f"scores={whole}"))
+    assert {(its.judge, its.n) for its in found.orders} == {
+        ("people, where all scored", 40),
+        ("people, where few scored", 20),
+        ("all", 40),
+        ("few", 20),
+    }
+    assert {value(found, metric, "model_ordering").value for metric in ("all", "few")} == {1.0}
+
+
+def test_every_statistic_shows_the_number_of_rows_that_it_stands_on(tmp_path: Path) -> None:
+    ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+    scores = written(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10)), "k": [None, *range(9)]})
+    found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+    lines = (tmp_path / "out" / "judgements.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    shown = {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[1:3]}
+    assert [(shown[name]["n"], shown[name]["n of pairwise_accuracy"]) for name in "mk"] == [("10", "45"), ("9", "36")]
+    console = Console(width=200, record=True)
+    show_agreement(console, found)
+    rows = {line.split()[1]: line.split() for line in console.export_text().splitlines() if line.startswith("│ ")}
+    assert rows["pairwise_accuracy"][-4:] == ["45", "│", "36", "│"]
 
 
 def test_ratings_out_of_range_are_refused_or_left_out_with_a_note(tmp_path: Path, ratings: Path) -> None:

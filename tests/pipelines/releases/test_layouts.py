@@ -251,7 +251,7 @@ def test_t2iscorescore_gives_levels_subsets_and_scores_by_the_rows_order(tmp_pat
     nodes = cells(release.graph_nodes, *rows.GRAPH_NODES.names)
     assert nodes[1] == ("0", "synth", "images/000-01.jpg", "0b", 0)
     assert nodes[3][3:] == ("10", 10)
-    assert [node[1] for node in nodes[::4]] == ["synth", "nat", "real", "other"]
+    assert [node[1] for node in nodes[::4]] == ["synth", "nat", "real", "real"]
     scores = release.scores.to_pylist()
     assert (scores[4]["image_id"], scores[4]["prompt_id"], scores[4]["score"]) == ("images/111-00.jpg", "111", 0.54)
     assert scores[16 + 3]["error"]["kind"] == "not_scored"

@@ -1,0 +1,110 @@
+"""What tells that a score and a judgement are of the same image: the ids that both sides have."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.errors import SourceError
+from operators.judging.judgement import numbers
+from operators.statistics.options import MATCH_COLUMNS, Match
+
+IDS = ("image_id", "prompt_id", "generator")
+EXAMPLES = 2
+
+
+def rated_ids(ratings: pa.Table) -> pd.DataFrame:
+    """The ids of the images that somebody rated: image_id, prompt_id, generator."""
+    return _distinct(ratings.filter(pc.is_valid(ratings.column("rating"))).select(IDS).to_pandas())
+
+
+def chosen_ids(preferences: pa.Table) -> pd.DataFrame:
+    """The ids of the images on either side of a pair that somebody decided."""
+    frame = preferences.filter(pc.is_valid(preferences.column("preferred"))).to_pandas()
+    sides = [frame.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"}) for side in "ab"]
+    return _distinct(pd.concat([side[list(IDS)] for side in sides], ignore_index=True))
+
+
+def other_ids(judged: pa.Table) -> pd.DataFrame:
+    """The ids of pairings or nodes of error graphs, which have no generator."""
+    return _distinct(judged.to_pandas().reindex(columns=list(IDS)))
+
+
+def scored_ids(scores: pa.Table) -> pd.DataFrame:
+    """The ids of the images that any metric scored."""
+    frame = scores.select([*IDS, "score"]).to_pandas()
+    return _distinct(frame[np.isfinite(numbers(frame["score"]))])
+
+
+def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[list(IDS)].drop_duplicates(ignore_index=True)
+
+
+def in_common(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
+    """How many images have both."""
+    keys = list(MATCH_COLUMNS[match])
+    mine, other = (ids[keys].dropna().drop_duplicates() for ids in (judged, scored))
+    return len(mine.merge(other)) if len(mine) and len(other) else 0
+
+
+def best_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
+    """The ids by which most images meet; of equally good ones image_id, then that with the prompt's."""
+    choices: tuple[Match, ...] = ("image", "image_and_prompt", "prompt_and_generator")
+    return max(choices, key=lambda match: in_common(judged, scored, match))
+
+
+def named(match: Match) -> str:
+    """What is matched, in words."""
+    return " and ".join(MATCH_COLUMNS[match])
+
+
+def examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Some ids of each column, in words."""
+    parts = []
+    for column in columns:
+        some = ids[column].dropna().unique()[:EXAMPLES]
+        parts.append(f"{column} ({', '.join(map(repr, some))})" if len(some) else f"no {column}")
+    return ", ".join(parts)
+
+
+def complete_ids(table: pa.Table, ids: pd.DataFrame) -> pa.Table:
+    """Ratings or scores with the prompt and the generator that `ids` name for their images, where they name none."""
+    for column in ("prompt_id", "generator"):
+        if table.column(column).null_count:
+            pairs = ids[["image_id", column]].dropna().drop_duplicates()
+            only = pairs[~pairs.duplicated("image_id", keep=False)].set_index("image_id")[column]
+            known = pa.Array.from_pandas(table.column("image_id").to_pandas().map(only), type=pa.string())
+            filled = pc.coalesce(table.column(column), known)
+            table = table.set_column(table.schema.get_field_index(column), column, filled)
+    return table
+
+
+def of_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
+    """The rows of ratings, of scores or of a `side` (a or b) of choices that are of these images."""
+    keys = MATCH_COLUMNS[match]
+    names = {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
+    wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())
+    images = pd.MultiIndex.from_frame(table.select([names.get(key, key) for key in keys]).to_pandas())
+    return table.filter(pa.array(images.isin(wanted)))
+
+
+def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
+    """By metric, its scores under what tells an image; raises SourceError where one stands twice.
+
+    Rows that do not tell their image (one that is missing, say) are left out.
+    """
+    keys = list(MATCH_COLUMNS[match])
+    columns = {}
+    frame = scores.select([*keys, "metric", "score"]).to_pandas()
+    for metric, every in frame.groupby("metric", sort=False):
+        its = every.dropna(subset=keys)
+        twice = its.duplicated(keys)
+        if twice.any():
+            first = its.loc[twice, keys].iloc[0]
+            where = ", ".join(f"{key} {first[key]!r}" for key in keys)
+            times = int((its[keys] == first).all(axis=1).sum())
+            raise SourceError(f"scores: metric {metric} has {where} {times} times; keep one row")
+        columns[str(metric)] = numbers(its.set_index(keys)["score"])
+    return columns
