@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
+from operators import rows
 from operators.errors import ConfigError, RefusedUri, RowError
 
 if TYPE_CHECKING:
@@ -238,16 +238,15 @@ def _value(scalar: pa.Scalar) -> Any:
 
 def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
     """The ids of a source row; a row without `image_id` gets a hash of its generator, prompt and content."""
-    prompt_id, image_id = _id_text(record.get("prompt_id")), _id_text(record.get("image_id"))
+    prompt_id, image_id = id_text(record.get("prompt_id")), id_text(record.get("image_id"))
     if image_id is None:
         image_id = _content_id(record, prompt_id, generator)
     return ImageRow(image_id, prompt_id, generator)
 
 
-def _id_text(value: Any) -> str | None:
+def id_text(value: Any) -> str | None:
     """An id as text; NaN, as pandas writes a missing number, is none."""
-    missing = value is None or (isinstance(value, float) and math.isnan(value))
-    return None if missing else str(value)
+    return None if rows.is_missing(value) else str(value)
 
 
 def _content_id(record: Mapping[str, Any], prompt_id: str | None, generator: str) -> str:

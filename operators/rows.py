@@ -1,6 +1,7 @@
 """The schemas of every table, declared once, and the few ways of building rows that fit them."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -267,6 +268,20 @@ def count_errors(cell: pa.Table, *, retryable_only: bool = False) -> int:
     """How many rows of a cell carry an error."""
     errors = cell.column("error").to_pylist()
     return sum(1 for error in errors if error is not None and (error["retryable"] or not retryable_only))
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is null, or NaN, as pandas writes a missing number."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:
+    """Raises SourceError naming the file and the first column that is read and stands in it more than once."""
+    twice = [name for name in read if found.count(name) > 1]
+    if twice:
+        raise SourceError(
+            f"{where}: {found.count(twice[0])} columns are called {twice[0]!r}; rename or remove all but one"
+        )
 
 
 def require_columns(found: Iterable[str], required: Iterable[str], where: str, *, key: str = "") -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from operators import rows
 from operators.errors import ConfigError, SourceError
+from operators.images import id_text
 from pipelines import prompt_files
 from pipelines.benchmark import PROMPT_COLUMNS, BenchmarkConfig
 from pipelines.cells import Shard, digest
@@ -16,6 +17,8 @@ from pipelines.shards import (
     FILE_READERS,
     BrokenFile,
     ListedFile,
+    check_columns,
+    column_values,
     cut_shards,
     list_files,
     opened,
@@ -23,6 +26,7 @@ from pipelines.shards import (
     read_footer,
     read_shard,
     require_columns,
+    where,
 )
 from pipelines.storage import StorageConfig, locate, readable_errors
 
@@ -49,7 +53,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
     if not shards:
-        kinds = "Parquet files, or one .csv or .json file, with prompts"
+        kinds = f"Parquet files, or one {', '.join(prompt_files.SUFFIXES)} file, with prompts"
         raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; check the path")
     _check_prompts(shards, tables)
     return Prompts(pa.concat_tables(tables), shards, {}, [])
@@ -61,8 +65,10 @@ def _prompt_shards(
     """The shards of a prompts file; a CSV or JSON file is one."""
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
         footer = read_footer(file, storage)
-        found = footer.schema.to_arrow_schema().names
-        require_columns(found, ("prompt_id", "text"), names, "benchmark.prompt_columns", file.url)
+        schema, columns = footer.schema.to_arrow_schema(), dict(names)
+        require_columns(schema, ("prompt_id", "text"), names, "benchmark.prompt_columns", file.url)
+        read = [columns.get(name, name) for name in PROMPT_COLUMNS]
+        check_columns(schema, read, read[:1], file.url)
         return cut_shards(file, footer, names, shard_rows)
     whole = Shard(
         group=file.group, name=file.name, url=file.url, size=file.size, etag=file.etag, row_groups=(), rows=0,
@@ -80,7 +86,7 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
         first = counted.get(shard.url, 0)
         counted[shard.url] = first + len(table)
         for row, prompt_id in enumerate(table.column("prompt_id").to_pylist(), start=first):
-            if prompt_id is None:
+            if not prompt_id:
                 raise ConfigError(f"{shard.url}, row {row}: the prompt has no prompt_id; fill it in")
             if prompt_id in seen:
                 raise ConfigError(f"{shard.url}, row {row}: prompt_id {prompt_id!r} stands twice; make ids unique")
@@ -137,9 +143,9 @@ def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
     """
     records = [
         {
-            "prompt_id": None if found["prompt_id"] is None else str(found["prompt_id"]),
+            "prompt_id": _prompt_id(found["prompt_id"], shard, row),
             "text": prompt_text(found["text"], shard, row),
-            "skills": _skills(found.get("skills"), shard),
+            "skills": _skills(found.get("skills"), shard, row),
             "suite": shard.group,
         }
         for row, found in enumerate(_own_prompts(shard, storage) if shard.holds_prompts else _prompts(shard, storage))
@@ -158,17 +164,26 @@ def _prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
         return _as_records(read_shard(shard, storage, PROMPT_COLUMNS), shard)
     with opened(shard, storage) as stream:
-        records = prompt_files.read_prompt_file(stream.read(), shard.url, [names["prompt_id"], names["text"]])
+        records = prompt_files.read_prompt_file(
+            stream.read(), shard.url, [names["prompt_id"], names["text"]], optional=[names["skills"]]
+        )
     in_csv = shard.url.lower().endswith(".csv")
     found = [{name: record.get(its) for name, its in names.items()} for record in records]
     return [{**one, "skills": _one_skill(one["skills"])} for one in found] if in_csv else found
 
 
 def _as_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
-    try:
-        return [dict(row) for row in table.to_pylist()]
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{shard.url}: a prompt is not UTF-8 ({error}); write the file in UTF-8") from error
+    columns = {name: column_values(table, name, shard) for name in table.column_names}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _prompt_id(value: Any, shard: Shard, row: int) -> str | None:
+    if isinstance(value, bytes | list | dict | bool):
+        found = type(value).__name__
+        raise SourceError(
+            f"{where(shard, row)}: expected prompt_id as text or a number, found {found}; write it as text"
+        )
+    return id_text(value)
 
 
 def _one_skill(value: Any) -> Any:
@@ -176,9 +191,15 @@ def _one_skill(value: Any) -> Any:
     return value if not isinstance(value, str) else [value] if value else []
 
 
-def _skills(value: Any, shard: Shard) -> list[str]:
-    if value is None:
+def _skills(value: Any, shard: Shard, row: int) -> list[str]:
+    """The skills of a prompt; a null among them is none."""
+    if rows.is_missing(value):
         return []
     if not isinstance(value, list):
-        raise SourceError(f"{shard.url}: expected `skills` to be a list of text, found {type(value).__name__}")
-    return [str(skill) for skill in value]
+        found = type(value).__name__
+        raise SourceError(f"{where(shard, row)}: expected `skills` to be a list of text, found {found}; write a list")
+    odd = [skill for skill in value if isinstance(skill, bytes | list | dict)]
+    if odd:
+        found = type(odd[0]).__name__
+        raise SourceError(f"{where(shard, row)}: expected `skills` to hold text, found {found}; write skills as text")
+    return [str(skill) for skill in value if not rows.is_missing(skill)]

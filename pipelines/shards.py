@@ -11,11 +11,14 @@ import pyarrow.parquet as pq
 
 from operators import rows
 from operators.errors import SourceError
+from operators.images import id_text
+from operators.rows import require_once
 from pipelines.cells import Shard
-from pipelines.storage import Location, StorageConfig, first_line, is_storage_error, locate
+from pipelines.storage import Location, StorageConfig, first_line, is_storage_error, list_below, locate
 from pipelines.store import is_mark
 
 FILE_READERS = 16
+BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
 LONGEST_NAME = 120
 """Bytes of a file's name that its cells' names take over: a file system takes 255, and they add to it."""
 
@@ -37,18 +40,22 @@ class ListedFile(NamedTuple):
     url: str
     size: int
     etag: str
+    regular: bool
+    """Whether it is a file; not where it is a link that leads nowhere, a pipe or a device."""
 
 
 def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Iterator[ListedFile]:
     """The tables at or below a location, by name, but for those in a store; raises FileNotFoundError for no place."""
-    found = location.fs.find(location.path, detail=True)
+    found = list_below(location)
     if not found and not location.fs.exists(location.path):
         raise FileNotFoundError(location.path)
     stores = tuple(path.rpartition("/")[0] + "/" for path in found if is_mark(location, path))
     for path, entry in sorted(found.items()):
         relative = path.removeprefix(location.path).lstrip("/") or PurePosixPath(path).name
-        if is_table(PurePosixPath(relative).name, suffixes) and not path.startswith(stores):
-            yield ListedFile(group, _name(relative), location.fs.unstrip_protocol(path), entry["size"], _etag(entry))
+        if is_table(relative, suffixes) and not path.startswith(stores):
+            url = location.fs.unstrip_protocol(path)
+            regular = entry["type"] == "file"
+            yield ListedFile(group, _name(relative), url, entry["size"], _etag(entry), regular)
 
 
 def _name(relative: str) -> str:
@@ -60,9 +67,9 @@ def _name(relative: str) -> str:
     return f"{short}-{hashlib.sha256(relative.encode()).hexdigest()[:8]}"
 
 
-def is_table(name: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file's name is that of a table, and neither hidden nor a marker."""
-    return name.lower().endswith(suffixes) and not name.startswith((".", "_"))
+def is_table(relative: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file is named as a table, and neither it nor a folder of its path is hidden or a marker."""
+    return relative.lower().endswith(suffixes) and not any(part[:1] in (".", "_") for part in relative.split("/"))
 
 
 def _etag(entry: Mapping[str, Any]) -> str:
@@ -74,6 +81,10 @@ def _etag(entry: Mapping[str, Any]) -> str:
 def read_footer(file: ListedFile, storage: StorageConfig) -> pq.FileMetaData:
     """A Parquet file's footer; raises SourceError naming the file where it has none."""
     location = locate(file.url, storage)
+    if not file.regular:
+        raise SourceError(
+            f"{file.url}: expected a file, found a link that leads nowhere, a pipe or a device; remove it"
+        )
     try:
         with location.fs.open(location.path, "rb") as stream:
             return pq.read_metadata(stream)
@@ -87,11 +98,20 @@ def read_footer(file: ListedFile, storage: StorageConfig) -> pq.FileMetaData:
 
 
 def require_columns(
-    found: Sequence[str], required: Sequence[str], names: tuple[tuple[str, str], ...], key: str, url: str
+    schema: pa.Schema, required: Sequence[str], names: tuple[tuple[str, str], ...], key: str, url: str
 ) -> None:
     """Raises SourceError, with the configuration's key, where the file lacks a column by its own name for it."""
     for name in required:
-        rows.require_columns(found, [dict(names).get(name, name)], url, key=f"{key}.{name}")
+        rows.require_columns(schema.names, [dict(names).get(name, name)], url, key=f"{key}.{name}")
+
+
+def check_columns(schema: pa.Schema, read: Sequence[str], ids: Sequence[str], url: str) -> None:
+    """Raises SourceError where a column that is read stands twice, or ids are neither text nor numbers."""
+    require_once(schema.names, read, url)
+    for name in set(ids) & set(schema.names):
+        kind = schema.field(name).type
+        if pa.types.is_nested(kind) or kind in BINARY or pa.types.is_fixed_size_binary(kind):
+            raise SourceError(f"{url}: expected {name!r} to hold text or numbers, found {kind}; write ids as text")
 
 
 def cut_shards(
@@ -200,9 +220,10 @@ def _check_unchanged(shard: Shard, location: Location) -> None:
 
 def _with_prompt_ids(table: pa.Table, shard: Shard) -> pa.Table:
     """The table with a prompt_id in every row: its own as text, or else a hash of its prompt."""
-    texts = [prompt_text(value, shard, row) or "" for row, value in enumerate(table.column("prompt").to_pylist())]
-    given = table.column("prompt_id").to_pylist() if "prompt_id" in table.column_names else [None] * len(texts)
-    ids = [_text_id(text) if one is None else str(one) for one, text in zip(given, texts, strict=True)]
+    texts = [prompt_text(value, shard, row) or "" for row, value in enumerate(column_values(table, "prompt", shard))]
+    in_rows = "prompt_id" in table.column_names
+    given = column_values(table, "prompt_id", shard) if in_rows else [None] * len(texts)
+    ids = [id_text(one) or _text_id(text) for one, text in zip(given, texts, strict=True)]
     others = table.drop_columns(["prompt_id"]) if "prompt_id" in table.column_names else table
     return others.append_column("prompt_id", pa.array(ids, pa.string()))
 
@@ -211,8 +232,33 @@ def _text_id(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def column_values(table: pa.Table, name: str, shard: Shard) -> list[Any]:
+    """A column of a shard; raises SourceError naming the first row whose text is not UTF-8."""
+    column = table.column(name)
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError as error:
+        row = next(row for row, value in enumerate(column) if not _decodes(value))
+        raise SourceError(f"{where(shard, row)}: {name} is not UTF-8 ({error}); write the file in UTF-8") from error
+
+
+def _decodes(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def where(shard: Shard, row: int) -> str:
+    """How a row of a shard is named in messages: by its file, and its place there from 0."""
+    return f"{shard.url}, row {shard.first_row + row}"
+
+
 def prompt_text(value: Any, shard: Shard, row: int) -> str | None:
     """A prompt as text; raises SourceError naming the row where it is something else."""
-    if value is None or isinstance(value, str):
+    if rows.is_missing(value):
+        return None
+    if isinstance(value, str):
         return value
-    raise SourceError(f"{shard.url}, row {row} of its shard: expected the prompt as text, found {type(value).__name__}")
+    raise SourceError(f"{where(shard, row)}: expected the prompt as text, found {type(value).__name__}")

@@ -1,6 +1,6 @@
 """The source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -16,13 +16,17 @@ from pipelines.shards import (
     FILE_READERS,
     BrokenFile,
     ListedFile,
+    check_columns,
     cut_shards,
     is_table,
     list_files,
     read_footer,
     require_columns,
 )
-from pipelines.storage import Location, StorageConfig, locate, readable_errors
+from pipelines.storage import Location, StorageConfig, list_folder, locate, readable_errors
+from pipelines.store import MARK, is_mark
+
+PARQUET = (".parquet",)
 
 
 class Sources(NamedTuple):
@@ -101,11 +105,14 @@ def _open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
 
 def _listing(generator: str, place: Location) -> list[ListedFile]:
     with readable_errors(place, f"benchmark.generators.{generator}"):
-        return list(list_files(place, generator, (".parquet",)))
+        return list(list_files(place, generator, PARQUET))
 
 
 def _no_files(generator: str, place: Location) -> BrokenFile:
-    return BrokenFile(generator, f"{place.url}: expected Parquet files, found none; add the images")
+    return BrokenFile(
+        generator,
+        f"{place.url}: expected Parquet files, found none; add the images, or leave it out (benchmark.generators)",
+    )
 
 
 def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, Location]:
@@ -114,8 +121,7 @@ def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str,
         return {name: locate(url, storage) for name, url in benchmark.generators.items()}
     images = locate(str(benchmark.images), storage)
     with readable_errors(images, "benchmark.images"):
-        entries = images.fs.ls(images.path, detail=True)
-    found = _folders(images, entries) or _single(images, entries)
+        found = _layout(images, benchmark, storage)
     wanted = benchmark.generators
     missing = sorted(set(wanted or ()) - set(found))
     if missing:
@@ -129,16 +135,53 @@ def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str,
     return {name: found[name] for name in wanted} if wanted is not None else found
 
 
-def _folders(images: Location, entries: Sequence[Mapping[str, Any]]) -> dict[str, Location]:
-    names = [PurePosixPath(entry["name"]).name for entry in entries if entry["type"] == "directory"]
-    return {name: _below(images, name) for name in sorted(names) if not name.startswith(".")}
+def _layout(images: Location, benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, Location]:
+    """A folder per generator, or the one generator of a Parquet file or of a folder with such files.
+
+    Raises ConfigError for a store, and where images lie beside the folders of generators: whose they are is not told.
+    """
+    entries = list_folder(images)
+    if any(is_mark(images, entry["name"]) for entry in entries):
+        raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
+    folders = {name: _below(images, name) for name in sorted(_named(entries, "directory")) if not name.startswith(".")}
+    folders = {name: folder for name, folder in folders.items() if not _is_store(folder)}
+    tables = [name for name in sorted(_named(entries, "file")) if is_table(name, PARQUET)]
+    full = [name for name, folder in folders.items() if tables and any(list_files(folder, name, PARQUET))]
+    beside = [name for name in tables if full and _holds_images(_below(images, name), benchmark, storage)]
+    if beside:
+        raise ConfigError(
+            f"benchmark.images {images.url}: Parquet files ({_some(beside)}) lie beside folders that have some "
+            f"({_some(full)}); move the files into a folder of their generator's, or name every generator's place by "
+            "benchmark.generators"
+        )
+    return folders if full or not tables else {_stem(images): images}
 
 
-def _single(images: Location, entries: Sequence[Mapping[str, Any]]) -> dict[str, Location]:
-    """The one generator of a Parquet file, or of a folder with such files and no folders."""
-    files = [PurePosixPath(entry["name"]).name for entry in entries if entry["type"] == "file"]
-    tables = any(is_table(name, (".parquet",)) for name in files)
-    return {PurePosixPath(images.path).name.removesuffix(".parquet"): images} if tables else {}
+def _named(entries: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
+    return [PurePosixPath(entry["name"]).name for entry in entries if entry["type"] == kind]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _stem(location: Location) -> str:
+    return PurePosixPath(location.path).name.removesuffix(".parquet")
+
+
+def _is_store(folder: Location) -> bool:
+    mark = folder.at(MARK)
+    return bool(folder.fs.isfile(mark)) and is_mark(folder, mark)
+
+
+def _holds_images(file: Location, benchmark: BenchmarkConfig, storage: StorageConfig) -> bool:
+    """Whether a Parquet file has images, as far as can be told; ingest puts tables without any beside its folders."""
+    columns = {benchmark.columns.image, benchmark.columns.uri}
+    try:
+        (listed,) = list_files(file, "", PARQUET)
+        return bool(columns & set(read_footer(listed, storage).schema.to_arrow_schema().names))
+    except SourceError:
+        return True
 
 
 def _below(location: Location, name: str) -> Location:
@@ -153,12 +196,27 @@ def _images_file(
     try:
         footer = read_footer(file, storage)
         schema = footer.schema.to_arrow_schema()
-        require_columns(schema.names, required, names, "benchmark.columns", file.url)
+        require_columns(schema, required, names, "benchmark.columns", file.url)
+        check_columns(schema, _read_columns(benchmark, schema), [*_ids(benchmark.columns)], file.url)
         if not {benchmark.columns.image, benchmark.columns.uri} & set(schema.names):
             rows.require_columns(schema.names, ["image or uri"], file.url, key="benchmark.columns.image or .uri")
     except SourceError as error:
         return BrokenFile(file.group, str(error))
     return _ImagesFile(schema, cut_shards(file, footer, names, shard_rows))
+
+
+def _read_columns(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
+    """The columns that are read of an images file, by its own names."""
+    columns = benchmark.columns
+    names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
+    extra = schema.names if columns.extra == "*" else columns.extra
+    return [*(getattr(columns, name) for name in names), *extra]
+
+
+def _ids(columns: ColumnsConfig) -> Iterator[str]:
+    yield columns.image_id
+    if columns.prompt_id is not None:
+        yield columns.prompt_id
 
 
 def _extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> pa.Schema:

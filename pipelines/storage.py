@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -234,6 +234,45 @@ def write_errors(path: str) -> Iterator[None]:
 def _remedy(error: Exception) -> str:
     code = error.errno if isinstance(error, OSError) else None
     return REMEDIES.get(code or 0, "check the store's server or disk and the rights to it")
+
+
+def list_folder(location: Location) -> list[Mapping[str, Any]]:
+    """What stands in a folder, or the file itself; a local link is taken for what it leads to."""
+    return [_followed(location, entry) for entry in location.fs.ls(location.path, detail=True)]
+
+
+def list_below(location: Location) -> dict[str, Mapping[str, Any]]:
+    """The files at or below a location; local links are followed, and a folder is read once whatever leads to it.
+
+    Raises OSError for a folder that cannot be listed.
+    """
+    if not location.fs.isdir(location.path) or not isinstance(location.fs, LocalFileSystem):
+        return dict(location.fs.find(location.path, detail=True))
+    seen: set[str] = set()
+    found: dict[str, Mapping[str, Any]] = {}
+    for folder, folders, files in os.walk(location.path, onerror=_raise, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        found |= {path: _info(location, path) for path in (f"{folder}/{name}" for name in files)}
+    return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _followed(location: Location, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _info(location, entry["name"]) if entry.get("islink") else entry
+
+
+def _info(location: Location, path: str) -> Mapping[str, Any]:
+    """A local file's entry; a link that leads nowhere is neither file nor folder."""
+    try:
+        return dict(location.fs.info(path))
+    except OSError:
+        return {"name": path, "type": "other", "size": 0, "mtime": 0.0}
 
 
 @contextmanager

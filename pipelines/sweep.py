@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from operators.errors import PlumblineError
+from operators.errors import ConfigError, PlumblineError
 from operators.metrics.configs import MetricConfig
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.calls import Usage
@@ -67,6 +67,8 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) 
     Raises ConfigError or ModelError, whose message is one line with the remedy.
     """
     store = open_store(config.store, config.storage)
+    if config.benchmark.images and store.url == locate(config.benchmark.images, config.storage).url:
+        raise ConfigError(f"store {store.url}: the images are there too; name a folder of its own")
     if not config.dry_run:
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)

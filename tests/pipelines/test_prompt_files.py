@@ -68,6 +68,14 @@ def test_files_of_ones_own_have_the_columns_one_says(suffix: str, tmp_path: Path
     assert sources.prompts.column("text").to_pylist() == ["a\ncat", ""]
 
 
+def test_a_line_each_is_read_too_and_what_is_not_there_is_none(tmp_path: Path) -> None:
+    rows = [{"prompt_id": 2**53 + 1, "text": "a\u2028b"}, {"prompt_id": 2.5, "text": None, "skills": [None, "x", 7]}]
+    text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + '\r\n{"prompt_id": "c", "text": NaN}'
+    sources = opened("own", written(tmp_path / "p.jsonl", text), tmp_path)
+    assert sources.prompts.column("text").to_pylist() == ["a\u2028b", None, None]
+    assert sources.skills == {"9007199254740993": [], "2.5": ["x", "7"], "c": []}
+
+
 @pytest.mark.parametrize(
     "name, content, complaint",
     [
@@ -77,9 +85,59 @@ def test_files_of_ones_own_have_the_columns_one_says(suffix: str, tmp_path: Path
         ("p.csv", "id,text\n1,a\n", r"p\.csv, row 0: expected column\(s\) prompt_id, found id, text"),
         ("p.csv", "prompt_id,text\n", "found none; check the path"),
         ("p.csv", "prompt_id,text\n1,a\n1,b\n", r"p\.csv, row 1: prompt_id '1' stands twice"),
+        ("p.csv", "prompt_id,text,text\n1,a,b\n", r"p\.csv: 2 columns are called 'text'; rename or remove all but one"),
+        ("p.csv", "prompt_id,text,skills,skills\n1,a,b,c\n", r"p\.csv: 2 columns are called 'skills'"),
+        (
+            "p.csv",
+            'prompt_id,text\n1,"a\n' + "2,b\n" * 200 + '3,c"\n4,d\n',
+            r"row 0 \(line 203\): .*begins on line 2; close",
+        ),
+        ("p.csv", "prompt_id,text\n,a\n", r"p\.csv, row 0: the prompt has no prompt_id"),
+        ("p.json", '[{"prompt_id": NaN, "text": "a"}]', r"p\.json, row 0: the prompt has no prompt_id"),
+        ("p.json", '[{"prompt_id": ["a"], "text": "a"}]', r"row 0: expected prompt_id as text or a number, found list"),
+        ("p.json", '{"1": {"text": "a"}, "1": {"text": "b"}}', r"p\.json: not JSON \('1' stands twice in one object\)"),
+        ("p.json", '[{"prompt_id": 1, "text": "a", "text": "b"}]', r"not JSON \('text' stands twice in one object\)"),
+        ("p.json", '[{"prompt_id": 1, "text": "a"}, {"prompt_id": 2, "text": "\\ud800"}]', r"row 1: half a character"),
+        (
+            "p.json",
+            '[{"prompt_id": 1, "text": "a", "skills": [["b"]]}]',
+            r"row 0: expected `skills` to hold text, found list",
+        ),
+        ("p.json", "[" * 100_000, r"p\.json: not JSON \(.*recursion"),
+        (
+            "p.jsonl",
+            '{"prompt_id": 1, "text": "a"}\n{"prompt_id": 2\n',
+            r"p\.jsonl, line 2: not JSON .*; correct or remove it",
+        ),
+        ("p.jsonl", '{"prompt_id": 1, "text": "a"}\n7\n', r"p\.jsonl, row 1 .*: expected an object, found int"),
         ("p.json", '{"1": {"text": "a"', r"p\.json: not JSON .*; it may be truncated"),
         ("p.json", '{"1": "a"}', r"p\.json, row 0 \('1'\): expected an object, found str"),
         ("p.json", '"a"', r"p\.json: expected an object of prompts by id, or a list, found str"),
+        ("p.csv", "prompt_id,text,text\n1,a,b\n", r"p\.csv: 2 columns are called 'text'; rename or remove all but one"),
+        ("p.csv", "prompt_id,text,skills,skills\n1,a,b,c\n", r"p\.csv: 2 columns are called 'skills'"),
+        (
+            "p.csv",
+            'prompt_id,text\n1,"a\n' + "2,b\n" * 200 + '3,c"\n4,d\n',
+            r"row 0 \(line 203\): .*begins on line 2; close",
+        ),
+        ("p.csv", "prompt_id,text\n,a\n", r"p\.csv, row 0: the prompt has no prompt_id"),
+        ("p.json", '[{"prompt_id": NaN, "text": "a"}]', r"p\.json, row 0: the prompt has no prompt_id"),
+        ("p.json", '[{"prompt_id": ["a"], "text": "a"}]', r"row 0: expected prompt_id as text or a number, found list"),
+        ("p.json", '{"1": {"text": "a"}, "1": {"text": "b"}}', r"p\.json: not JSON \('1' stands twice in one object\)"),
+        ("p.json", '[{"prompt_id": 1, "text": "a", "text": "b"}]', r"not JSON \('text' stands twice in one object\)"),
+        ("p.json", '[{"prompt_id": 1, "text": "a"}, {"prompt_id": 2, "text": "\\ud800"}]', r"row 1: half a character"),
+        (
+            "p.json",
+            '[{"prompt_id": 1, "text": "a", "skills": [["b"]]}]',
+            r"row 0: expected `skills` to hold text, found list",
+        ),
+        ("p.json", "[" * 100_000, r"p\.json: not JSON \(.*recursion"),
+        (
+            "p.jsonl",
+            '{"prompt_id": 1, "text": "a"}\n{"prompt_id": 2\n',
+            r"p\.jsonl, line 2: not JSON .*; correct or remove it",
+        ),
+        ("p.jsonl", '{"prompt_id": 1, "text": "a"}\n7\n', r"p\.jsonl, row 1 .*: expected an object, found int"),
         ("p.json", '{"1": {"text": "a"}, "2": {}}', r"p\.json, row 1: expected column\(s\) text, found prompt_id"),
         ("p.json", '{"1": {"text": ["a"]}}', r"p\.json, row 0.*: expected the prompt as text, found list"),
     ],
@@ -90,7 +148,7 @@ def test_what_does_not_fit_is_named(name: str, content: str, complaint: str, tmp
 
 
 def test_text_that_is_not_utf8_is_named() -> None:
-    with pytest.raises(SourceError, match=r"p\.csv: expected UTF-8 text .*; save it as UTF-8"):
+    with pytest.raises(SourceError, match=r"p\.csv, line 2: expected UTF-8 text .*; save it as UTF-8"):
         read_prompt_file(b"prompt_id,text\n1,\xff\n", "p.csv")
 
 
