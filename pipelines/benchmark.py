@@ -59,7 +59,7 @@ class BenchmarkConfig:
     name: str
     """The benchmark's name, such as genai_bench."""
     prompts: str | None
-    """Parquet file or folder, or a .csv or .json file, with ids and texts; null where the images' rows hold them."""
+    """Parquet file or folder, or a .csv, .json or .jsonl file, with ids and texts; null where the rows hold them."""
     images: str | None
     """Folder with one folder of Parquet files per generator; or one generator's file, or folder of files."""
     generators: tuple[str, ...] | Mapping[str, str] | None = None
