@@ -4,7 +4,7 @@ import hashlib
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +13,14 @@ from PIL import Image, UnidentifiedImageError
 from operators import rows
 from operators.errors import ConfigError, RefusedUri, RowError
 
-if TYPE_CHECKING:
-    import torch
-
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
 
 MOST_ELONGATED = 16
 """Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+
+STORED = "stored"
+"""Where `info` of an RGB image keeps the image as its file has it, of a palette or with transparency."""
 
 FetchUri = Callable[[str], bytes]
 
@@ -135,14 +135,20 @@ def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
 
 
 def _rgb(image: Image.Image) -> Image.Image | RowError:
-    """The first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip."""
+    """The first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
+
+    What cannot be resized alike before and after the conversion is kept beside it, under STORED.
+    """
     if image.mode in ("I", "F"):
         return RowError(
             "corrupt_image", f"pixels of mode {image.mode} have no fixed range; save the image as 8-bit RGB"
         )
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8))
-    return image.convert("RGB")
+    rgb = image.convert("RGB")
+    if image.mode not in ("RGB", "L"):
+        rgb.info[STORED] = image
+    return rgb
 
 
 def _too_large(found: str, limit: str) -> RowError:
@@ -161,7 +167,7 @@ class ImageRow(NamedTuple):
         return {**self._asdict(), **columns}
 
 
-Preprocess = Callable[[Image.Image], "torch.Tensor"]
+Preprocess = Callable[[Image.Image], Any]
 
 
 class PreparedImages(NamedTuple):
@@ -171,8 +177,8 @@ class PreparedImages(NamedTuple):
     """All rows of the shard, in its order."""
     errors: list[RowError | None]
     """Beside each row, why it has no pixels."""
-    pixels: "list[torch.Tensor]"
-    """(3, height, width) of every image without error, in row order, on the CPU."""
+    pixels: list[Any]
+    """What the preprocessing made of every image without error, in row order, on the CPU."""
 
 
 def prepare_images(
@@ -186,7 +192,7 @@ def prepare_images(
     """Decodes and preprocesses a shard; a row that cannot be is kept with its error."""
     rows: list[ImageRow] = []
     errors: list[RowError | None] = []
-    pixels: list[torch.Tensor] = []
+    pixels: list[Any] = []
     for record in image_records(images):
         rows.append(identify(record, generator))
         pixel = _prepare(record, rows[-1], preprocess, limits, fetch)
@@ -204,7 +210,8 @@ def _prepare(
     preprocess: Preprocess,
     limits: ImageLimits,
     fetch: FetchUri,
-) -> "torch.Tensor | RowError":
+) -> Any:
+    """What the preprocessing makes of one image, or a RowError."""
     if row.prompt_id is None:
         return RowError("missing_prompt_id", "the row names no prompt; fill its prompt_id")
     image = decode_image(record, limits, fetch)

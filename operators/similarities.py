@@ -1,10 +1,11 @@
 """The similarities stage: the cosine between every image and the text of its prompt."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+from PIL import Image
 
 from operators import rows
 from operators.answers import UNKNOWN_PROMPT
@@ -12,7 +13,7 @@ from operators.batches import isolate
 from operators.errors import RowError
 from operators.images import FetchUri, ImageLimits, ImageRow, PreparedImages, prepare_images
 from operators.metrics.clipscore import ClipScoreConfig
-from operators.models.calls import SimilarityModel
+from operators.models.calls import PixelRule, SimilarityModel
 from operators.questions import EMPTY_PROMPT
 
 if TYPE_CHECKING:
@@ -32,8 +33,18 @@ class _Text(NamedTuple):
 class SimilarityOperator:
     """Compares each image with the texts of every metric that shares a model, having encoded each once."""
 
-    def __init__(self, model: SimilarityModel, *, image_batch: int, limits: ImageLimits, fetch: FetchUri) -> None:
+    def __init__(
+        self,
+        model: SimilarityModel,
+        *,
+        image_batch: int,
+        limits: ImageLimits,
+        fetch: FetchUri,
+        rules: Collection[PixelRule],
+    ) -> None:
+        """`rules` are those of all metrics by which images will be compared."""
         self.model = model
+        self.rules = tuple(sorted(set(rules)))
         self.image_batch = image_batch
         self.limits = limits
         self.fetch = fetch
@@ -41,19 +52,26 @@ class SimilarityOperator:
 
     def prepare(self, images: pa.Table, generator: str) -> PreparedImages:
         """Decodes and preprocesses a shard on the CPU; needs no model, so it may overlap `compare`."""
-        return prepare_images(images, generator, preprocess=self.model.preprocess, limits=self.limits, fetch=self.fetch)
+        return prepare_images(images, generator, preprocess=self._preprocess, limits=self.limits, fetch=self.fetch)
+
+    def _preprocess(self, image: Image.Image) -> dict[PixelRule, "torch.Tensor"]:
+        """One image by every rule."""
+        return {rule: self.model.preprocess(image, rule) for rule in self.rules}
 
     def compare(
         self, images: PreparedImages, prompts: Mapping[str, str], metrics: Mapping[str, ClipScoreConfig]
     ) -> dict[str, pa.Table]:
         """Similarities tables (schema SIMILARITIES) by metric; `prompts` maps prompt_id to text."""
-        features = self._encode_images(images)
-        return {name: self._table(images.rows, features, prompts, metric) for name, metric in metrics.items()}
+        rules = dict.fromkeys(metric.pixels for metric in metrics.values())
+        features = {rule: self._encode_images(images, rule) for rule in rules}
+        return {
+            name: self._table(images.rows, features[metric.pixels], prompts, metric) for name, metric in metrics.items()
+        }
 
-    def _encode_images(self, images: PreparedImages) -> "list[torch.Tensor | RowError]":
+    def _encode_images(self, images: PreparedImages, rule: PixelRule) -> "list[torch.Tensor | RowError]":
         encoded: list[torch.Tensor | RowError] = []
         for first in range(0, len(images.pixels), self.image_batch):
-            pixels = images.pixels[first : first + self.image_batch]
+            pixels = [shown[rule] for shown in images.pixels[first : first + self.image_batch]]
             encoded += isolate(self.model.encode, pixels)
         sound = iter(encoded)
         return [error if error is not None else next(sound) for error in images.errors]

@@ -193,6 +193,7 @@ class SimilaritiesStage:
             image_batch=node.model.image_batch,
             limits=context.limits,
             fetch=context.uris.read,
+            rules={metric.pixels for metric in self.metrics.values()},
         )
         self._shard = _shard_reader(context)
         self._own_texts = lru_cache(maxsize=REMEMBERED_SHARDS)(lambda shard: _texts([shard], context))

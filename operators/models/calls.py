@@ -104,6 +104,10 @@ class LikelihoodModel(Protocol):
         """The model's own answer to every question, in its likeliest words; the choices are not shown to it."""
 
 
+PixelRule = Literal["processor", "released"]
+"""How an image is made a dual encoder's input: as its checkpoint's processor does, or as CLIP's released code did."""
+
+
 class TextFeatures(NamedTuple):
     """Unit-length text embeddings and which texts did not fit the model's context."""
 
@@ -122,7 +126,7 @@ class TextEmbedder(Protocol):
 class SimilarityModel(TextEmbedder, Protocol):
     """`similarity(images, texts) -> cosine`, in its two halves so that each image and text is encoded once."""
 
-    def preprocess(self, image: Image.Image) -> "torch.Tensor":
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
         """One RGB image as the vision tower's input, (3, height, width), on the CPU."""
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> "Sequence[torch.Tensor]":

@@ -9,8 +9,14 @@ from PIL import Image
 from torch.nn.functional import normalize
 from transformers import CLIPModel
 
-from operators.models.calls import TextFeatures
-from operators.models.processing import PixelTransform, load_pixel_transform, load_pretrained, load_tokenizer
+from operators.models.calls import PixelRule, TextFeatures
+from operators.models.processing import (
+    PixelTransform,
+    ReleasedTransform,
+    load_pixel_transform,
+    load_pretrained,
+    load_tokenizer,
+)
 
 
 class ClipSimilarity:
@@ -20,12 +26,13 @@ class ClipSimilarity:
         self.model = model
         self.tokenizer = tokenizer
         self.transform = transform
+        self.released = ReleasedTransform(transform.processor)
         self.pair_batch = pair_batch
         self.context = int(model.config.text_config.max_position_embeddings)
 
-    def preprocess(self, image: Image.Image) -> torch.Tensor:
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> torch.Tensor:
         """The image resized, centre-cropped and normalised, (3, height, width)."""
-        return self.transform(image)
+        return self.released(image) if rule == "released" else self.transform(image)
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

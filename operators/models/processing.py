@@ -12,6 +12,7 @@ from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from operators.errors import ModelError
+from operators.images import STORED
 
 
 class PixelTransform:
@@ -27,6 +28,27 @@ class PixelTransform:
             image = padded_square(image, mean_colour(self.processor))
         pixels = self.processor(images=image, return_tensors="np")["pixel_values"][0]
         return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
+
+
+class ReleasedTransform:
+    """CLIP's preprocessing as its authors released it, on torchvision: an image is resized in its own mode, in which a
+    palette takes the nearest colour and transparency weighs, cut at rounded margins, and made RGB last.
+    """
+
+    def __init__(self, processor: CLIPImageProcessorPil) -> None:
+        self.side = int(processor.crop_size["height"])
+        self.mean = np.array(processor.image_mean, dtype=np.float32)
+        self.deviation = np.array(processor.image_std, dtype=np.float32)
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        """One image as (3, height, width), float32."""
+        stored = image.info.get(STORED, image)
+        shortest = min(stored.size)
+        resized = stored.resize([int(self.side * side / shortest) for side in stored.size], Image.Resampling.BICUBIC)
+        left, top = (round((side - self.side) / 2) for side in resized.size)
+        cropped = resized.crop((left, top, left + self.side, top + self.side)).convert("RGB")
+        pixels = (np.asarray(cropped, dtype=np.float32) / 255 - self.mean) / self.deviation
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
 def mean_colour(processor: Any) -> tuple[int, ...]:

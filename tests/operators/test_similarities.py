@@ -1,7 +1,7 @@
 """Every image gets the cosine with its prompt's text, or keeps its place with its error."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,8 @@ from PIL import Image
 
 from operators import rows, similarities
 from operators.images import ImageLimits
-from operators.metrics.clipscore import ClipScoreConfig
-from operators.models.calls import SimilarityModel, TextFeatures
+from operators.metrics.clipscore import ClipScoreConfig, Variant
+from operators.models.calls import PixelRule, SimilarityModel, TextFeatures
 from operators.models.clip import ClipSimilarity
 from operators.similarities import SimilarityOperator
 from tests.operators.tiny import CONTEXT, encoded, image_table, no_fetch, picture
@@ -34,8 +34,8 @@ class CountingModel:
         self.texts: list[str] = []
         self.failing: set[str] = set()
 
-    def preprocess(self, image: Image.Image) -> torch.Tensor:
-        return self.model.preprocess(image)
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> torch.Tensor:
+        return self.model.preprocess(image, rule)
 
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         self.images += len(pixels)
@@ -54,7 +54,7 @@ class ScriptedModel:
     def __init__(self, text: Sequence[float]) -> None:
         self.text = torch.tensor(text)
 
-    def preprocess(self, image: Image.Image) -> torch.Tensor:
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> torch.Tensor:
         return torch.tensor([float(image.width)])
 
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -67,7 +67,9 @@ class ScriptedModel:
 
 
 def operator_of(model: SimilarityModel, *, image_batch: int = 100) -> SimilarityOperator:
-    return SimilarityOperator(model, image_batch=image_batch, limits=ImageLimits(), fetch=no_fetch)
+    return SimilarityOperator(
+        model, image_batch=image_batch, limits=ImageLimits(), fetch=no_fetch, rules=get_args(PixelRule)
+    )
 
 
 def compare(
@@ -105,11 +107,26 @@ def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilari
 def test_the_prefix_of_the_variant_is_embedded_with_the_text(similarity: ClipSimilarity) -> None:
     metrics = {"original": ClipScoreConfig(variant="original"), "torchmetrics": ClipScoreConfig(variant="torchmetrics")}
     tables = compare(operator_of(similarity), image_table(PICTURES[:1], ["p0"]), metrics=metrics)
-    with_prefix = cosine_by_hand(similarity, 0, "A photo depicts a red circle")
+    with_prefix = cosine_by_hand(similarity, 0, "a photo depicts a red circle")
     without = cosine_by_hand(similarity, 0, "a red circle")
     assert abs(with_prefix - without) > 0.01
     assert tables["original"]["similarity"].to_pylist() == pytest.approx([with_prefix], abs=1e-5)
     assert tables["torchmetrics"]["similarity"].to_pylist() == pytest.approx([without], abs=1e-5)
+
+
+def test_the_original_sees_an_image_of_a_palette_as_released_and_the_others_as_their_processor_has_it(
+    similarity: ClipSimilarity,
+) -> None:
+    stored = picture(0, width=70, height=48).convert("P")
+    metrics = {variant: ClipScoreConfig(variant=variant) for variant in get_args(Variant)}
+    tables = compare(operator_of(similarity), image_table([encoded(stored)], ["p0"]), metrics=metrics)
+    rgb, text = stored.convert("RGB"), similarity.encode_texts
+    nearest = similarity.preprocess(rgb.resize((46, 32), Image.Resampling.NEAREST).crop((7, 0, 39, 32)))
+    released = similarity.encode([nearest])[0] @ text(["a photo depicts a red circle"]).features[0]
+    processed = similarity.encode([similarity.preprocess(rgb)])[0] @ text(["a red circle"]).features[0]
+    found = {name: table["similarity"][0].as_py() for name, table in tables.items()}
+    assert found["original"] == pytest.approx(float(released), abs=1e-5)
+    assert found["cosine"] == found["torchmetrics"] == pytest.approx(float(processed), abs=1e-5)
 
 
 def test_a_text_beyond_the_context_is_cut_and_reported(similarity: ClipSimilarity) -> None:
@@ -132,8 +149,8 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
     first = compare(operator, image_table(PICTURES, PROMPT_IDS), metrics=metrics)
     second = compare(operator, image_table(PICTURES[:3], ["p1", "p1", "p0"]), metrics=metrics)
     texts = list(PROMPTS.values())
-    assert sorted(model.texts) == sorted(texts + ["A photo depicts " + text for text in texts])
-    assert model.images == 6 + 3
+    assert sorted(model.texts) == sorted(texts + ["a photo depicts " + text for text in texts])
+    assert model.images == 2 * (6 + 3), "once as the processor has them and once as released"
     assert second["cosine"]["similarity"][2] != first["cosine"]["similarity"][0], "another image, the same text"
     remembered = second["cosine"]["similarity"][1].as_py()
     assert remembered == pytest.approx(cosine_by_hand(similarity, 1, PROMPTS["p1"]), abs=1e-5)

@@ -15,10 +15,24 @@ def test_the_scale_and_the_clamp_are_the_variants(variant: Variant, positive: fl
 
 @pytest.mark.parametrize(
     ("variant", "text"),
-    [("cosine", "a {} cat"), ("original", "A photo depicts a {} cat"), ("torchmetrics", "a {} cat")],
+    [("cosine", "a {} Cat"), ("original", "a photo depicts a {} cat"), ("torchmetrics", "a {} Cat")],
 )
 def test_only_the_original_puts_its_prefix_before_the_text(variant: Variant, text: str) -> None:
-    assert ClipScoreConfig(variant=variant).text("a {} cat") == text
+    assert ClipScoreConfig(variant=variant).text("a {} Cat") == text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "read"),
+    [
+        ("the Mona Lisa\u2019s smile", "the mona lisa's smile"),
+        ("a cafÃ© in \u201cParis\u201d", 'a café in "paris"'),
+        ("art &amp;amp; craft, l&#39;art ", "art & craft, l'art"),
+        ("ﬁne ＡＢＣ", "fine abc"),
+    ],
+)
+def test_the_original_reads_a_text_as_the_released_tokenizer_does(prompt: str, read: str) -> None:
+    assert ClipScoreConfig(variant="original").text(prompt) == "a photo depicts " + read
+    assert ClipScoreConfig().text(prompt) == prompt
 
 
 def test_the_raw_cosine_is_the_default() -> None:

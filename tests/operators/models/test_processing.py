@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from operators.models.processing import PixelTransform, load_pixel_transform, padded_square
-from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, picture
+from operators.images import ImageLimits, decode_image
+from operators.models.processing import PixelTransform, ReleasedTransform, load_pixel_transform, padded_square
+from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, encoded, no_fetch, picture
 
 MEAN_COLOUR = (122, 116, 104)
 """CLIP's mean in bytes, cut and not rounded, as the released code has it."""
@@ -50,6 +51,42 @@ def test_padding_stands_before_the_rest(padding: PixelTransform, size: tuple[int
     left, top = (side - size[0]) // 2, (side - size[1]) // 2
     square[top : top + size[1], left : left + size[0]] = np.asarray(image)
     np.testing.assert_allclose(padding(image).numpy(), by_hand(Image.fromarray(square)), atol=1e-5)
+
+
+@pytest.mark.parametrize(("width", "left"), [(33, 0), (34, 1), (35, 2), (36, 2), (37, 2), (39, 4)])
+def test_the_released_margins_are_rounded_to_even_where_the_processors_are_cut(
+    cropping: PixelTransform, width: int, left: int
+) -> None:
+    image = picture(4, width=width, height=SIDE)
+    expected = np.asarray(image)[:, left : left + SIDE] / 255
+    shown = ReleasedTransform(cropping.processor)(image)
+    np.testing.assert_allclose(shown.numpy(), ((expected - IMAGE_MEAN) / IMAGE_STD).transpose(2, 0, 1), atol=1e-5)
+    assert torch.allclose(shown, cropping(image), atol=1e-5) == (left == (width - SIDE) // 2)
+
+
+@pytest.mark.parametrize("mode", ["P", "1"])
+def test_the_released_code_takes_the_nearest_of_named_colours(cropping: PixelTransform, mode: str) -> None:
+    stored = picture(5, width=90, height=60).convert(mode)
+    shown = ReleasedTransform(cropping.processor)(decoded(stored))
+    nearest = stored.convert("RGB").resize((48, 32), Image.Resampling.NEAREST).crop((8, 0, 40, 32))
+    torch.testing.assert_close(shown, cropping(nearest), atol=1e-5, rtol=0)
+    assert not torch.allclose(shown, cropping(decoded(stored)), atol=0.1)
+
+
+def test_the_released_code_lets_transparent_pixels_weigh_nothing_in_their_neighbours(cropping: PixelTransform) -> None:
+    stored = Image.new("RGBA", (96, 96), (255, 255, 255, 255))
+    stored.paste((0, 0, 0, 0), (0, 0, 50, 96))
+    shown = ReleasedTransform(cropping.processor)(decoded(stored))
+    brightness = (shown[0] * IMAGE_STD[0] + IMAGE_MEAN[0])[16]
+    assert set(brightness.round(decimals=3).tolist()) == {0.0, 1.0}, "no grey between the two"
+
+
+def decoded(image: Image.Image) -> Image.Image:
+    """The image from a file, as the stages have it."""
+    found = decode_image({"image": encoded(image)}, ImageLimits(), no_fetch)
+    assert isinstance(found, Image.Image)
+    assert found.mode == "RGB"
+    return found
 
 
 def test_padding_keeps_what_cropping_loses(padding: PixelTransform, cropping: PixelTransform) -> None:
