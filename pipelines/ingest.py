@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from operators.errors import ConfigError
 from operators.rows import table as make_table
 from pipelines.ingest_files import FileSource
-from pipelines.ingest_rows import REJECTED, ColumnsConfig, Refused, Rejection, check_generator
+from pipelines.ingest_rows import DAMAGED, REJECTED, ColumnsConfig, Refused, Rejection, check_generator
 from pipelines.ingest_samples import TarSource
 from pipelines.ingest_shards import MANIFEST, OnChange, Report, ShardRecord, Shards, ShardSize, SourceFile
 from pipelines.ingest_tables import open_table
@@ -97,7 +97,12 @@ class Ingested(NamedTuple):
     rejected: list[Rejection]
     prompts: int
     exit_code: int
-    """0 complete, 2 with some rows rejected within `max_failed`, 1 over it."""
+    """0 complete, 2 with some rows rejected within `max_failed`, 1 over it or where nobody knows how many are lost."""
+
+    @property
+    def damaged(self) -> list[str]:
+        """The files of which nobody knows how many rows are lost."""
+        return sorted({rejection.file for rejection in self.rejected if rejection.kind == DAMAGED})
 
     @property
     def rows(self) -> int:
@@ -169,7 +174,7 @@ def _finish(config: IngestConfig, shards: Shards, sources: Sequence[SourceFile])
         shards=records,
         rejected=rejected,
         prompts=len(prompts),
-        exit_code=_exit_code(rows, len(rejected), config.max_failed),
+        exit_code=_exit_code(rows, rejected, config.max_failed),
     )
     output = shards.output
     with readable_errors(output, "output"):
@@ -181,10 +186,11 @@ def _finish(config: IngestConfig, shards: Shards, sources: Sequence[SourceFile])
     return ended
 
 
-def _exit_code(rows: int, rejected: int, max_failed: float) -> int:
+def _exit_code(rows: int, rejected: Sequence[Rejection], max_failed: float) -> int:
     if not rejected:
         return 0
-    return 2 if rejected / (rows + rejected) <= max_failed else 1
+    uncounted = any(rejection.kind == DAMAGED for rejection in rejected)
+    return 2 if len(rejected) / (rows + len(rejected)) <= max_failed and not uncounted else 1
 
 
 def _encode(table: pa.Table) -> bytes:
@@ -203,6 +209,7 @@ def _manifest(config: IngestConfig, ended: Ingested, sources: Sequence[SourceFil
         "rows_written": ended.rows,
         "rejected": len(ended.rejected),
         "rejected_kinds": ended.kinds,
+        "damaged": ended.damaged,
         "prompts": ended.prompts,
         "shards": [
             {name: value for name, value in record._asdict().items() if name != "written"} for record in ended.shards

@@ -1,17 +1,20 @@
 """WebDataset tars, read once from front to back: samples in, and a rejection for everything that is none."""
 
+import bz2
+import gzip
+import io
+import lzma
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 
-from operators.errors import ConfigError
-from pipelines.ingest_rows import Candidate, ColumnsConfig, Refused, Rejection, find_names, make_candidate
+from operators.errors import ConfigError, PlumblineError
+from pipelines.ingest_rows import DAMAGED, Candidate, ColumnsConfig, Refused, Rejection, find_names, make_candidate
 from pipelines.ingest_tables import BLOCK_BYTES, parse_object
 from pipelines.storage import Location, StorageConfig, locate, readable_errors
 
@@ -29,6 +32,13 @@ EXTENDED = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 )
+OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+"""What reads a compressed tar, by its first bytes."""
+NO_NUMBER = "and how many rows that is cannot be known"
 EXTRAS = pa.schema([("sample", pa.string())])
 """A sample's JSON as it stands in the tar."""
 
@@ -92,19 +102,36 @@ def read_samples(
 ) -> Iterator[Sample | Rejection]:
     """A tar's samples in order, one in memory at a time; nothing is written to disk.
 
-    What is refused (links, devices, members that are too large) costs its sample alone; damage costs what is after it.
+    What is refused (links, devices, members that are too large) costs its sample alone; damage costs the sample that
+    it meets and whatever is after it.
     """
     gathered: _Gathered | None = None
-    for member in chain(_members(tar, max_bytes), [None]):
-        if isinstance(member, Rejection):
-            yield member
-            continue
-        if gathered is not None and (member is None or member.key != gathered.key):
-            yield _sample(gathered, tar, columns, generator)
-            gathered = None
-        if member is not None:
+    try:
+        for member in _members(tar, max_bytes):
+            if isinstance(member, Rejection):
+                yield member
+                continue
+            if gathered is not None and member.key != gathered.key:
+                yield _sample(gathered, tar, columns, generator)
+                gathered = None
             gathered = gathered or _Gathered(key=member.key)
             _gather(gathered, member)
+    except _Damage as damage:
+        yield damage.at(tar.location.url)
+        if gathered is None or gathered.key == damage.key:
+            return
+    if gathered is not None:
+        yield _sample(gathered, tar, columns, generator)
+
+
+class _Damage(Refused):
+    """A tar cannot be read on: the sample of this key may be cut, and what is after it is lost."""
+
+    def __init__(self, problem: str, key: str) -> None:
+        lost = f"the sample {key[:200]!r} and whatever is after it are" if key else "whatever is in it is"
+        message = f"the tar is damaged ({problem}): {lost} lost, {NO_NUMBER}; write or upload the tar again"
+        super().__init__(DAMAGED, message)
+        self.key = key
 
 
 class _Member(NamedTuple):
@@ -118,30 +145,57 @@ class _Member(NamedTuple):
 
 
 def _members(tar: Tar, max_bytes: int) -> Iterator[_Member | Rejection]:
-    last = ""
+    """The files of a tar in order; raises _Damage where it cannot be read on."""
     blocks: list[bytes] = []
+    key = ""
     with readable_errors(tar.location, "tars"), _open(tar) as stream:
         try:
-            with tarfile.open(fileobj=stream, mode="r|*", tarinfo=_watched_header(blocks)) as archive:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_watched_header(blocks)) as archive:
                 while (header := archive.next()) is not None:
                     archive.members.clear()  # type: ignore[attr-defined]  # it would keep the header of every member
-                    last = header.name
                     if not header.isdir():
+                        key = _path(header).key or key
                         yield _read_member(archive, header, tar, max_bytes)
-            ended = bool(blocks) and len(blocks[-1]) == tarfile.BLOCKSIZE and not any(blocks[-1])
-            problem = "" if ended else "it has no end-of-archive mark"
-        except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
-            problem = str(error) or type(error).__name__
-    if problem:
-        after = f"after {last!r}" if last else "in it"
-        message = f"the tar is damaged ({problem}); whatever is {after} is lost: write or upload the tar again"
-        yield Rejection(tar.location.url, None, "damaged_tar", message)
+                    _pass_over(archive.fileobj, archive.offset)
+                _check_end_mark(blocks)
+                joined = _goes_on(archive.fileobj)
+        except PlumblineError:
+            raise
+        except Exception as error:  # the standard library raises anything at all for bytes that are no tar
+            raise _Damage(str(error) or type(error).__name__, key) from error
+    if joined:
+        message = (
+            "the tar goes on after its end mark, as tars do that were joined by cat: what is after the mark is lost, "
+            f"{NO_NUMBER}; give each tar a file of its own"
+        )
+        yield Rejection(tar.location.url, None, DAMAGED, message)
+
+
+class _Stored(io.RawIOBase):
+    """A stored file whose storage fails with a ConfigError, which no reader above it takes for damage."""
+
+    def __init__(self, stream: IO[bytes], location: Location) -> None:
+        self._stream = stream
+        self._location = location
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with readable_errors(self._location, "tars"):
+            content = self._stream.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
 
 @contextmanager
 def _open(tar: Tar) -> Iterator[IO[bytes]]:
-    with tar.location.fs.open(tar.location.path, "rb", block_size=BLOCK_BYTES) as stream:
-        yield stream
+    """The tar's bytes, out of every compressed stream that the file holds."""
+    with tar.location.fs.open(tar.location.path, "rb", block_size=BLOCK_BYTES) as file:
+        stored = io.BufferedReader(_Stored(file, tar.location), BLOCK_BYTES)
+        start = stored.peek(8)
+        opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)
+        yield opener(stored) if opener else stored
 
 
 def _watched_header(blocks: list[bytes]) -> type[tarfile.TarInfo]:
@@ -152,28 +206,63 @@ def _watched_header(blocks: list[bytes]) -> type[tarfile.TarInfo]:
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "Header":
             blocks[:] = [bytes(buf)]
             header = super().frombuf(buf, encoding, errors)
-            if header.type in EXTENDED and header.size > LARGEST_HEADER:
+            if header.type in EXTENDED and not 0 <= header.size <= LARGEST_HEADER:
                 raise tarfile.ReadError(f"an extended header of {header.size} bytes")
             return header
 
     return Header
 
 
-def _read_member(archive: tarfile.TarFile, header: tarfile.TarInfo, tar: Tar, max_bytes: int) -> _Member | Rejection:
-    """A member's content if it belongs to a sample and may be read."""
+def _pass_over(stream: Any, offset: int) -> None:
+    """Reads on to the next header; tarfile itself would go on without end, where a broken header says so."""
+    while (left := offset - stream.tell()) > 0:
+        if not stream.read(min(left, BLOCK_BYTES)):
+            raise tarfile.ReadError("unexpected end of data")
+
+
+def _check_end_mark(blocks: list[bytes]) -> None:
+    """Raises ReadError unless the last block that was read as a header is empty and whole."""
+    if len(blocks[-1]) != tarfile.BLOCKSIZE or any(blocks[-1]):
+        raise tarfile.ReadError("it has no end-of-archive mark")
+
+
+def _goes_on(stream: Any) -> bool:
+    """Whether anything but padding is left."""
+    while content := stream.read(BLOCK_BYTES):
+        if content.strip(b"\0"):
+            return True
+    return False
+
+
+class _Path(NamedTuple):
+    """What a member's name says of its sample."""
+
+    key: str
+    """Empty for a hidden file, which is of no sample."""
+    kind: str
+
+
+def _path(header: tarfile.TarInfo) -> _Path:
     path = PurePosixPath(header.name.encode(errors="replace").decode())
     stem, _, kind = path.name.partition(".")
-    where = f"{tar.location.url}/{path}"
-    if not header.isreg() or header.issparse():
-        return Rejection(where, None, "refused_member", "only plain files are read from a tar; put the file itself in")
-    if not stem:
+    return _Path(str(path.with_name(stem)) if stem else "", kind.lower())
+
+
+def _read_member(archive: tarfile.TarFile, header: tarfile.TarInfo, tar: Tar, max_bytes: int) -> _Member | Rejection:
+    """A member's content if it belongs to a sample and may be read."""
+    key, kind = _path(header)
+    if not key:
+        where = f"{tar.location.url}/{header.name}".encode(errors="replace").decode()
         return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")
-    return _Member(str(path.with_name(stem)), kind.lower(), _content(archive, header, kind.lower(), max_bytes))
+    return _Member(key, kind, _content(archive, header, kind, max_bytes))
 
 
 def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, kind: str, max_bytes: int) -> bytes | Refused:
     if kind not in IMAGES + TEXTS:
         return b""
+    if not header.isreg() or header.issparse():
+        message = f"{header.name!r}: only plain files are read from a tar; put the file itself in"
+        return Refused("refused_member", message)
     limit, kind_of = (max_bytes, "limits.max_bytes") if kind in IMAGES else (LARGEST_TEXT, "the text's limit")
     if header.size > limit:
         message = f"{header.name!r}: {header.size} bytes are over {kind_of}={limit}; check the file, or raise the limit"

@@ -1,15 +1,17 @@
 """What is taken in comes out as it was, on disk as on S3, once, and nothing is lost without a word."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -316,33 +318,86 @@ def test_a_tar_costs_only_what_is_bad_in_it(tmp_path: Path) -> None:
         ("bad/../../up", "a bird"),
     ]
     assert {Path(rejection.file).name: rejection.kind for rejection in ended.rejected} == {
-        "link.png": "refused_member", "hard.png": "refused_member", "device.png": "refused_member",
+        "link": "refused_member", "hard": "refused_member", "device": "refused_member",
         "no_image": "missing_image", "no_prompt": "empty_prompt", "two": "several_images", "large": "image_too_large",
         "long": "text_too_large", "json": "unreadable_json",
     }  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.tar", "out"], "nothing is extracted"
 
 
-@pytest.mark.parametrize("cut", ["content", "header", "boundary", "gzip", "garbage"])
-def test_a_damaged_tar_loses_only_what_is_after_the_damage(tmp_path: Path, cut: str) -> None:
+def cut_tar(folder: Path, cut: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """A tar of these samples that breaks off, or goes wrong, in the third."""
+    whole = write_tar(folder / "whole.tar", members_of(rows)).read_bytes()
+    with tarfile.open(folder / "whole.tar") as archive:
+        third, text = (archive.getmember(f"{rows[2]['image_id']}.{kind}") for kind in ("png", "txt"))
+    packed = gzip.compress(whole)
+    content = {
+        "content": whole[: third.offset_data + 100],
+        "header": whole[: third.offset + 100],
+        "between samples": whole[: third.offset],
+        "within a sample": whole[: text.offset],
+        "garbage": whole[: third.offset] + b"\x07" * 2048 + whole[third.offset + 2048 :],
+        "endless": whole[: third.offset] + endless_header() + whole[third.offset + 512 :],
+        "gzip": packed[: len(packed) * 3 // 4],
+        "checksum": packed[:-8] + bytes(4) + packed[-4:],
+    }
+    (folder / "cut.tar").write_bytes(content[cut])
+    return folder / "cut.tar"
+
+
+def endless_header() -> bytes:
+    """The header of a file of 2^80 bytes."""
+    header = tarfile.TarInfo("endless.png")
+    header.size = 2**80
+    return header.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize(
+    "cut, whole",
+    [
+        ("content", 2), ("header", 1), ("between samples", 1), ("within a sample", 2), ("garbage", 1), ("endless", 2),
+        ("gzip", None), ("checksum", 3),
+    ],
+)  # fmt: skip
+def test_a_damaged_tar_loses_what_is_after_the_damage_and_the_sample_before_it_that_may_be_cut(
+    tmp_path: Path, cut: str, whole: int | None
+) -> None:
     rows = source_rows(4)
-    whole = write_tar(tmp_path / "whole.tar", members_of(rows)).read_bytes()
-    with tarfile.open(tmp_path / "whole.tar") as archive:
-        third = archive.getmember(f"{rows[2]['image_id']}.png")
-    cuts = {"content": third.offset_data + 100, "header": third.offset + 100, "boundary": third.offset}
-    if cut == "gzip":
-        packed = gzip.compress(whole)
-        (tmp_path / "cut.tar").write_bytes(packed[: len(packed) * 3 // 4])
-    elif cut == "garbage":
-        (tmp_path / "cut.tar").write_bytes(whole[: third.offset] + b"\x07" * 2048 + whole[third.offset + 2048 :])
-    else:
-        (tmp_path / "cut.tar").write_bytes(whole[: cuts[cut]])
-    ended = run(tmp_path / "out", tars=str(tmp_path / "cut.tar"))
+    ended = run(tmp_path / "out", tars=str(cut_tar(tmp_path, cut, rows)), max_failed=1.0)
     found = shard_rows(tmp_path / "out", ended)
     assert [row["image"] for row in found] == [row["image"] for row in rows[: len(found)]]
-    assert len(found) == 2 or (cut == "gzip" and len(found) in (1, 2, 3))
-    [damage] = [rejection for rejection in ended.rejected if rejection.kind == "damaged_tar"]
-    assert damage.file == str(tmp_path / "cut.tar") and "upload the tar again" in damage.message
+    assert len(found) == whole or (whole is None and len(found) < 4)
+    [damage] = ended.rejected
+    assert (damage.file, damage.kind) == (str(tmp_path / "cut.tar"), "damaged_tar")
+    assert "whatever is after it are lost, and how many rows that is cannot be known" in damage.message
+
+
+def test_what_nobody_can_count_is_over_every_budget(tmp_path: Path) -> None:
+    tar = cut_tar(tmp_path, "content", source_rows(4))
+    ended = run(tmp_path / "out", tars=str(tar), max_failed=1.0)
+    assert ended.exit_code == 1 and ended.damaged == [str(tar)]
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["damaged"] == [str(tar)]
+    assert run(tmp_path / "out", tars=str(tar), max_failed=1.0).exit_code == 1, "also when it is not read again"
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=["tar", "gz", "bz2", "xz"])
+def test_tars_that_were_joined_are_named_and_the_first_is_taken(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    rows = source_rows(4)
+    halves = [write_tar(tmp_path / "half", members_of(half)).read_bytes() for half in (rows[:3], rows[3:])]
+    (tmp_path / "joined.tar").write_bytes(b"".join(pack(half) for half in halves))
+    ended = run(tmp_path / "out", tars=str(tmp_path / "joined.tar"), max_failed=1.0)
+    assert (ended.rows, ended.exit_code, ended.damaged) == (3, 1, [str(tmp_path / "joined.tar")])
+    assert (
+        "joined by cat" in ended.rejected[0].message and "give each tar a file of its own" in ended.rejected[0].message
+    )
+
+
+def test_a_tar_in_several_compressed_parts_is_read_whole(tmp_path: Path) -> None:
+    rows = source_rows(2)
+    whole = write_tar(tmp_path / "whole", members_of(rows)).read_bytes()
+    (tmp_path / "parts.tar.gz").write_bytes(gzip.compress(whole[:700]) + gzip.compress(whole[700:]))
+    ended = run(tmp_path / "out", tars=str(tmp_path / "parts.tar.gz"))
+    assert (ended.rows, ended.exit_code) == (2, 0)
 
 
 def test_what_is_no_tar_is_kept_as_damaged(tmp_path: Path) -> None:
