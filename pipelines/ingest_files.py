@@ -98,7 +98,7 @@ class FileSource:
     def _slices(self, shards: Shards) -> Iterator[list[tuple[Candidate, str]]]:
         """The rows with their paths, a generator's shard at a time; what remains comes last, by name."""
         waiting: dict[str, list[tuple[Candidate, str]]] = defaultdict(list)
-        for row in self.table.rows():
+        for row in self.table.rows(self.names.image):
             found = row if isinstance(row, Rejection) else self._candidate(row)
             if isinstance(found, Rejection):
                 shards.rejected.append(found)

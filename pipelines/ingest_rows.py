@@ -24,6 +24,8 @@ COLUMNS = pa.schema(
 """What every shard has; a table's other columns follow."""
 
 REJECTED = pa.schema([("file", pa.string()), ("line", pa.int64()), ("kind", pa.string()), ("message", pa.string())])
+IMAGES = ("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff")
+"""What the names of image files end in."""
 DAMAGED = "damaged_tar"
 """The kind of a rejection that stands for rows whose number nobody knows."""
 LONGEST_NAME = 200

@@ -14,12 +14,20 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 
 from operators.errors import ConfigError, PlumblineError
-from pipelines.ingest_rows import DAMAGED, Candidate, ColumnsConfig, Refused, Rejection, find_names, make_candidate
+from pipelines.ingest_rows import (
+    DAMAGED,
+    IMAGES,
+    Candidate,
+    ColumnsConfig,
+    Refused,
+    Rejection,
+    find_names,
+    make_candidate,
+)
 from pipelines.ingest_tables import BLOCK_BYTES, parse_object
 from pipelines.storage import Location, StorageConfig, locate, readable_errors
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-IMAGES = ("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff")
 TEXTS = ("json", "txt")
 LARGEST_TEXT = 2**20
 """Bytes of a sample's .json or .txt."""

@@ -257,9 +257,72 @@ def test_lines_that_are_no_csv_are_kept_by_their_number(tmp_path: Path) -> None:
     ended = run(tmp_path / "out", table=str(tmp_path / "table.csv"), generator="atlas")
     assert [row["prompt"] for row in shard_rows(tmp_path / "out", ended)] == ["two\nlines", good[1]["prompt"]]
     assert kinds(tmp_path / "out") == [
-        (4, "wrong_columns"), (5, "not_utf8"), (6, "unreadable_line"), (8, "unreadable_line"),
+        (4, "wrong_columns"), (5, "not_utf8"), (6, "unreadable_line"), (8, "unreadable_line"), (9, "empty_prompt"),
     ]  # fmt: skip
-    assert "lines 8 to 9" in ended.rejected[-1].message
+
+
+@pytest.mark.parametrize(
+    "prompt, later",
+    [
+        ('"a cat', "a dog"),
+        ('"a cat', '"a dog, black"'),
+        ('"a cat', 'a screen of 55"'),
+        ('"a cat', '"two\nlines"'),
+        ('"Stay," said the cat', "a dog"),
+    ],
+)
+def test_a_stray_quote_costs_its_own_row_and_none_of_those_that_it_takes_in(
+    tmp_path: Path, prompt: str, later: str
+) -> None:
+    files = [row["file"] for row in write_files(tmp_path, source_rows(40))]
+    lines = ["file,prompt", *(f"{file},plain" for file in files[:20]), f"{files[20]},{prompt}",
+             *(f"{file},plain" for file in files[21:30]), f"{files[30]},{later}",
+             *(f"{file},plain" for file in files[31:])]  # fmt: skip
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    ended = run(tmp_path / "out", table=str(tmp_path / "table.csv"), generator="atlas")
+    assert kinds(tmp_path / "out") == [(22, "unreadable_line")] and "correct its quotes" in ended.rejected[0].message
+    assert [row["image_id"] for row in shard_rows(tmp_path / "out", ended)] == files[:20] + files[21:]
+
+
+def test_a_prompt_of_several_lines_is_one_row_whatever_its_lines_look_like(tmp_path: Path) -> None:
+    files = [row["file"] for row in write_files(tmp_path, source_rows(2))]
+    text = 'a sign, in two lines\nthat says "a.png", or\n\nnothing, else'
+    write_csv(tmp_path / "table.csv", [{"file": file, "prompt": f"{file}: {text}"} for file in files])
+    ended = run(tmp_path / "out", table=str(tmp_path / "table.csv"), generator="atlas")
+    assert [row["prompt"] for row in shard_rows(tmp_path / "out", ended)] == [f"{file}: {text}" for file in files]
+    assert ended.rejected == []
+
+
+def test_a_field_that_stands_twice_is_refused_and_not_overwritten(tmp_path: Path) -> None:
+    [row] = write_files(tmp_path, source_rows(1))
+    good = json.dumps(row)
+    (tmp_path / "t.jsonl").write_text(
+        f'{good[:-1]}, "prompt": "another"}}\n{good[:-1]}, "n": {{"a": 1, "a": 2}}}}\n{good}\n'
+    )
+    ended = run(tmp_path / "out", table=str(tmp_path / "t.jsonl"))
+    assert kinds(tmp_path / "out") == [(1, "unreadable_json"), (2, "unreadable_json")] and ended.rows == 1
+    assert "the field 'prompt' twice" in ended.rejected[0].message
+
+
+@pytest.mark.parametrize(
+    "values, stored",
+    [([2**53 + 1, 1], [2**53 + 1, 1]), ([2**53 + 1, 0.5], [str(2**53 + 1), "0.5"]), ([2**53, 0.5], [2.0**53, 0.5])],
+)
+def test_no_whole_number_is_rounded_for_a_column_that_also_has_fractions(
+    tmp_path: Path, values: list[float], stored: list[Any]
+) -> None:
+    rows = [{**row, "seed": seed} for row, seed in zip(write_files(tmp_path, source_rows(2)), values, strict=True)]
+    ended = run(tmp_path / "out", table=str(write_lines(tmp_path / "t.jsonl", rows)))
+    assert [row["seed"] for row in shard_rows(tmp_path / "out", ended)] == stored
+
+
+@pytest.mark.parametrize("value", ["NaN", "1.5", "true", '["a"]', "{}"])
+def test_an_id_that_is_neither_text_nor_a_whole_number_is_refused(tmp_path: Path, value: str) -> None:
+    [row] = write_files(tmp_path, source_rows(1))
+    (tmp_path / "t.jsonl").write_text(f'{json.dumps(row)[:-1]}, "prompt_id": {value}}}')
+    assert [rejection.kind for rejection in run(tmp_path / "out", table=str(tmp_path / "t.jsonl")).rejected] == [
+        "bad_value"
+    ]
 
 
 def test_columns_keep_the_type_that_their_values_have_in_common(tmp_path: Path) -> None:
