@@ -49,6 +49,8 @@ class IngestConfig:
     """Folder that the table's paths start from; the table's own by default."""
     tars: str | None = None
     """A WebDataset tar, a folder of them, or a pattern with *; or `table`."""
+    link_roots: tuple[str, ...] = ()
+    """Local folders, besides the input's own, that links in it may lead to."""
     generator: str | None = None
     """The generator of all rows; by default a column of the table or a field of a sample's JSON."""
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)
@@ -73,6 +75,8 @@ class IngestConfig:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if not 0 <= self.max_failed <= 1:
             raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
+        if any("://" in root or not root for root in self.link_roots):
+            raise ConfigError(f"link_roots: expected local folders, got {', '.join(map(repr, self.link_roots))}")
         if self.generator is not None:
             _check_fixed_generator(self.generator)
 
@@ -145,6 +149,7 @@ def _open_table(config: IngestConfig) -> FileSource:
         folder=folder,
         columns=config.columns,
         generator=config.generator,
+        link_roots=config.link_roots,
         max_bytes=config.limits.max_bytes,
         recipe=config.recipe(),
     )
@@ -152,7 +157,7 @@ def _open_table(config: IngestConfig) -> FileSource:
 
 def _open_tars(config: IngestConfig) -> TarSource:
     return TarSource(
-        tars=find_tars(str(config.tars), config.storage),
+        tars=find_tars(str(config.tars), config.storage, config.link_roots),
         columns=config.columns,
         generator=config.generator,
         max_bytes=config.limits.max_bytes,

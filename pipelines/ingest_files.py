@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ from pipelines.ingest_rows import (
     Refused,
     Rejection,
     digest,
+    leads_out,
+    link_roots,
     make_candidate,
     relative_path,
     require_names,
@@ -57,9 +60,15 @@ class FileSource:
     folder: Location
     columns: ColumnsConfig
     generator: str | None
+    link_roots: Sequence[str]
+    """Folders, besides `folder`, that links may lead to."""
     max_bytes: int
     recipe: Mapping[str, Any]
     """The options that change what is in the shards."""
+
+    @cached_property
+    def _roots(self) -> list[Path]:
+        return link_roots(self.folder.path, self.link_roots) if isinstance(self.folder.fs, LocalFileSystem) else []
 
     @cached_property
     def names(self) -> Names:
@@ -143,7 +152,7 @@ class FileSource:
     def _find(self, candidate: Candidate, relative: str) -> Offer:
         """Looks the image file up; raises ConfigError where the storage does not answer."""
         try:
-            return Offer(candidate, _find_image(self.folder, relative, self.max_bytes))
+            return Offer(candidate, _find_image(self.folder, relative, self._roots, self.max_bytes))
         except Refused as refused:
             return Offer(candidate, refused.at(candidate.file, candidate.line))
 
@@ -172,10 +181,15 @@ def _groups(offers: Sequence[Offer], shards: Shards) -> Iterator[list[Offer]]:
         yield group
 
 
-def _find_image(folder: Location, relative: str, max_bytes: int) -> ImageFile:
-    """The image file's size and etag; raises Refused where there is none to read."""
+def _find_image(folder: Location, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:
+    """The image file's size and etag; raises Refused where there is none to read, or a link leads out of `roots`."""
     path = folder.at(relative)
     local = isinstance(folder.fs, LocalFileSystem)
+    if local and leads_out(path, roots):
+        message = (
+            f"{path}: a link leads out of {folder.url}; put the file itself there, or add its folder to link_roots"
+        )
+        raise Refused("outside_folder", message)
     with readable_errors(folder, "images"):
         try:
             entry = _local_entry(path) if local else folder.fs.info(path)

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -193,6 +194,17 @@ def relative_path(value: Any) -> str:
             "outside_folder", f"{value[:200]!r}: expected a path below the folder of images; make it relative"
         )
     return str(path)
+
+
+def link_roots(folder: str, others: Sequence[str]) -> list[Path]:
+    """The folders that a link in `folder` may lead to: itself and the others, with their own links resolved."""
+    return [Path(os.path.realpath(Path(root).expanduser())) for root in (folder, *others)]
+
+
+def leads_out(path: str, roots: Sequence[Path]) -> bool:
+    """Whether a local path, once its links are resolved, lies below none of the roots."""
+    real = Path(os.path.realpath(path))
+    return not any(real.is_relative_to(root) for root in roots)
 
 
 def digest(value: Any) -> str:

@@ -5,13 +5,14 @@ import gzip
 import io
 import lzma
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError, PlumblineError
 from pipelines.ingest_rows import (
@@ -22,6 +23,8 @@ from pipelines.ingest_rows import (
     Refused,
     Rejection,
     find_names,
+    leads_out,
+    link_roots,
     make_candidate,
 )
 from pipelines.ingest_tables import BLOCK_BYTES, parse_object
@@ -82,22 +85,47 @@ class _Gathered:
     refused: Refused | None = None
 
 
-def find_tars(url: str, storage: StorageConfig) -> list[Tar]:
-    """A tar, the tars below a folder, or those that a pattern with * matches, by name; raises ConfigError for none."""
+def find_tars(url: str, storage: StorageConfig, others: Sequence[str]) -> list[Tar]:
+    """A tar, the tars below a folder, or those that a pattern with * matches, by name; raises ConfigError for none.
+
+    Raises ConfigError, too, for a link that leads to a folder, or out of the named folder and of the `others`.
+    """
     location = locate(url, storage)
     with readable_errors(location, "tars"):
         if "*" in location.path:
-            found = location.fs.glob(location.path, detail=True)
+            listed = location.fs.glob(location.path, detail=True)
         else:
-            found = location.fs.find(location.path, detail=True)
+            listed = location.fs.find(location.path, detail=True)
+    entries = {path: _followed(location, path) if entry.get("islink") else entry for path, entry in listed.items()}
+    if isinstance(location.fs, LocalFileSystem):
+        _check_links(location, entries, others)
     tars = [
         Tar(location=locate(location.fs.unstrip_protocol(path), storage), size=entry["size"], etag=entry_tag(entry))
-        for path, entry in sorted(found.items())
+        for path, entry in sorted(entries.items())
         if path.endswith(ENDINGS) and entry["type"] == "file" and not PurePosixPath(path).name.startswith(".")
     ]
     if not tars:
         raise ConfigError(f"tars {location.url}: expected files that end in {', '.join(ENDINGS)}, found none")
     return tars
+
+
+def _followed(location: Location, path: str) -> Mapping[str, Any]:
+    """What a link leads to; raises ConfigError where that is nothing."""
+    with readable_errors(Location(fs=location.fs, path=path, url=path), "tars, a link:"):
+        return dict(location.fs.info(path)) if path.endswith(ENDINGS) or location.fs.isdir(path) else {"type": "other"}
+
+
+def _check_links(location: Location, entries: Mapping[str, Mapping[str, Any]], others: Sequence[str]) -> None:
+    """Raises ConfigError for a link, other than the named tar itself, that is not to be followed."""
+    folder = location.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in location.path else location.path
+    roots = link_roots(folder, others)
+    for path in sorted(path for path, entry in entries.items() if entry.get("islink") and path != location.path):
+        if entries[path]["type"] == "directory":
+            raise ConfigError(f"tars {path}: links to folders are not followed; name that folder, or tars by a pattern")
+        if path.endswith(ENDINGS) and leads_out(path, roots):
+            raise ConfigError(
+                f"tars {path}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
+            )
 
 
 def entry_tag(entry: dict[str, object]) -> str:

@@ -13,8 +13,8 @@ from tests.bench_of import images
 
 ROOT = Path(__file__).parent.parent.parent
 KEYS = {
-    "output", "table", "images", "tars", "generator", "columns", "shard_rows", "row_group_rows", "row_group_bytes",
-    "on_change", "max_failed", "limits", "storage", "limits.max_bytes",
+    "output", "table", "images", "tars", "link_roots", "generator", "columns", "shard_rows", "row_group_rows",
+    "row_group_bytes", "on_change", "max_failed", "limits", "storage", "limits.max_bytes",
     *(f"columns.{name}" for name in ("image", "prompt", "prompt_id", "image_id", "generator")),
     *(f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")),
 }  # fmt: skip

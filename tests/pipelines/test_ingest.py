@@ -316,6 +316,45 @@ def test_no_whole_number_is_rounded_for_a_column_that_also_has_fractions(
     assert [row["seed"] for row in shard_rows(tmp_path / "out", ended)] == stored
 
 
+def test_no_link_is_followed_out_of_the_images_unless_its_folder_is_listed(tmp_path: Path) -> None:
+    table = write_files(tmp_path / "in", source_rows(3))
+    (tmp_path / "elsewhere").mkdir()
+    secret = tmp_path / "elsewhere/secret.png"
+    secret.write_bytes(b"secret")
+    links = {"link.png": secret, "folder": tmp_path / "elsewhere", "inner.png": tmp_path / "in" / table[1]["file"]}
+    for name, target in links.items():
+        (tmp_path / "in" / name).symlink_to(target)
+    rows = [{**table[0], "file": file} for file in (table[0]["file"], "link.png", "folder/secret.png", "inner.png")]
+    write_csv(tmp_path / "in/table.csv", rows)
+    (tmp_path / "linked").symlink_to(tmp_path / "in")
+    options = {"table": str(tmp_path / "linked/table.csv"), "max_failed": 0.5}
+    ended = run(tmp_path / "out", **options)
+    assert kinds(tmp_path / "out") == [(3, "outside_folder"), (4, "outside_folder")] and ended.rows == 2
+    assert "a link leads out of" in ended.rejected[0].message and "link_roots" in ended.rejected[0].message
+    assert not any(b"secret" in row["image"] for row in shard_rows(tmp_path / "out", ended))
+    allowed = run(tmp_path / "allowed", **options, link_roots=(str(tmp_path / "elsewhere"),))
+    assert allowed.rows == 4 and shard_rows(tmp_path / "allowed", allowed)[1]["image"] == b"secret"
+
+
+def test_a_linked_tar_is_read_or_refused_by_name_and_never_passed_over(tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / "elsewhere/a.tar", members_of(source_rows(2)))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/link.tar").symlink_to(tar)
+    for pattern in ("in", "in/*.tar"):
+        with pytest.raises(ConfigError, match=r"in/link\.tar: a link leads out of .*/in; put the tar itself there"):
+            run(tmp_path / "out", tars=f"{tmp_path}/{pattern}")
+    assert run(tmp_path / "out", tars=f"{tmp_path}/in/link.tar").rows == 2
+    assert run(tmp_path / "in_roots", tars=f"{tmp_path}/in", link_roots=(str(tmp_path / "elsewhere"),)).rows == 2
+    (tmp_path / "in/link.tar").unlink()
+    (tmp_path / "in/notes.txt").symlink_to("nowhere")
+    (tmp_path / "in/more").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="in/more: links to folders are not followed"):
+        run(tmp_path / "out", tars=f"{tmp_path}/in")
+    (tmp_path / "in/broken.tar").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match=r"in/broken\.tar: not found"):
+        run(tmp_path / "out", tars=f"{tmp_path}/in")
+
+
 @pytest.mark.parametrize("value", ["NaN", "1.5", "true", '["a"]', "{}"])
 def test_an_id_that_is_neither_text_nor_a_whole_number_is_refused(tmp_path: Path, value: str) -> None:
     [row] = write_files(tmp_path, source_rows(1))
@@ -673,7 +712,14 @@ def test_a_table_in_utf_16_is_refused_with_the_remedy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"table": "a", "tars": "b"}, {"table": "a", "shard_rows": 0}, {"table": "a", "generator": "a/b"}]
+    "options",
+    [
+        {},
+        {"table": "a", "tars": "b"},
+        {"table": "a", "shard_rows": 0},
+        {"table": "a", "generator": "a/b"},
+        {"table": "a", "link_roots": ("s3://a",)},
+    ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
