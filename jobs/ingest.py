@@ -41,6 +41,10 @@ def _show(console: Console, ended: Ingested) -> None:
     for rejection in ended.rejected[:SHOWN]:
         line = f", line {rejection.line}" if rejection.line is not None else ""
         console.print(f"  {rejection.file}{line}: {rejection.message}", markup=False, soft_wrap=True)
+    for file in ended.damaged:
+        console.print(f"{file}: rows are lost that nobody can count, which is over every budget", markup=False)
+    for generator in ended.unfinished:
+        console.print(f"{generator}: an ingest into this output has not ended; run it again", markup=False)
     rejected = len(ended.rejected)
     console.print(
         f"{ended.rows + rejected} rows in, {ended.rows} written, {rejected} rejected, {ended.prompts} prompts"

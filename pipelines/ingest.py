@@ -1,28 +1,22 @@
 """From image files with a table, or WebDataset tars, to the sharded Parquet that a sweep reads."""
 
-import io
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from operators.errors import ConfigError
-from operators.rows import table as make_table
 from pipelines.ingest_files import FileSource
-from pipelines.ingest_rows import DAMAGED, REJECTED, ColumnsConfig, Refused, Rejection, check_generator
+from pipelines.ingest_records import Record, Records, Source
+from pipelines.ingest_rows import DAMAGED, ColumnsConfig, Refused, Rejection, check_generator
 from pipelines.ingest_samples import TarSource
-from pipelines.ingest_shards import MANIFEST, OnChange, Report, ShardRecord, Shards, ShardSize, SourceFile
+from pipelines.ingest_shards import OnChange, Report, ShardRecord, Shards, ShardSize, SourceFile
 from pipelines.ingest_tables import open_table
 from pipelines.ingest_tars import find_tars
-from pipelines.storage import StorageConfig, locate, readable_errors, replace
+from pipelines.storage import Location, StorageConfig, locate, readable_errors
 
-VERSION = 1
+VERSION = 2
 """To be raised when the same input makes other shards."""
-PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string())])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +94,8 @@ class Ingested(NamedTuple):
     shards: list[ShardRecord]
     rejected: list[Rejection]
     prompts: int
+    unfinished: list[str]
+    """The generators that other ingests have begun in the same output and not ended."""
     exit_code: int
     """0 complete, 2 with some rows rejected within `max_failed`, 1 over it or where nobody knows how many are lost."""
 
@@ -121,26 +117,39 @@ class Ingested(NamedTuple):
 def ingest(config: IngestConfig, report: Report) -> Ingested:
     """Writes the shards that do not stand yet, and after them the prompts, the rejected rows and the manifest.
 
-    Raises ConfigError where a source or the output cannot be reached, or the output holds other shards.
+    Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
     """
     output = locate(config.output, config.storage)
     size = ShardSize(
         shard_rows=config.shard_rows, row_group_rows=config.row_group_rows, row_group_bytes=config.row_group_bytes
     )
     source = _open_table(config) if config.table is not None else _open_tars(config)
-    shards = Shards(output, source.schema, size, config.on_change)
+    records = Records(output, _identity(config))
+    shards = Shards(records, source.schema, size, config.on_change)
     try:
         source.write(shards, report)
     finally:
         shards.abandon()
-    return _finish(config, shards, source.files)
+    return _finish(config, records, shards, source.files)
+
+
+def _identity(config: IngestConfig) -> Source:
+    """What is taken in, which says which of an output's ingests this is."""
+    tars, table = (locate(url, config.storage).url if url is not None else None for url in (config.tars, config.table))
+    images = _images(config).url if table is not None else None
+    return {"table": table, "images": images, "tars": tars, "generator": config.generator}
+
+
+def _images(config: IngestConfig) -> Location:
+    """The folder that a table's paths start from."""
+    table = locate(str(config.table), config.storage)
+    return locate(config.images or table.url.rpartition("/")[0] or "/", config.storage)
 
 
 def _open_table(config: IngestConfig) -> FileSource:
     """The table's source; raises ConfigError where its columns do not do."""
-    location = locate(str(config.table), config.storage)
-    table = open_table(location)
-    folder = locate(config.images or location.url.rpartition("/")[0] or "/", config.storage)
+    table = open_table(locate(str(config.table), config.storage))
+    folder = _images(config)
     with readable_errors(folder, "images"):
         if not folder.fs.isdir(folder.path):
             raise FileNotFoundError(folder.path)
@@ -165,30 +174,36 @@ def _open_tars(config: IngestConfig) -> TarSource:
     )
 
 
-def _finish(config: IngestConfig, shards: Shards, sources: Sequence[SourceFile]) -> Ingested:
-    """The tables first, the manifest last."""
-    records = sorted(shards.records)
+def _finish(config: IngestConfig, records: Records, shards: Shards, sources: Sequence[SourceFile]) -> Ingested:
+    """The record of this ingest first, then what tells of all of them, the manifest last."""
+    written = sorted(shards.records)
     rejected = sorted(shards.rejected, key=lambda rejection: (rejection.file, rejection.line or 0, *rejection[2:]))
-    rows = sum(record.rows for record in records)
+    rows = sum(record.rows for record in written)
     if not rows and not rejected:
         raise ConfigError(f"{sources[0].url}: expected images, found none; check the input")
     shards.finish()
-    prompts = [{"prompt_id": name, "text": text} for name, text in sorted(shards.seen.prompts.items())]
     ended = Ingested(
         url=shards.output.url,
-        shards=records,
+        shards=written,
         rejected=rejected,
-        prompts=len(prompts),
+        prompts=len(shards.seen.prompts),
+        unfinished=[],
         exit_code=_exit_code(rows, rejected, config.max_failed),
     )
-    output = shards.output
-    with readable_errors(output, "output"):
-        replace(output, output.at("prompts.parquet"), _encode(make_table(prompts, PROMPTS)))
-        rejections = [rejection._asdict() for rejection in rejected]
-        replace(output, output.at("rejected.parquet"), _encode(make_table(rejections, REJECTED)))
-        text = json.dumps(_manifest(config, ended, sources), indent=1) + "\n"
-        replace(output, output.at(MANIFEST), text.encode())
-    return ended
+    record = Record(_manifest(config, shards.source, ended, sources), rejected)
+    return ended._replace(unfinished=_publish(records, shards, record))
+
+
+def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
+    """Writes what tells of all ingests, again if another one ended meanwhile; the generators of those that have not."""
+    prompts, standing = shards.prompts()
+    records.write(record)
+    while True:
+        ended = records.listing()
+        unfinished = records.publish(prompts, standing)
+        if records.listing() == ended:
+            return unfinished
+        prompts, standing = shards.prompts()
 
 
 def _exit_code(rows: int, rejected: Sequence[Rejection], max_failed: float) -> int:
@@ -198,18 +213,11 @@ def _exit_code(rows: int, rejected: Sequence[Rejection], max_failed: float) -> i
     return 2 if len(rejected) / (rows + len(rejected)) <= max_failed and not uncounted else 1
 
 
-def _encode(table: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
-
-
-def _manifest(config: IngestConfig, ended: Ingested, sources: Sequence[SourceFile]) -> dict[str, Any]:
-    """What was made from what: the same after an interrupted run as after an undisturbed one."""
+def _manifest(config: IngestConfig, source: Source, ended: Ingested, sources: Sequence[SourceFile]) -> dict[str, Any]:
     return {
+        "source": source,
         "recipe": config.recipe(),
-        "sources": [source._asdict() for source in sources],
-        "images": config.images,
+        "sources": [file._asdict() for file in sources],
         "rows_in": ended.rows + len(ended.rejected),
         "rows_written": ended.rows,
         "rejected": len(ended.rejected),

@@ -22,6 +22,7 @@ from pipelines.ingest_rows import (
     Refused,
     Rejection,
     digest,
+    entry_tag,
     leads_out,
     link_roots,
     make_candidate,
@@ -30,7 +31,6 @@ from pipelines.ingest_rows import (
 )
 from pipelines.ingest_shards import Report, Shards, SourceFile
 from pipelines.ingest_tables import Table, TableRow
-from pipelines.ingest_tars import entry_tag
 from pipelines.storage import Location, readable_errors
 
 READERS = 16

@@ -207,6 +207,11 @@ def leads_out(path: str, roots: Sequence[Path]) -> bool:
     return not any(real.is_relative_to(root) for root in roots)
 
 
+def entry_tag(entry: Mapping[str, Any]) -> str:
+    """What changes when a file does: S3's ETag, a local file's modification time."""
+    return str(entry["ETag"]).strip('"') if "ETag" in entry else str(entry["mtime"])
+
+
 def digest(value: Any) -> str:
     """SHA-256 of text, or of anything JSON can say."""
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipelines.ingest_rows import COLUMNS, ColumnsConfig, Rejection, digest
 from pipelines.ingest_shards import Report, Shard, Shards, SourceFile, next_key, shard_path
 from pipelines.ingest_tars import EXTRAS, Tar, read_samples
-from pipelines.storage import create, readable_errors
+from pipelines.storage import readable_errors, replace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ class TarSource:
         shards.rejected += refused
         receipt = json.dumps({"generators": begun, "rejected": refused})
         with readable_errors(shards.output, "output"):
-            create(shards.output, shards.output.at(_receipt_path(key)), receipt.encode())
+            replace(shards.output, shards.output.at(_receipt_path(key)), receipt.encode())
 
 
 def _content(tar_key: str, index: int) -> str:
@@ -78,13 +78,17 @@ def _restore(key: str, shards: Shards, report: Report) -> bool:
     with readable_errors(shards.output, "output"):
         if not shards.output.fs.exists(path):
             return False
-        receipt = json.loads(shards.output.fs.cat_file(path))
-    generators = receipt["generators"]
+        encoded = shards.output.fs.cat_file(path)
+    try:
+        receipt = json.loads(encoded)
+        generators, rejected = receipt["generators"], [Rejection(*values) for values in receipt["rejected"]]
+    except (ValueError, KeyError, TypeError):  # damaged: the tar is read again
+        return False
     if not _stand(key, generators, shards):
         return False
     for index, generator in enumerate(generators):
         report(shards.begin(generator, _content(key, index)).close())
-    shards.rejected += [Rejection(*values) for values in receipt["rejected"]]
+    shards.rejected += rejected
     return True
 
 

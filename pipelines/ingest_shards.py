@@ -5,11 +5,13 @@ import os
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -17,13 +19,18 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError
-from pipelines.ingest_rows import Candidate, Refused, Rejection, digest
+from pipelines.ingest_records import Records, Source
+from pipelines.ingest_rows import Candidate, Refused, Rejection, digest, entry_tag
 from pipelines.storage import Location, readable_errors
 
 METADATA = b"plumbline_ingest"
-MANIFEST = "manifest.json"
+READERS = 16
+"""Shards of an output that are read at once."""
 UPLOAD_BYTES = 16 * 2**20
 OnChange = Literal["fail", "replace"]
+NOT_OURS = "not written by an ingest, or damaged; move it, or choose another output"
+DAMAGE = (pa.ArrowException, ValueError, KeyError, TypeError)
+"""What reading a file that is no shard, or a damaged one, raises."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,18 +68,39 @@ class SourceFile(NamedTuple):
     etag: str
 
 
+class OtherText(NamedTuple):
+    """The text that a prompt_id stands for in another ingest of the output."""
+
+    text: str
+    path: str
+
+    def check(self, prompt_id: str, text: str, where: str) -> None:
+        """Raises ConfigError where the id stands for another text than this."""
+        if text != self.text:
+            raise ConfigError(
+                f"{where}: prompt_id {prompt_id!r} stands for another text in {self.path}, of another ingest of this "
+                "output; make the two agree, or choose another output"
+            )
+
+
 class Seen:
     """The ids and texts that were taken, so that none is taken twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, elsewhere: Mapping[str, OtherText]) -> None:
         self.images: set[bytes] = set()
         self.prompts: dict[str, str] = {}
+        self.elsewhere = elsewhere
 
     def take(self, generator: str, image_id: str, prompt_id: str, prompt: str | None) -> None:
-        """Remembers a row; raises Refused where its id was taken, or its prompt_id stands for another text."""
+        """Remembers a row; raises Refused where its id was taken, or its prompt_id stands for another text.
+
+        Raises ConfigError where it does so in another ingest: shards must not depend on what another one made.
+        """
         identity = blake2b(f"{generator}\0{image_id}".encode(), digest_size=16).digest()
         if identity in self.images:
             raise Refused("duplicate_id", f"image_id {image_id!r} of {generator} was taken by a row before; rename one")
+        if prompt is not None and prompt_id in self.elsewhere:
+            self.elsewhere[prompt_id].check(prompt_id, prompt, f"image_id {image_id!r} of {generator}")
         if prompt is not None and self.prompts.setdefault(prompt_id, prompt) != prompt:
             raise Refused(
                 "other_prompt", f"prompt_id {prompt_id!r} stands for another text in a row before; make ids unique"
@@ -81,18 +109,22 @@ class Seen:
 
 
 class Shards:
-    """All shards of an output, and what is known of their rows."""
+    """All shards of an output that one ingest makes, and what is known of their rows."""
 
-    def __init__(self, output: Location, schema: pa.Schema, size: ShardSize, on_change: OnChange) -> None:
-        self.output = output
+    def __init__(self, records: Records, schema: pa.Schema, size: ShardSize, on_change: OnChange) -> None:
+        self.output = records.output
+        self.forget = records.forget
+        self.source = records.source
         self.schema = schema
         self.size = size
         self.on_change = on_change
-        self.seen = Seen()
+        self.standing = read_standing(self.output, self.source)
+        self.others = _others(self.standing, self.source)
+        """The generators of other ingests, with what those took in."""
+        self.seen = Seen(other_texts(self.standing))
         self.records: list[ShardRecord] = []
         self.rejected: list[Rejection] = []
         self.numbers: Counter[str] = Counter()
-        self.standing = _listing(output)
         self.chain = ""
         self.open: list[Shard] = []
 
@@ -100,8 +132,14 @@ class Shards:
         """The generator's next shard, of this content; `stands` tells that it is there and needs no rows.
 
         Its key has the content and the keys before it, whose rows decide which of its ids were taken already.
-        Raises ConfigError where another shard is in its place and `on_change` is not `replace`.
+        Raises ConfigError where another shard is in its place and `on_change` is not `replace`, and where the
+        generator is another ingest's.
         """
+        if generator in self.others:
+            raise ConfigError(
+                f"{self.output.at(generator)}: holds the images of another ingest ({self.others[generator]}); "
+                "give this one's generator another name, or choose another output"
+            )
         path = shard_path(generator, self.numbers[generator])
         self.numbers[generator] += 1
         self.chain = key = next_key(self.chain, content)
@@ -115,7 +153,7 @@ class Shards:
 
     def has(self, path: str, key: str) -> bool:
         """Whether a shard of this path is there and was made from the same."""
-        footer = self._footer(path) if self.output.fs.exists(self.output.at(path)) else None
+        footer = read_footer(self.output, path) if self.output.fs.exists(self.output.at(path)) else None
         return footer is not None and footer["key"] == key
 
     def abandon(self) -> None:
@@ -124,61 +162,73 @@ class Shards:
             shard.abandon()
 
     def finish(self) -> None:
-        """Sees to it that the output holds no other shard; raises ConfigError where it does and may not be cleaned."""
+        """Sees to it that this ingest's generators hold no other shard; raises ConfigError where one may not go.
+
+        A generator as a whole is never removed, nor anything that another ingest made.
+        """
         known = {record.path for record in self.records}
-        for path in sorted(set(self.standing) - known):
-            ours = self._footer(path) is not None
-            if not ours or self.on_change != "replace":
-                remedy = "on_change=replace removes it" if ours else "move it, or choose another output"
-                raise ConfigError(f"{self.output.at(path)}: a file that this ingest does not make; {remedy}")
-            self.forget_manifest()
-            self.output.fs.rm_file(self.output.at(path))
+        generators = {record.generator for record in self.records}
+        for path, shard in sorted(self.standing.items()):
+            generator = path.partition("/")[0]
+            if path in known or generator in self.others:
+                continue
+            if generator in generators and shard.footer is not None and self.on_change == "replace":
+                self.forget()
+                self.output.fs.rm_file(self.output.at(path))
+            else:
+                raise ConfigError(f"{self.output.at(path)}: {_surplus(shard, generator, generator in generators)}")
 
-    def forget_manifest(self) -> None:
-        """A manifest stands only beside the shards that it names."""
-        with readable_errors(self.output, "output"):
-            if self.output.fs.exists(self.output.at(MANIFEST)):
-                self.output.fs.rm_file(self.output.at(MANIFEST))
+    def prompts(self) -> tuple[dict[str, str], list[str]]:
+        """The texts of all prompts of the output as it is now, and its shards.
 
-    def _standing(self, path: str, key: str) -> dict[str, Any] | None:
+        Raises ConfigError where an ingest that ran at the same time gives a prompt_id another text.
+        """
+        self.standing = read_standing(self.output, self.source, self.standing)
+        elsewhere = other_texts(self.standing)
+        for prompt_id, other in elsewhere.items():
+            other.check(prompt_id, self.seen.prompts.get(prompt_id, other.text), "this ingest")
+        texts = {prompt_id: other.text for prompt_id, other in elsewhere.items()} | self.seen.prompts
+        return texts, list(self.standing)
+
+    def _standing(self, path: str, key: str) -> Mapping[str, Any] | None:
         """The metadata of the shard that stands there and need not be written; None where one is to be written."""
         if path not in self.standing:
             return None
-        footer = self._footer(path)
-        if footer is not None and footer["key"] == key:
-            return footer
+        footer = self.standing[path].footer
         if footer is None:
-            raise ConfigError(
-                f"{self.output.at(path)}: not written by an ingest, or damaged; move it, or choose another output"
-            )
-        if self.on_change != "replace":
+            raise ConfigError(f"{self.output.at(path)}: {NOT_OURS}")
+        if footer["key"] != key and self.on_change != "replace":
             raise ConfigError(
                 f"{self.output.at(path)}: the shard that stands there was made from other input or by other options; "
                 "on_change=replace writes it anew, or choose another output"
             )
-        return None
-
-    def _footer(self, path: str) -> dict[str, Any] | None:
-        """What an ingest wrote into a shard's metadata; None for another file."""
-        try:
-            with readable_errors(self.output, "output"), self._reader(path) as stream:
-                metadata = pq.read_metadata(stream).metadata or {}
-        except pa.ArrowInvalid:
-            return None
-        return dict(json.loads(metadata[METADATA])) if METADATA in metadata else None
-
-    def _reader(self, path: str) -> Any:
-        """A file opened for the few ranges of it that are read."""
-        return self.output.fs.open(self.output.at(path), "rb", cache_type="none")
+        return footer if footer["key"] == key else None
 
     def _restore(self, path: str, generator: str) -> int:
         """Takes the ids and texts of a shard that stands, without its images; how many rows it has."""
-        names = ["image_id", "prompt_id", "prompt"]
-        with readable_errors(self.output, "output"), self._reader(path) as stream:
-            table = pq.ParquetFile(stream, pre_buffer=False).read(columns=names, use_threads=False)
-        for row in table.to_pylist():
-            self.seen.take(generator, **row)
-        return len(table)
+        try:
+            rows = _read_columns(self.output, path, ["image_id", "prompt_id", "prompt"])
+            for row in rows:
+                self.seen.take(generator, **row)
+        except (*DAMAGE, Refused) as error:
+            raise ConfigError(f"{self.output.at(path)}: {NOT_OURS}") from error
+        return len(rows)
+
+
+class StandingShard(NamedTuple):
+    """A Parquet file in a generator's folder of the output."""
+
+    size: int
+    tag: str
+    footer: Mapping[str, Any] | None
+    """What an ingest wrote into it; None for another file, or a damaged one."""
+    prompts: Mapping[str, str]
+    """The texts of its prompts, where another ingest made it."""
+
+    @property
+    def source(self) -> Source | None:
+        """What the ingest that made it took in."""
+        return None if self.footer is None else self.footer["source"]
 
 
 def next_key(chain: str, content: str) -> str:
@@ -191,19 +241,104 @@ def shard_path(generator: str, number: int) -> str:
     return f"{generator}/{number:05d}.parquet"
 
 
-def _listing(output: Location) -> dict[str, int]:
-    """The Parquet files of the generators' folders with their sizes."""
+def read_standing(
+    output: Location, source: Source, known: Mapping[str, StandingShard] = MappingProxyType({})
+) -> dict[str, StandingShard]:
+    """The Parquet files of the generators' folders; those that are `known` and did not change are not read again."""
+
+    def read(path: str, entry: Mapping[str, Any]) -> StandingShard:
+        size, tag = entry["size"], entry_tag(entry)
+        if path in known and (known[path].size, known[path].tag) == (size, tag):
+            return known[path]
+        footer = read_footer(output, path)
+        return StandingShard(size, tag, footer, _texts(output, path) if footer and footer["source"] != source else {})
+
     with readable_errors(output, "output"):
-        try:
-            found = output.fs.find(output.path, detail=True)
-        except FileNotFoundError:
-            return {}
-    below = {path.removeprefix(output.at("")): entry["size"] for path, entry in found.items()}
+        listed = _listing(output)
+    with ThreadPoolExecutor(READERS) as pool:
+        return dict(zip(listed, pool.map(read, listed, listed.values()), strict=True))
+
+
+def _listing(output: Location) -> dict[str, Mapping[str, Any]]:
+    try:
+        found = output.fs.find(output.path, detail=True)
+    except FileNotFoundError:
+        return {}
+    below = {path.removeprefix(output.at("")): entry for path, entry in found.items()}
     return {
-        path: size
-        for path, size in below.items()
+        path: entry
+        for path, entry in sorted(below.items())
         if path.endswith(".parquet") and "/" in path and not any(part.startswith(".") for part in path.split("/"))
     }
+
+
+def read_footer(output: Location, path: str) -> Mapping[str, Any] | None:
+    """What an ingest wrote into a shard's metadata; None for another file, or a damaged one."""
+    try:
+        with _opened(output, path) as stream:
+            footer = json.loads((pq.read_metadata(stream).metadata or {})[METADATA])
+        return {name: footer[name] for name in ("key", "rejected", "source")}
+    except DAMAGE:
+        return None
+
+
+def _texts(output: Location, path: str) -> dict[str, str]:
+    """The texts of a shard's prompts by their ids; raises ConfigError where it is damaged."""
+    try:
+        rows = _read_columns(output, path, ["prompt_id", "prompt"])
+        return {row["prompt_id"]: row["prompt"] for row in rows if row["prompt"] is not None}
+    except DAMAGE as error:
+        raise ConfigError(f"{output.at(path)}: {NOT_OURS}") from error
+
+
+def _read_columns(output: Location, path: str, names: list[str]) -> list[dict[str, Any]]:
+    with _opened(output, path) as stream:
+        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()
+        return rows
+
+
+@contextmanager
+def _opened(output: Location, path: str) -> Iterator[Any]:
+    """A file opened for the few ranges of it that are read; what Arrow finds wrong with it is an ArrowException."""
+    with readable_errors(output, "output"), output.fs.open(output.at(path), "rb", cache_type="none") as stream:
+        try:
+            yield stream
+        except OSError as error:
+            if error.errno is not None:  # Arrow's own have none
+                raise
+            raise pa.ArrowInvalid(str(error)) from error
+
+
+def other_texts(standing: Mapping[str, StandingShard]) -> dict[str, OtherText]:
+    """What the prompt ids of other ingests stand for; raises ConfigError where two of them disagree."""
+    texts: dict[str, OtherText] = {}
+    for path, shard in standing.items():
+        for prompt_id, text in shard.prompts.items():
+            texts.setdefault(prompt_id, OtherText(text, path)).check(prompt_id, text, path)
+    return texts
+
+
+def _others(standing: Mapping[str, StandingShard], own: Source) -> dict[str, str]:
+    sources = {path.partition("/")[0]: shard.source for path, shard in standing.items()}
+    return {name: _words(source) for name, source in sources.items() if source is not None and source != own}
+
+
+def _words(source: Source) -> str:
+    """What an ingest takes in, as its command says it."""
+    return " ".join(f"{name}={value}" for name, value in source.items() if value is not None)
+
+
+def _surplus(shard: StandingShard, generator: str, has_rows: bool) -> str:
+    """Why a shard that stands and is of no record stops this ingest, and what to do."""
+    if shard.footer is None:
+        return "a file that this ingest does not make; move it, or choose another output"
+    if has_rows:
+        return f"the input has fewer rows of {generator!r} than before; on_change=replace removes this shard"
+    return (
+        f"this ingest made it before, and its input has no rows of {generator!r} now; keep both by choosing another "
+        "output, or move that folder away"
+    )
 
 
 @dataclass(slots=True)
@@ -271,13 +406,14 @@ class Shard:
                 compression=dict.fromkeys(flat, "zstd") | {"image": "none"},
                 use_dictionary=flat,
                 write_statistics=flat,
+                write_page_checksum=True,
             )
         return self._writer
 
     def close(self) -> ShardRecord:
         """Commits the shard; its record."""
         if self.stands:
-            size = self.shards.standing[self.path]
+            size = self.shards.standing[self.path].size
         else:
             size = self._commit()
             self.shards.rejected += self._rejected
@@ -289,7 +425,7 @@ class Shard:
     def _commit(self) -> int:
         """The committed file's size in bytes."""
         self._flush()
-        provenance = {"key": self.key, "rejected": self._rejected}
+        provenance = {"key": self.key, "rejected": self._rejected, "source": self.shards.source}
         output, replace = self.shards.output, self.path in self.shards.standing
         with readable_errors(output, "output"):
             writer = self._open_writer()
@@ -297,7 +433,8 @@ class Shard:
             writer.close()
             assert self._draft is not None
             size = self._draft.stat().st_size
-            self.shards.forget_manifest()
+            if replace:
+                self.shards.forget()
             created = commit_file(output, self._draft, output.at(self.path), replace=replace)
         if not created and not self.shards.has(self.path, self.key):
             raise ConfigError(f"{output.at(self.path)}: another ingest wrote it meanwhile; choose another output")

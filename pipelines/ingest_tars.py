@@ -22,6 +22,7 @@ from pipelines.ingest_rows import (
     ColumnsConfig,
     Refused,
     Rejection,
+    entry_tag,
     find_names,
     leads_out,
     link_roots,
@@ -126,11 +127,6 @@ def _check_links(location: Location, entries: Mapping[str, Mapping[str, Any]], o
             raise ConfigError(
                 f"tars {path}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
             )
-
-
-def entry_tag(entry: dict[str, object]) -> str:
-    """What changes when a file does: S3's ETag, a local file's modification time."""
-    return str(entry["ETag"]).strip('"') if "ETag" in entry else str(entry["mtime"])
 
 
 def read_samples(

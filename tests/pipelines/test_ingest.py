@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import pytest
 from operators.errors import ConfigError, PlumblineError
 from pipelines import ingest_shards
 from pipelines.ingest import IngestConfig, Ingested, IngestLimits, ingest
+from pipelines.ingest_records import Records
 from pipelines.ingest_rows import ColumnsConfig
 from pipelines.ingest_shards import ShardRecord
 from pipelines.sweep import plan_sweep
@@ -111,6 +113,11 @@ def kinds(output: str | Path) -> list[tuple[int | None, str]]:
     return [(row["line"], row["kind"]) for row in read(f"{output}/rejected.parquet").to_pylist()]
 
 
+def manifest_of(output: str | Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(filesystem(str(output)).cat_file(f"{output}/manifest.json"))
+    return values
+
+
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty folder, or a bucket."""
@@ -140,7 +147,7 @@ def test_a_table_and_its_files_become_shards(place: str, kind: str, tmp_path: Pa
     assert [row["seed"] for row in found] == [str(i) if kind == "csv" else i for i in range(8)]
     texts = {row["prompt_id"]: row["text"] for row in read(f"{place}/out/prompts.parquet").to_pylist()}
     assert [texts[row["prompt_id"]] for row in found] == [row["text"] for row in rows]
-    manifest = json.loads(filesystem(place).cat_file(f"{place}/out/manifest.json"))
+    [manifest] = manifest_of(f"{place}/out")["ingests"]
     assert (manifest["rows_in"], manifest["rows_written"], manifest["rejected"]) == (8, 8, 0)
     assert [shard["path"] for shard in manifest["shards"]] == [record.path for record in ended.shards]
     for record in ended.shards:
@@ -206,7 +213,7 @@ def test_every_row_that_cannot_be_taken_is_kept_with_its_line_and_reason(tmp_pat
         (16, "missing_image"),
     ]  # fmt: skip
     assert all(rejection.file == str(table) and rejection.message for rejection in ended.rejected)
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    [manifest] = manifest_of(tmp_path / "out")["ingests"]
     assert manifest["rows_in"] == 15 and manifest["rejected_kinds"]["missing_image"] == 5
     assert run(tmp_path / "out", table=str(table), limits=limits).exit_code == 1
 
@@ -478,7 +485,7 @@ def test_what_nobody_can_count_is_over_every_budget(tmp_path: Path) -> None:
     tar = cut_tar(tmp_path, "content", source_rows(4))
     ended = run(tmp_path / "out", tars=str(tar), max_failed=1.0)
     assert ended.exit_code == 1 and ended.damaged == [str(tar)]
-    assert json.loads((tmp_path / "out/manifest.json").read_text())["damaged"] == [str(tar)]
+    assert manifest_of(tmp_path / "out")["ingests"][0]["damaged"] == [str(tar)]
     assert run(tmp_path / "out", tars=str(tar), max_failed=1.0).exit_code == 1, "also when it is not read again"
 
 
@@ -642,19 +649,129 @@ def test_a_replacement_that_was_interrupted_is_gone_on_with(tmp_path: Path, monk
     assert contents(tmp_path / "out") == contents(tmp_path / "anew")
 
 
-def test_shards_of_no_input_are_named_and_only_removed_if_asked(tmp_path: Path) -> None:
-    table = write_files(tmp_path, [*source_rows(2), *source_rows(2, "flint")])
+def test_shards_of_no_input_are_named_and_only_removed_if_asked_and_never_a_whole_generator(tmp_path: Path) -> None:
+    table = write_files(tmp_path, [*source_rows(2, "flint"), *source_rows(4)])
     path = write_csv(tmp_path / "table.csv", table)
-    run(tmp_path / "out", table=str(path))
+    run(tmp_path / "out", table=str(path), shard_rows=2)
+    before = contents(tmp_path / "out")
+    write_csv(path, table[:4])
+    with pytest.raises(ConfigError, match=r"atlas/00001\.parquet: .* fewer rows of 'atlas' than before; on_change=rep"):
+        run(tmp_path / "out", table=str(path), shard_rows=2)
+    assert contents(tmp_path / "out") == before
+    run(tmp_path / "out", table=str(path), shard_rows=2, on_change="replace")
+    assert not (tmp_path / "out/atlas/00001.parquet").exists()
+    before = contents(tmp_path / "out")
     write_csv(path, table[:2])
-    with pytest.raises(ConfigError, match=r"flint/00000\.parquet: a file that this ingest does not make"):
-        run(tmp_path / "out", table=str(path))
-    run(tmp_path / "out", table=str(path), on_change="replace")
-    assert not (tmp_path / "out/flint/00000.parquet").exists()
+    with pytest.raises(ConfigError, match=r"atlas/00000\.parquet: .* no rows of 'atlas' now; keep both by choosing an"):
+        run(tmp_path / "out", table=str(path), shard_rows=2, on_change="replace")
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_file_of_somebody_else_is_named_and_left(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "table.csv", write_files(tmp_path, source_rows(2)))
+    run(tmp_path / "out", table=str(path))
     pq.write_table(pa.table({"a": [1]}), tmp_path / "out/atlas/mine.parquet")
     with pytest.raises(ConfigError, match=r"mine\.parquet: .* move it, or choose another output"):
         run(tmp_path / "out", table=str(path), on_change="replace")
     assert (tmp_path / "out/atlas/mine.parquet").exists()
+
+
+def ingest_two(place: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of two ingests with a rejected row each, one of a table and one of tars, after both have run."""
+    rows = write_files(folder / "atlas", source_rows(3))
+    table = write_csv(folder / "atlas/t.csv", [*rows, {**rows[0], "file": "absent.png"}])
+    write_tar(folder / "flint.tar", [*members_of(source_rows(5, "flint")), ("x.txt", b"no image")])
+    first = {"table": str(table), "generator": "atlas"}
+    second = {"tars": str(folder / "flint.tar"), "generator": "flint"}
+    run(f"{place}/out", **first)
+    run(f"{place}/out", **second)
+    return first, second
+
+
+def test_ingests_share_an_output_and_none_touches_what_another_made(place: str, tmp_path: Path) -> None:
+    first, second = ingest_two(place, tmp_path)
+    both = contents(f"{place}/out")
+    alone = run(f"{place}/alone", **first)
+    shard = f"/{alone.shards[0].path}"
+    assert both[shard] == contents(f"{place}/alone")[shard]
+    ingests = manifest_of(f"{place}/out")["ingests"]
+    assert {entry["source"]["generator"]: entry["rows_written"] for entry in ingests} == {"atlas": 3, "flint": 5}
+    assert len(read(f"{place}/out/prompts.parquet")) == len({row["text"] for row in source_rows(5)}) + 3
+    assert sorted(kind for _, kind in kinds(f"{place}/out")) == ["missing_image", "missing_image"]
+    for options in (first, second, {**first, "on_change": "replace"}, {**second, "on_change": "replace"}):
+        again = run(f"{place}/out", **options)
+        assert not any(record.written for record in again.shards) and again.unfinished == []
+        assert contents(f"{place}/out") == both
+
+
+def test_a_generator_of_another_ingest_is_refused_and_never_replaced(tmp_path: Path) -> None:
+    first, _ = ingest_two(str(tmp_path), tmp_path)
+    before = contents(tmp_path / "out")
+    write_csv(tmp_path / "atlas/other.csv", write_files(tmp_path / "atlas", source_rows(2)))
+    for other in ({"table": str(tmp_path / "atlas/other.csv")}, {**first, "generator": "flint"}):
+        for on_change in ("fail", "replace"):
+            with pytest.raises(ConfigError, match=r"(atlas|flint): holds the images of another ingest \(ta"):
+                run(tmp_path / "out", **{"generator": "atlas", **other}, on_change=on_change)
+            assert contents(tmp_path / "out") == before
+
+
+def test_a_prompt_id_stands_for_one_text_in_the_ingests_of_an_output(tmp_path: Path) -> None:
+    for name, text in (("atlas", "a cat"), ("flint", "a dog")):
+        [row] = write_files(tmp_path / name, source_rows(1, name))
+        write_csv(tmp_path / f"{name}/t.csv", [{**row, "prompt_id": "7", "prompt": text}])
+    run(tmp_path / "out", table=str(tmp_path / "atlas/t.csv"))
+    before = contents(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"'7' stands for another text in atlas/00000\.parquet, of another ingest of"):
+        run(tmp_path / "out", table=str(tmp_path / "flint/t.csv"))
+    assert contents(tmp_path / "out") == before
+
+
+def test_ingests_that_end_at_once_lose_nothing_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = [write_csv(tmp_path / f"{name}.csv", write_files(tmp_path, source_rows(count, name)))
+              for name, count in (("atlas", 2), ("flint", 4))]  # fmt: skip
+    real = Records.publish
+
+    def publish(records: Records, *arguments: Any) -> list[str]:
+        """Another ingest ends between what this one has read and what it writes."""
+        monkeypatch.setattr(Records, "publish", real)
+        run(tmp_path / "out", table=str(tables[1]))
+        return real(records, *arguments)
+
+    monkeypatch.setattr(Records, "publish", publish)
+    assert run(tmp_path / "out", table=str(tables[0])).unfinished == []
+    at_once = contents(tmp_path / "out")
+    for table in tables:
+        run(tmp_path / "one_by_one", table=str(table))
+    assert at_once == contents(tmp_path / "one_by_one")
+
+
+def test_another_ingest_that_was_stopped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = messy_input(tmp_path / "in", "table")
+    with monkeypatch.context() as patch, pytest.raises(PlumblineError, match="disk is full"):
+        stop_after(1, patch)
+        run(tmp_path / "out", **options)
+    [row] = write_files(tmp_path / "more", [{**source_rows(1)[0], "generator": "more"}])
+    ended = run(tmp_path / "out", table=str(write_csv(tmp_path / "more/t.csv", [row])))
+    assert ended.unfinished == ["atlas"] and manifest_of(tmp_path / "out")["unfinished"] == ["atlas"]
+    run(tmp_path / "out", **options)
+    assert manifest_of(tmp_path / "out")["unfinished"] == [] and len(manifest_of(tmp_path / "out")["ingests"]) == 2
+
+
+def test_an_output_without_its_records_is_not_added_to(tmp_path: Path) -> None:
+    _, second = ingest_two(str(tmp_path), tmp_path)
+    shutil.rmtree(tmp_path / "out/.ingest")
+    before = contents(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"copy \.ingest along with its output"):
+        run(tmp_path / "out", **second)
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("file", ["atlas/00000.parquet", "manifest.json"])
+def test_an_output_that_is_damaged_is_refused_by_name(tmp_path: Path, file: str) -> None:
+    first, _ = ingest_two(str(tmp_path), tmp_path)
+    (tmp_path / "out" / file).write_bytes(b"PAR1 nothing of the kind PAR1")
+    with pytest.raises(ConfigError, match=f"{file}: not written by an ingest, or damaged; move it"):
+        run(tmp_path / "out", **first)
 
 
 def test_one_row_group_is_in_memory_and_each_keeps_to_its_limits(tmp_path: Path) -> None:
