@@ -46,8 +46,9 @@ def _show(console: Console, ended: Ingested) -> None:
     for generator in ended.unfinished:
         console.print(f"{generator}: an ingest into this output has not ended; run it again", markup=False)
     rejected = len(ended.rejected)
+    known = "at least " if ended.damaged else ""
     console.print(
-        f"{ended.rows + rejected} rows in, {ended.rows} written, {rejected} rejected, {ended.prompts} prompts"
+        f"{known}{ended.rows + rejected} rows in, {ended.rows} written, {rejected} rejected, {ended.prompts} prompts"
     )
     console.print(f"written to {ended.url}/", markup=False, soft_wrap=True)
     console.print("  <generator>/*.parquet, prompts.parquet, rejected.parquet, manifest.json", markup=False)
