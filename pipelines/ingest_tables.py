@@ -187,7 +187,7 @@ def _takes_in_rows(texts: Sequence[str], names: list[str], separator: str, image
     place = names.index(image) if image in names else None
     lines = [next(csv.reader([text], delimiter=separator), []) for text in texts[1:]]
     return place is not None and any(
-        len(cells) == len(names) and PurePosixPath(cells[place].strip('"')).suffix[1:].lower() in IMAGES
+        len(cells) == len(names) and PurePosixPath(cells[place].removesuffix('"')).suffix[1:].lower() in IMAGES
         for cells in lines
     )
 
