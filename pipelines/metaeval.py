@@ -42,6 +42,7 @@ from pipelines.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.releases.readers import READERS
 from pipelines.releases.release import Release
 from pipelines.releases.score_tables import read_scores
+from pipelines.releases.scores import of_metrics
 from pipelines.storage import Location, StorageConfig, locate, write_errors
 from pipelines.storage import replace as write_file
 
@@ -63,13 +64,19 @@ class Findings:
 def run_metaeval(config: MetaevalConfig) -> Findings:
     """Reads, judges and writes; raises SourceError where nothing that was rated has a score."""
     release = open_release(config.protocol, config.storage)
-    scores = release.scores if config.scores is None else read_scores(locate(config.scores, config.storage))
-    if not len(scores):
-        raise ConfigError(f"protocol {config.protocol.name}: the release holds no scores; set scores=PATH to a table")
-    scored_by = config.scores or config.protocol.path
-    found = judge(config.protocol, release, _only(scores, config.metrics), config.sampling, scored_by)
+    scores = _scores(config, release)
+    found = judge(config.protocol, release, scores, config.sampling, config.scores or config.protocol.path)
     write_findings(found, locate(config.output, config.storage))
     return found
+
+
+def _scores(config: MetaevalConfig, release: Release) -> pa.Table:
+    """The scores to judge, of the metrics asked for; raises ConfigError where the release has none and no table is."""
+    if config.scores is not None:
+        return read_scores(locate(config.scores, config.storage), config.metrics)
+    if not len(release.scores):
+        raise ConfigError(f"protocol {config.protocol.name}: the release holds no scores; set scores=PATH to a table")
+    return of_metrics(release.scores, config.metrics)
 
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
@@ -130,15 +137,6 @@ def _reliable(protocol: ProtocolConfig, release: Release) -> Release:
     }
     note = f"{len(kept)} of {everything} prompts are reliable: raters' variance below half of the largest"
     return replace(release, **tables, notes=(*release.notes, note))
-
-
-def _only(scores: pa.Table, metrics: Sequence[str]) -> pa.Table:
-    """The scores of the metrics asked for; raises ConfigError for one that is not there."""
-    known = scores.column("metric").unique().to_pylist()
-    for metric in metrics:
-        if metric not in known:
-            raise ConfigError(f"metrics: no scores of {metric!r}; there are {', '.join(known)}")
-    return scores.filter(pc.is_in(scores.column("metric"), pa.array(list(metrics)))) if metrics else scores
 
 
 def judge(

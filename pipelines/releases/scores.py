@@ -1,12 +1,12 @@
 """Scores of images as files give them, as our long table: no score that is not finite, and a reason for each gap."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators import rows
-from operators.errors import SourceError
+from operators.errors import ConfigError, SourceError
 
 IDS = ("image_id", "prompt_id", "generator")
 NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")
@@ -41,6 +41,19 @@ def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, p
         long_scores(columns, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
     ]
     return pa.concat_tables(parts) if parts else rows.SCORES.empty_table()
+
+
+def of_metrics(scores: pa.Table, metrics: Collection[str]) -> pa.Table:
+    """The scores of the metrics asked for, of all where none are; raises ConfigError for one that is not there."""
+    require_metrics(metrics, scores.column("metric").unique().to_pylist())
+    return scores.filter(pc.is_in(scores.column("metric"), pa.array(list(metrics)))) if metrics else scores
+
+
+def require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
+    """Raises ConfigError for a metric that is not among those known."""
+    for metric in metrics:
+        if metric not in known:
+            raise ConfigError(f"metrics: no scores of {metric!r}; there are {', '.join(known)}")
 
 
 def gaps(scores: pa.Table) -> list[str]:

@@ -1,5 +1,6 @@
 """Files of a release: tables as columns of text or numbers, and JSON, with errors that name file, row and remedy."""
 
+import codecs
 import csv
 import io
 import json
@@ -19,6 +20,7 @@ from pipelines.storage import Location, first_line, readable_errors
 AGAIN = "it may be truncated: download or write it again"
 WHOLE = 2.0**53
 """Below it a float tells every whole number from the next."""
+SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 NO_NUMBER = "correct it, or leave it empty where nothing was said"
 
 
@@ -64,7 +66,7 @@ class Sheet:
             raise SourceError(f"{self.where(row)}: expected a {name}, found none; fill it in or remove the row")
         return text
 
-    def numbers(self, name: str) -> pa.Array:
+    def numbers(self, name: str, remedy: str = NO_NUMBER) -> pa.Array:
         """A column as float64, null where a cell is empty; NaN and infinities stay what they are.
 
         Raises SourceError naming the first row that holds something else.
@@ -78,14 +80,14 @@ class Sheet:
             return filled.cast(pa.float64())
         except pa.ArrowInvalid:
             return pa.array(
-                [self._number(cell, name, row) for row, cell in enumerate(filled.to_pylist())], pa.float64()
+                [self._number(cell, name, row, remedy) for row, cell in enumerate(filled.to_pylist())], pa.float64()
             )
 
-    def _number(self, cell: str | None, name: str, row: int) -> float | None:
+    def _number(self, cell: str | None, name: str, row: int, remedy: str) -> float | None:
         try:
             return None if cell is None else float(pa.scalar(cell).cast(pa.float64()).as_py())
         except pa.ArrowInvalid as error:
-            raise SourceError(f"{self.where(row)}: expected a number as {name}, found {cell!r}; {NO_NUMBER}") from error
+            raise SourceError(f"{self.where(row)}: expected a number as {name}, found {cell!r}; {remedy}") from error
 
 
 def below(location: Location, name: str) -> Location:
@@ -101,13 +103,13 @@ def beside(location: Location, name: str) -> Location:
 
 def exists(location: Location) -> bool:
     """Whether a file or folder is there."""
-    with readable_errors(location, "release"):
+    with readable_errors(location, "file"):
         return bool(location.fs.exists(location.path))
 
 
 def is_folder(location: Location) -> bool:
     """Whether a folder is there."""
-    with readable_errors(location, "release"):
+    with readable_errors(location, "file"):
         return bool(location.fs.isdir(location.path))
 
 
@@ -127,7 +129,7 @@ def one_that_exists(folder: Location, names: Sequence[str]) -> Location:
 @contextmanager
 def _file_errors(location: Location) -> Iterator[None]:
     """Storage errors in words; a folder where a file should be is the user's slip and not the storage's."""
-    with readable_errors(location, "release"):
+    with readable_errors(location, "file"):
         try:
             yield
         except IsADirectoryError as error:
@@ -141,10 +143,16 @@ def read_text(location: Location) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SourceError(f"{location.url}: expected UTF-8 text ({error}); save it as UTF-8") from error
+        raise SourceError(f"{location.url}, {_not_utf8(content, error.start)}; save the file as UTF-8") from error
     if not text.strip():
         raise SourceError(f"{location.url}: the file is empty; {AGAIN}")
     return text
+
+
+def _not_utf8(content: bytes, start: int) -> str:
+    line = content[:start].count(b"\n") + 1
+    kind = ", as UTF-16 has" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
+    return f"line {line}: expected UTF-8 text, found the byte {content[start]:#04x}{kind}"
 
 
 def read_json(location: Location) -> Any:
@@ -243,12 +251,23 @@ def _csv(location: Location, only: Collection[str] | None) -> Sheet:
     delimiter = "\t" if location.path.lower().endswith(".tsv") else ","
     reader = csv.reader(io.StringIO(read_text(location), newline=""), delimiter=delimiter, strict=True)
     try:
-        names = next(reader)
+        names = _separated(next(reader), delimiter, location.url)
         cells = [_whole(row, names, location.url, number) for number, row in enumerate(filter(None, reader))]
     except csv.Error as error:
         raise SourceError(f"{location.url}, line {reader.line_num}: not CSV ({error}); correct its quotes") from error
     columns = list(zip(*cells, strict=True)) or [()] * len(names)
     return _sheet(location.url, names, [pa.array(column, pa.string()) for column in columns], only)
+
+
+def _separated(names: Sequence[str], delimiter: str, url: str) -> Sequence[str]:
+    """The header's names; raises SourceError where another character than the delimiter separates them."""
+    others = [word for character, word in SEPARATORS.items() if character != delimiter and character in "".join(names)]
+    if len(names) == 1 and others:
+        raise SourceError(
+            f"{url}, line 1: fields are separated by {others[0]}, expected {SEPARATORS[delimiter]}; save it with "
+            "commas and decimal points as .csv, or with tabs as .tsv"
+        )
+    return names
 
 
 def _whole(row: Sequence[str], names: Sequence[str], url: str, number: int) -> Sequence[str]:

@@ -1,9 +1,10 @@
 """Winoground: 400 samples of two captions with the same words, and an image for each.
 
 Source: facebook/winoground, examples.jsonl (`image_0` is a file's name) or the dataset's Parquet (`image_0` is the
-image, which is not read): id, image_0, image_1, caption_0, caption_1, tag, secondary_tag, num_main_preds,
-collapsed_tag; t2v_metrics' metadata.csv with the same columns is read too. Results are broken down by `collapsed_tag`
-(Object, Relation or Both) and, in the released code, by the number of main predicates.
+image): id, image_0, image_1, caption_0, caption_1, tag, secondary_tag, num_main_preds, collapsed_tag; t2v_metrics'
+metadata.csv with the same columns is read too. Read are the ids and tags alone; the captions' columns tell the file
+from any other table with an id. Results are broken down by `collapsed_tag` (Object, Relation or Both) and, in the
+released code, by the number of main predicates.
 """
 
 from pipelines.releases.pairings import Sample, pairings_table, prompt_ids
@@ -11,7 +12,7 @@ from pipelines.releases.release import Release
 from pipelines.releases.tables import Sheet, read_sheet
 from pipelines.storage import Location
 
-COLUMNS = ("id", "image_0", "image_1", "caption_0", "caption_1")
+COLUMNS = ("id", "caption_0", "caption_1")
 TAGS = ("collapsed_tag", "tag", "secondary_tag")
 PREDICATES = "num_main_preds"
 

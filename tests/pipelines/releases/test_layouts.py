@@ -143,10 +143,12 @@ def test_winoground_pairs_both_captions_with_both_images(name: str, tmp_path: Pa
 
 
 def test_winoground_reads_no_images(tmp_path: Path) -> None:
-    """A page of images that cannot be decoded does not matter."""
+    """A page of images that cannot be decoded does not matter, nor that there is none."""
     images = [{**row, "image_0": {"bytes": b"\xff" * 9, "path": None}} for row in WINOGROUND]
-    file = put(tmp_path / "w.parquet", as_parquet(images))
-    assert len(reading("winoground", file).pairings) == 8
+    without = [{name: cell for name, cell in row.items() if not name.startswith("image_")} for row in WINOGROUND]
+    for rows_given in (images, without):
+        file = put(tmp_path / "w.parquet", as_parquet(rows_given))
+        assert len(reading("winoground", file).pairings) == 8
 
 
 def test_eqben_is_read_in_both_layouts(tmp_path: Path) -> None:

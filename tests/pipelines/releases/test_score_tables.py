@@ -108,7 +108,10 @@ def test_any_number_comes_through_csv_bit_by_bit(values: list[float], tmp_path: 
         ),
         ("image_id,metric\n1,clip\n", "expected scores, found the columns image_id, metric; give a run of plumbline"),
         ("image_id,prompt\n1,a dog\n", "expected scores, found the columns image_id, prompt"),
-        ("image_id,note,clip\n1,nice,0\n", "row 0: expected a number as note, found 'nice'"),
+        (
+            "image_id,note,clip\n1,nice,0\n",
+            r"row 0: expected a number as note, found 'nice'; .*, or name the columns that are metrics by metrics=\[",
+        ),
         (
             "image_id,metric,score\n1,clip,2\n1,clip,high\n",
             "row 1: expected a number as score, found 'high'; correct it",
@@ -131,6 +134,25 @@ def test_another_schema_is_named_with_its_columns_and_the_remedy(content: str, c
     assert "\n" not in str(caught.value) and "s.csv" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "image_id,note,clip\n1,nice,0.5\n2,,0.25\n",
+        "image_id,metric,score\n1,clip,0.5\n2,clip,0.25\n1,judge,good\n1,judge,bad\n",
+    ],
+    ids=["wide", "long"],
+)
+def test_what_is_not_asked_for_need_be_no_number(content: str, tmp_path: Path) -> None:
+    location = locate(str(put(tmp_path / "s.csv", content)), StorageConfig())
+    found = read_scores(location, ["clip"])
+    assert found.select(["image_id", "metric", "score"]).to_pylist() == [
+        {"image_id": "1", "metric": "clip", "score": 0.5},
+        {"image_id": "2", "metric": "clip", "score": 0.25},
+    ]
+    with pytest.raises(ConfigError, match=r"metrics: no scores of 'clap'; there are .*clip"):
+        read_scores(location, ["clap"])
+
+
 def test_parquet_of_another_kind_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"column 'vector', which should hold numbers, holds list"):
         scores(put(tmp_path / "s.parquet", as_parquet([{"image_id": "1", "vector": [1.0]}])))
@@ -142,7 +164,7 @@ def test_parquet_of_another_kind_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"scores\.parquet: not found; check the path"):
+    with pytest.raises(ConfigError, match=r"^file .*scores\.parquet: not found; check the path"):
         scores(tmp_path)
 
 
