@@ -1,7 +1,6 @@
 """From encoded bytes to RGB images, each within the size limits or with its reason for not being one."""
 
 import hashlib
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,13 +10,14 @@ import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
 from operators import rows
+from operators.containers import FORMATS, JPEG, CostlyImage, open_image, read_jpeg, require_pixels, require_scans
 from operators.errors import ConfigError, RefusedUri, RowError
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
 
 MOST_ELONGATED = 16
 """Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
 
 STORED = "stored"
 """Where `info` of an RGB image keeps the image as its file has it, of a palette or with transparency."""
@@ -33,11 +33,17 @@ class ImageLimits:
     """Largest width x height that is decoded."""
     max_bytes: int = 64_000_000
     """Largest encoded size that is decoded."""
+    max_scans: int = 64
+    """Most scans of a JPEG that is decoded; a progressive one has about ten, and each costs as much as all pixels."""
+    max_seconds: float = 10.0
+    """Processor time after which decoding an image is given up."""
 
     def __post_init__(self) -> None:
-        for name in ("max_pixels", "max_bytes"):
+        for name in ("max_pixels", "max_bytes", "max_scans"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"limits.{name}: expected at least 1, got {getattr(self, name)}")
+        if self.max_seconds <= 0:
+            raise ConfigError(f"limits.max_seconds: expected more than 0, got {self.max_seconds:g}")
 
 
 def decode_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
@@ -100,29 +106,40 @@ def _fetched(uri: Any, fetch: FetchUri) -> bytes | RowError:
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Checks the declared size before a pixel is decoded, so that a decompression bomb costs nothing.
-
-    Whatever Pillow raises is about these bytes, and so costs this row alone.
-    """
+    """Whatever Pillow raises is about these bytes, and so costs this row alone."""
     try:
-        image = _open(encoded)
-        return _oversize(*image.size, limits) or _rgb(image)
+        return _pixels(encoded, limits)
     except UnidentifiedImageError:
-        found = f"{len(encoded)} bytes that begin with {encoded[:8]!r}"
-        known = ", ".join(FORMATS)
-        return RowError("corrupt_image", f"expected an image ({known}), found {found}; generate it again")
+        message = f"expected an image ({', '.join(FORMATS)}), found {_likeness(encoded)}; generate it again"
+        return RowError("corrupt_image", message)
+    except CostlyImage:
+        found = f"decoding takes over limits.max_seconds={limits.max_seconds:g} of a processor"
+        return RowError("image_too_slow", f"{found}; save the image anew, or raise the limit", retryable=True)
     except Exception as error:
         message = f"the image does not decode: {error or type(error).__name__}; generate it again"
         return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
 
 
-def _open(encoded: bytes) -> Image.Image:
-    """The image with its header read; of a PNG the checksums are verified, which Pillow's decoding does not do."""
-    image = Image.open(io.BytesIO(encoded), formats=FORMATS)
-    if image.format != "PNG":
-        return image
-    image.verify()
-    return Image.open(io.BytesIO(encoded), formats=FORMATS)
+def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+    """Checks what the header declares before a pixel is decoded, so that a decompression bomb costs nothing."""
+    jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
+    if jpeg is not None and jpeg.scans > limits.max_scans:
+        return _too_large(f"a JPEG of {jpeg.scans} scans", f"max_scans={limits.max_scans}")
+    image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
+    refusal = _oversize(*image.size, limits)
+    if refusal is not None:
+        return refusal
+    if jpeg is not None:
+        require_scans(image, jpeg, limits.max_seconds)
+    else:
+        require_pixels(image, encoded)
+    return _rgb(image)
+
+
+def _likeness(encoded: bytes) -> str:
+    """What bytes that are no image look like; of what they say, nothing."""
+    kinds = [kind for signature, kind in LIKENESSES.items() if encoded.lstrip().startswith(signature)]
+    return kinds[0] if kinds else "something else"
 
 
 def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:

@@ -69,6 +69,13 @@ def two_frames(image_format: str) -> bytes:
     return encoded(PICTURE, image_format, save_all=True, append_images=[picture(1)])
 
 
+def scans(count: int) -> bytes:
+    """A progressive JPEG whose last scan is repeated."""
+    content = encoded(PICTURE, "JPEG", progressive=True)
+    last = content.rindex(b"\xff\xda")
+    return content[:last] + content[last:-2] * count + content[-2:]
+
+
 class Kind(NamedTuple):
     """One way a row can be bad, or odd and yet good."""
 
@@ -119,14 +126,16 @@ def of_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str,
 NOT_BYTES = "put bytes there, or addresses in `uri`"
 ZEROS = zlib.compress(b"\0" * 200_000_000)
 KINDS = [
-    corrupt("corrupt bytes", b"\x13\x37" * 50, "found 100 bytes that begin with"),
+    corrupt("corrupt bytes", b"\x13\x37" * 50, "found something else"),
     corrupt("truncated PNG", PNG[: len(PNG) // 2], "does not decode"),
+    corrupt("PNG that lacks rows", png(8, 8, b"\0" + b"\x55" * 8), "end before its last row"),
+    corrupt("JPEG that lacks blocks", JPEG[: len(JPEG) // 2] + b"\xff\xd9", "end before its last block"),
     corrupt("PNG with damaged pixels", flipped(PNG, 0.5, 0.51), "checksum"),
     corrupt("truncated JPEG", JPEG[: len(JPEG) // 2], "truncated"),
     corrupt("truncated WebP", encoded(PICTURE, "WEBP")[:200], "does not decode"),
-    corrupt("zip archive", zipped(), "begin with b'PK"),
-    corrupt("HTML page", b"<!DOCTYPE html><title>403</title>", "begin with b'<!DOCTY"),
-    corrupt("PDF document", b"%PDF-1.7\n1 0 obj\n", "begin with b'%PDF-1.7"),
+    corrupt("zip archive", zipped(), "found a zip archive"),
+    corrupt("HTML page", b"<!DOCTYPE html><title>403</title>", "found a web page"),
+    corrupt("PDF document", b"%PDF-1.7\n1 0 obj\n", "found a PDF document"),
     corrupt("unknown image format", encoded(PICTURE, "PPM"), "expected an image (PNG, JPEG"),
     corrupt("zero-size image", png(0, 0, b""), "expected an image"),
     corrupt("text chunk bomb", png(2, 2, bytes(6), extra=chunk(b"zTXt", b"a\0\0" + ZEROS)), "too large"),
@@ -137,6 +146,7 @@ KINDS = [
     corrupt("lists in the image column", [0.5, 1.0], "type list", NOT_BYTES, file="lists"),
     too_large("decompression bomb", png(60_000, 60_000, b""), "60000x60000 pixels", "limits.max_pixels"),
     too_large("too many bytes", PNG + bytes(2_000_000), "bytes is over limits.max_bytes=2000000", "raise the limit"),
+    too_large("too many scans", scans(90), "scans is over limits.max_scans=64", "raise the limit"),
     too_large("too elongated", encoded(Image.new("L", (40_000, 1))), "40000x1 is over 16 times", "crop it"),
     missing("empty bytes", {"image": b""}, "neither image bytes nor a uri"),
     missing("null image", {}, "neither image bytes nor a uri"),

@@ -1,10 +1,11 @@
 """Every row of an images table becomes an RGB image or keeps its place with the reason it is not one."""
 
+import io
 import math
 import resource
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from operators.errors import ConfigError, PlumblineError, RowError
@@ -39,11 +42,12 @@ def refusal(row: dict[str, Any], limits: ImageLimits = LIMITS, fetch: Any = no_f
     return error
 
 
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
 def png_of_declared_size(width: int, height: int) -> bytes:
     """A PNG of a hundred bytes that declares any size and holds no pixel."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
@@ -139,10 +143,15 @@ def test_an_image_at_the_limits_is_taken_and_one_over_either_is_not() -> None:
     assert f"{len(content)} bytes is over limits.max_bytes={len(content) - 1}" in fewer_bytes.message
 
 
-@pytest.mark.parametrize("field", ["max_pixels", "max_bytes"])
+@pytest.mark.parametrize("field", ["max_pixels", "max_bytes", "max_scans"])
 def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
     with pytest.raises(ConfigError, match=f"limits.{field}: expected at least 1, got 0"):
         ImageLimits(**{field: 0})
+
+
+def test_a_time_limit_of_nothing_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"limits\.max_seconds: expected more than 0, got 0"):
+        ImageLimits(max_seconds=0)
 
 
 @pytest.mark.parametrize("place", [0.3, 0.5, 0.9])
@@ -150,6 +159,187 @@ def test_a_png_whose_pixels_were_damaged_is_a_corrupt_image_and_not_another_pict
     content = bytearray(encoded(picture(0)))
     content[int(len(content) * place)] ^= 0xFF
     assert "checksum" in refusal({"image": bytes(content)}).message
+
+
+# Images that lack pixels, whatever their checksums say
+
+
+def png(width: int, rows: bytes, *, height: int, interlaced: bool = False, pieces: int = 1) -> bytes:
+    """An RGB PNG whose checksums are sound and whose rows are these."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, interlaced)
+    data = zlib.compress(rows)
+    size = -(-len(data) // pieces)
+    parts = [chunk(b"IDAT", data[at : at + size]) for at in range(0, len(data), size)]
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + b"".join(parts) + chunk(b"IEND", b"")
+
+
+def test_a_png_that_lacks_rows_is_corrupt_though_its_checksums_are_sound() -> None:
+    row = b"\0" + bytes([220, 120, 40]) * 64
+    assert decode(png(64, row * 64, height=64, pieces=5)).getpixel((63, 63)) == ORANGE
+    for rows in (0, 1, 20, 63):
+        assert refusal({"image": png(64, row * rows, height=64, pieces=5)}).kind == "corrupt_image"
+    assert "end before its last row" in refusal({"image": png(64, row * 20, height=64)}).message
+
+
+def test_a_png_that_ends_in_black_is_taken() -> None:
+    black = Image.new("RGB", (20, 10))
+    for image in (black, black.convert("L"), black.convert("1"), black.convert("RGBA"), black.quantize(2)):
+        assert decode(encoded(image)).getpixel((19, 9)) == (0, 0, 0)
+    letterbox = PLAIN.copy()
+    letterbox.paste((0, 0, 0), (0, 5, 20, 10))
+    assert decode(encoded(letterbox)).getpixel((0, 0)) == ORANGE
+
+
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (2, 1), (1, 3), (5, 5), (8, 8), (13, 7)])
+def test_an_interlaced_png_is_held_to_the_bytes_of_its_passes(width: int, height: int) -> None:
+    starts = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+    passes = [(len(range(x, width, dx)), len(range(y, height, dy))) for x, y, dx, dy in starts]
+    rows = b"".join((b"\0" + b"\x55" * 3 * columns) * lines for columns, lines in passes if columns)
+    assert decode(png(width, rows, height=height, interlaced=True)).size == (width, height)
+    assert refusal({"image": png(width, rows[:-1], height=height, interlaced=True)}).kind == "corrupt_image"
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 2}, {"subsampling": 0}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_jpeg_whose_data_end_early_is_corrupt_though_its_end_is_marked(options: dict[str, Any], mode: str) -> None:
+    content = encoded(picture(0, width=120, height=90).convert(mode), "JPEG", quality=90, **options)
+    assert decode(content).size == (120, 90)
+    for share in (0.5, 0.7, 0.9):
+        assert refusal({"image": content[: int(len(content) * share)] + b"\xff\xd9"}).kind == "corrupt_image"
+
+
+@pytest.mark.parametrize("colour", [(127, 127, 127), (128, 128, 128), (129, 129, 129)])
+@pytest.mark.parametrize("progressive", [True, False])
+def test_a_jpeg_that_ends_in_grey_is_taken(colour: tuple[int, int, int], progressive: bool) -> None:
+    image = decode(encoded(Image.new("RGB", (50, 30), colour), "JPEG", progressive=progressive))
+    assert image.getpixel((49, 29)) == colour
+
+
+def test_of_a_jpeg_only_metadata_are_left_out() -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "a description" * 1000
+    content = encoded(picture(0), "JPEG", exif=exif, comment=b"hello", icc_profile=bytes(100_000), dpi=(72, 72))
+    trailed = content + b"a film that a telephone puts behind the image" * 100
+    plain = np.asarray(decode(encoded(picture(0), "JPEG")))
+    assert (np.asarray(decode(content)) == plain).all() and (np.asarray(decode(trailed)) == plain).all()
+    adobe = encoded(picture(0).convert("CMYK"), "JPEG")
+    assert (np.asarray(decode(adobe)) == np.asarray(Image.open(io.BytesIO(adobe)).convert("RGB"))).all()
+
+
+def test_a_tiff_whose_strips_do_not_cover_it_is_corrupt() -> None:
+    content = bytearray(encoded(picture(0, width=64, height=64), "TIFF", tiffinfo={278: 8}))
+    entries = struct.unpack_from("<I", content, 4)[0] + 2
+    tags = {struct.unpack_from("<H", content, at)[0]: at for at in range(entries, entries + 12 * 10, 12)}
+    for tag in (273, 279):
+        struct.pack_into("<I", content, tags[tag] + 4, 3)
+    assert "strips do not cover it" in refusal({"image": bytes(content)}).message
+
+
+# What decoding may cost
+
+
+def repeated_scans(count: int) -> bytes:
+    content = encoded(picture(0), "JPEG", progressive=True)
+    last = content.rindex(b"\xff\xda")
+    return content[:last] + content[last:-2] * count + content[-2:]
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
+    scans = repeated_scans(1).count(b"\xff\xda")
+    assert decode(repeated_scans(1), ImageLimits(max_scans=scans)).size == picture(0).size
+    error = refusal({"image": repeated_scans(200)})
+    assert error.kind == "image_too_large" and not error.retryable
+    assert f"a JPEG of {scans + 199} scans is over limits.max_scans=64" in error.message
+
+
+def gif_of_comments() -> bytes:
+    """Its comments are joined piece by piece: the time grows with the square of their length."""
+    content = encoded(PLAIN.quantize(4), "GIF")
+    palette = 13 + 3 * (2 << (content[10] & 7))
+    return content[:palette] + b"!\xfe" + (b"\xff" + b"a" * 255) * 60_000 + b"\0" + content[palette:]
+
+
+def runs_of_one_pixel() -> bytes:
+    """A BMP whose runs Pillow reads one by one, and of which each stands for no pixel."""
+    data = b"\xff\x55" * 3_000_000
+    header = struct.pack("<IiiHHIIiiII", 40, 200, 200, 1, 8, 1, len(data), 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", 1078 + len(data), 0, 0, 1078) + header + bytes(1024) + data
+
+
+def empty_chunks() -> bytes:
+    content = encoded(PLAIN)
+    return content[:33] + chunk(b"abCd", b"") * 1_000_000 + content[33:]
+
+
+@pytest.mark.parametrize("make", [gif_of_comments, runs_of_one_pixel, empty_chunks])
+def test_a_file_that_keeps_its_reader_busy_is_given_up(make: Callable[[], bytes]) -> None:
+    error = refusal({"image": make()}, ImageLimits(max_seconds=0.1))
+    assert (error.kind, error.retryable) == ("image_too_slow", True)
+    assert "over limits.max_seconds=0.1 of a processor" in error.message and "raise the limit" in error.message
+
+
+def test_a_tiff_whose_tags_name_the_same_bytes_over_and_over_is_corrupt() -> None:
+    tags = [(256, 4, 1, 8), (257, 4, 1, 8), *((tag, 7, 1_000_000, 0) for tag in range(1000, 2000))]
+    content = b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    error = refusal({"image": content + bytes(1_000_000)}, ImageLimits())
+    assert error.kind == "corrupt_image" and "the same bytes over and over" in error.message
+
+
+def test_a_jpeg_of_nothing_but_segments_is_corrupt() -> None:
+    content = encoded(PLAIN, "JPEG")
+    error = refusal({"image": content[:20] + b"\xff\xe1\0\2" * 200_000 + content[20:]})
+    assert error.kind == "corrupt_image" and "segments" in error.message
+
+
+SEEDS = {
+    "png": encoded(picture(0)),
+    "palette-png": encoded(picture(0).quantize(16)),
+    "jpeg": encoded(picture(0), "JPEG"),
+    "progressive-jpeg": encoded(picture(0), "JPEG", progressive=True),
+    "webp": encoded(picture(0), "WEBP"),
+    "lossless-webp": encoded(picture(0), "WEBP", lossless=True),
+    "gif": encoded(picture(0).quantize(16), "GIF", save_all=True, append_images=[picture(1).quantize(16)]),
+    "bmp": encoded(picture(0), "BMP"),
+    "tiff": encoded(picture(0), "TIFF"),
+    "lzw-tiff": encoded(picture(0), "TIFF", compression="tiff_lzw"),
+    "jpeg-tiff": encoded(picture(0), "TIFF", compression="jpeg"),
+}
+SHARE = st.floats(0, 1)
+MUTATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), SHARE, st.binary(min_size=1, max_size=4)),
+        st.tuples(st.just("insert"), SHARE, st.binary(min_size=1, max_size=20)),
+        st.tuples(st.just("cut"), SHARE, SHARE),
+        st.tuples(st.just("repeat"), SHARE, SHARE),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def mutated(content: bytes, mutations: list[tuple[str, float, Any]]) -> bytes:
+    for kind, share, detail in mutations:
+        place = int(share * len(content))
+        if kind == "set":
+            content = content[:place] + detail + content[place + len(detail) :]
+        elif kind == "insert":
+            content = content[:place] + detail + content[place:]
+        else:
+            stop = min(len(content), place + int(detail * 100) + 1)
+            content = content[:place] + (content[place:stop] * 3 if kind == "repeat" else b"") + content[stop:]
+    return content
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@settings(derandomize=True, max_examples=60, deadline=None, database=None)
+@given(mutations=MUTATIONS)
+def test_any_bytes_become_an_image_within_the_limits_or_a_row_error(seed: str, mutations: Any) -> None:
+    result = decode_image({"image": mutated(SEEDS[seed], mutations)}, LIMITS, no_fetch)
+    if isinstance(result, RowError):
+        assert result.kind in ("corrupt_image", "image_too_large", "missing_image") and result.message
+    else:
+        assert result.mode == "RGB" and result.width * result.height <= LIMITS.max_pixels
 
 
 @pytest.mark.parametrize("colour", [(220, 120, 40, 0), (220, 120, 40, 128)])
