@@ -20,7 +20,7 @@ from operators.models.calls import LikelihoodModel, Question, TextEmbedder
 
 Result = TypeVar("Result")
 
-VERSION = 2
+VERSION = 3
 REMEMBERED_TEXTS = 20_000
 
 UNKNOWN_PROMPT = "prompt_id {!r} is not in the benchmark's prompts; add the prompt, or correct the id"

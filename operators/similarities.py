@@ -19,7 +19,7 @@ from operators.questions import EMPTY_PROMPT
 if TYPE_CHECKING:
     import torch
 
-VERSION = 2
+VERSION = 3
 REMEMBERED_TEXTS = 20_000
 
 
