@@ -406,7 +406,7 @@ def _check_tokenizer(part: Part) -> None:
 
 def _check_answers_at_once(*parts: Part) -> None:
     """Raises ModelError for a chat model that thinks before it answers."""
-    files = [_file(part, name) for part in parts for name in TEMPLATE_FILES]
+    files = [_file(part, name) for part in dict.fromkeys(parts) for name in TEMPLATE_FILES]
     if any(named_thinking(part.source) for part in parts) or any(file_thinks(file) for file in files if file):
         raise ModelError(f"{parts[-1].source}: {PROBLEM}")
 

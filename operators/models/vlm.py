@@ -38,6 +38,7 @@ TOO_LONG = (
     "the image and the question take {} tokens, beyond the model's context of {}; "
     "shorten the prompt, use smaller images, or a model with a longer context"
 )
+SECOND_IMAGE = "the question has {!r} in it, which to this model is a second image; change the prompt's text"
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""
 CACHED_CHOICES = 4096
@@ -95,7 +96,10 @@ class VlmLikelihood:
     def __init__(
         self, model: Any, tokenizer: Any, processor: Any, *, system: str | None, pad_to_square: bool, pair_batch: int
     ) -> None:
-        """`system` is the message before every question; an image may be padded to a square of its mean colour."""
+        """`system` is the message before every question; an image may be padded to a square of its mean colour.
+
+        Raises ModelError where the chat template does not show the image.
+        """
         self.model = model
         self.system = system
         self.pad_to_square = pad_to_square
@@ -106,6 +110,7 @@ class VlmLikelihood:
         self.device = model.device
         self.image_id = int(model.config.image_token_id)
         self.context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self.before = self._before_image()
         self._choice = lru_cache(maxsize=CACHED_CHOICES)(self._choice_ids)
 
     def preprocess(self, image: Image.Image) -> Pixels:
@@ -136,8 +141,7 @@ class VlmLikelihood:
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         """Prefixes of images of one shape."""
-        before = self._before()
-        row = torch.tensor([*before, *[self.image_id] * pixels[0].tokens], device=self.device)
+        row = torch.tensor([*self.before, *[self.image_id] * pixels[0].tokens], device=self.device)
         ids = row.expand(len(pixels), -1)
         inputs = {
             name: torch.cat([image.inputs[name] for image in pixels]).to(self.device) for name in pixels[0].inputs
@@ -228,23 +232,23 @@ class VlmLikelihood:
         used = Usage(1, prefix.tokens + len(tail.prompt), cached, new_tokens)
         self.usage = self.usage.plus(used)
 
-    def _before(self) -> list[int]:
+    def _before_image(self) -> list[int]:
         """The prompt's tokens before the image; no question changes them."""
         ids = image_question_ids(self.tokenizer, "", system=self.system)
-        return ids[: self._place(ids)]
+        if ids.count(self.image_id) != 1:
+            raise ModelError(
+                f"{self.tokenizer.name_or_path}: expected the chat template to place one image token "
+                f"({self.image_id}), found {ids.count(self.image_id)}; correct the checkpoint's chat template"
+            )
+        return ids[: ids.index(self.image_id)]
 
     def _tail(self, question: Question, *, choices: bool = True) -> Tail:
         ids = image_question_ids(self.tokenizer, question.text, system=self.system)
         chosen = [self._choice(question.text, choice) for choice in question.choices] if choices else []
-        return Tail(ids[self._place(ids) + 1 :], chosen)
-
-    def _place(self, ids: Sequence[int]) -> int:
-        if list(ids).count(self.image_id) != 1:
-            raise ModelError(
-                f"{self.tokenizer.name_or_path}: expected the chat template to place one image token "
-                f"({self.image_id}), found {list(ids).count(self.image_id)}; correct the checkpoint's chat template"
-            )
-        return list(ids).index(self.image_id)
+        if ids.count(self.image_id) != 1:
+            mark = self.tokenizer.convert_ids_to_tokens(self.image_id)
+            raise HopelessRow(RowError("request_refused", SECOND_IMAGE.format(mark)))
+        return Tail(ids[len(self.before) + 1 :], chosen)
 
     def _choice_ids(self, question: str, choice: str) -> list[int]:
         prompt = image_question_text(self.tokenizer, question, system=self.system)

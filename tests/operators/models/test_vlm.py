@@ -204,6 +204,16 @@ def test_a_question_beyond_the_context_is_refused_and_not_answered_at_random(fol
     assert (refused.value.error.kind, refused.value.error.retryable) == ("prompt_too_long", False)
 
 
+def test_a_question_that_has_the_mark_of_an_image_in_it_is_refused_by_name(folder: Path) -> None:
+    model = load(folder)
+    features = model.encode([model.preprocess(PICTURES[0])])
+    mark = str(model.tokenizer.convert_ids_to_tokens(model.image_id))
+    with pytest.raises(HopelessRow, match="to this model is a second image; change the prompt's text") as refused:
+        model.likelihood(features, [Question(0, f"a sign that says {mark}", ("Yes",))])
+    assert (refused.value.error.kind, refused.value.error.retryable) == ("request_refused", False)
+    assert repr(mark) in refused.value.error.message
+
+
 def test_no_images_and_no_questions_have_no_answers(folder: Path) -> None:
     model = load(folder)
     assert (model.encode([]), model.likelihood([], []), model.reply([], [])) == ([], [], [])
@@ -329,6 +339,5 @@ def test_a_garbled_chat_template_is_refused(tmp_path: Path, content: str) -> Non
 def test_a_template_that_does_not_show_the_image_is_refused(tmp_path: Path) -> None:
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     tiny.save_byte_tokenizer(folder, template="{{ messages[0]['role'] }}")
-    model = load(folder)
     with pytest.raises(ModelError, match="expected the chat template to place one image token"):
-        model.encode([model.preprocess(PICTURES[0])])
+        load(folder)
