@@ -47,7 +47,7 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         if isinstance(metric, VqaScoreConfig):
             question, answer, reduction = map(escape, metric.asks)
             console.print(f"{escape(name)}: {question} ({answer}, {reduction})", soft_wrap=True)
-    table = Table("stage", "cells", "cached", "missing", "rows", "model calls", title="plan")
+    table = Table("stage", "cells", "cached", "missing", "rows", "model calls, about", title="plan")
     for column in table.columns[1:]:
         column.justify = "right"
     for item in planned.plan.nodes:

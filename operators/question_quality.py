@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -57,6 +58,12 @@ def assess(
         content_words=sum(map(len, words.values())),
         covered_words=sum(_covered(places, spans.get(one, [])) for one, places in words.items()),
     )
+
+
+def mean_content_words(texts: Sequence[str | None], *, most: int = 1_000) -> float:
+    """How many content words a text has on average, by about `most` of them, spread evenly; 0 without texts."""
+    counts = [len(content_words(text or "")) for text in texts[:: max(1, len(texts) // most)]]
+    return fmean(counts) if counts else 0.0
 
 
 def content_words(text: str) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from operators.errors import ConfigError
 from operators.metrics.configs import MetricConfig, WritingConfig
 from operators.metrics.tifa import TifaConfig
 from operators.models.checkpoints import ResolvedModel, resolve_model
+from operators.question_quality import mean_content_words
 from pipelines.cells import Cell, Recipe, Shard, Stage, Work, make_cell
 from pipelines.config import SweepConfig
 from pipelines.sources import Sources
@@ -43,8 +44,8 @@ class NodePlan(NamedTuple):
     images: int
     """Images (of questions and entailment: prompts) in the missing cells' shards, each counted once."""
     model_calls: int
-    """Estimated, as how many questions will be written is not known: images encoded plus one answer or comparison for
-    each metric; of questions and entailment, one call for each prompt and metric; 0 without a model."""
+    """Estimated: images encoded plus each metric's answers or comparisons; of questions and entailment, the requests
+    that each metric expects. How many questions will be written is taken from the prompts' words. 0 without a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,8 +79,9 @@ def make_plan(config: SweepConfig, sources: Sources, store: Store, *, wanted: tu
     prompt_work = _work(prompt_cells, missing)
     image_work = _work(image_cells, missing)
     work = (*prompt_work, *image_work)
+    words = mean_content_words(sources.prompts.column("text").to_pylist())
     return Plan(
-        nodes=tuple(_node_plan(node, everything.values(), work) for node in nodes),
+        nodes=tuple(_node_plan(node, everything.values(), work, words) for node in nodes),
         cells=tuple(everything.values()),
         missing=missing,
         prompt_work=prompt_work,
@@ -297,14 +299,24 @@ def _score_cells(
     )
 
 
-def _node_plan(node: Node, cells: Any, work: Sequence[Work]) -> NodePlan:
+def _node_plan(node: Node, cells: Any, work: Sequence[Work], words: float) -> NodePlan:
+    """What the node has to do, where a prompt has so many content words on average."""
     mine = {item.shard: [cell for cell in item.cells if cell.node == node.name] for item in work}
     images = sum(shard.rows for shard, left in mine.items() if left)
-    pairs = sum(shard.rows * len(left) for shard, left in mine.items())
+    calls = sum(shard.rows * _calls(node, cell, words) for shard, left in mine.items() for cell in left)
     return NodePlan(
         node=node,
         cells=sum(1 for cell in cells if cell.node == node.name),
         missing=sum(len(left) for left in mine.values()),
         images=images,
-        model_calls=pairs + (images if node.stage in IMAGE_STAGES else 0) if node.model is not None else 0,
+        model_calls=round(calls) + (images if node.stage in IMAGE_STAGES else 0) if node.model is not None else 0,
     )
+
+
+def _calls(node: Node, cell: Cell, words: float) -> float:
+    """The calls that one row of the cell takes."""
+    metric = node.metrics[cell.metric]
+    if not isinstance(metric, WritingConfig):
+        return 1
+    expected = metric.expected(words)
+    return expected.calls if node.stage == "questions" else expected.questions

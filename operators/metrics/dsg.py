@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Scored, element, mean_scored
 from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import STOP, WriterConfig, digest, likeliest
+from operators.metrics.writer import STOP, Expected, WriterConfig, digest, likeliest
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_TUPLES = 200
@@ -138,6 +138,10 @@ class DsgConfig(WriterConfig):
     def scoring(self) -> dict[str, Any]:
         """All that decides the score once the answers are there."""
         return {"reduction": self.reduction, "zeroing": self.zeroing}
+
+    def expected(self, words: float) -> Expected:
+        """Three calls for a prompt; a question for each of its content words."""
+        return Expected(3, words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its tuples, then side by side a question and the dependencies of each."""

@@ -15,6 +15,7 @@ from operators.metrics.tifa import ONE_STEP_TEMPLATES, write_once
 from operators.metrics.vqascore import Reduction
 from operators.metrics.writer import (
     STOP,
+    Expected,
     WriterConfig,
     digest,
     likeliest,
@@ -170,6 +171,10 @@ class GeckoConfig(WriterConfig):
         if self.normalise:
             scored["likelihood"] = self.likelihood
         return scored if self.nli is None else {**scored, "threshold": self.threshold}
+
+    def expected(self, words: float) -> Expected:
+        """Two calls for a prompt, or one; a question for each of its content words."""
+        return Expected(2 if self.coverage else 1, words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its words labelled, then all questions in a second reply (appendix C)."""

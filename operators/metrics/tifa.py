@@ -9,7 +9,7 @@ from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from operators.metrics.blocks import Block, read_blocks
 from operators.metrics.reading import Place
-from operators.metrics.writer import STOP, WriterConfig, digest, require_role, require_share
+from operators.metrics.writer import STOP, Expected, WriterConfig, digest, require_role, require_share
 from operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, read_each
 from operators.models.calls import Request
 
@@ -157,6 +157,10 @@ class TifaConfig(WriterConfig):
     def scoring(self) -> dict[str, Any]:
         """Nothing: the score is the share of right answers."""
         return {}
+
+    def expected(self, words: float) -> Expected:
+        """A call for a prompt, and the filter's: one for each question, two where it is open, as every fourth."""
+        return Expected(1 + (1.25 * words if self.filter else 0), words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt; those that the filter drops stay, with `keep` false."""

@@ -13,7 +13,7 @@ from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from operators.metrics.reading import Place
 from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import STOP, WriterConfig, digest, likeliest, log_likelihoods, require_share
+from operators.metrics.writer import STOP, Expected, WriterConfig, digest, likeliest, log_likelihoods, require_share
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_SPANS = 100
@@ -160,6 +160,14 @@ class Vq2Config(WriterConfig):
     def scoring(self) -> dict[str, Any]:
         """All that decides the score once the answers are there."""
         return {"reduction": self.reduction}
+
+    def expected(self, words: float) -> Expected:
+        """A call for a prompt, one for each question, and the round trip's.
+
+        There are as many phrases as content words, half as many noun phrases.
+        """
+        questions = words if self.parts.filtered else words / 2 * self.parts.samples
+        return Expected(1 + (2 if self.parts.filtered else 1) * questions, questions)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its phrases, questions for each, and their answers from the prompt alone.

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from operators.errors import ConfigError
 from operators.metrics import reading
@@ -14,6 +14,15 @@ from operators.metrics.writing import TOLD, Sampling
 
 STOP = ("\nDescription:",)
 """Where a base model goes on with a further example."""
+
+
+class Expected(NamedTuple):
+    """What one prompt will take, as far as that is known before its questions are written."""
+
+    calls: float
+    """Requests to the writer; those that are asked again because their reply could not be read come on top."""
+    questions: float
+    """Each a call of the VQA model for every image, and of the entailment model where there is one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

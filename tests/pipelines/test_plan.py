@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from operators.errors import ConfigError, ModelError
+from operators.metrics.writing import is_asked
+from operators.pack.lessons import GoldWriter
+from operators.pack.prompts import make_prompts
 from pipelines.plan import Plan
 from pipelines.sweep import plan_sweep, public_config
 from tests.bench_of import PACK, images, sweep_config, write_benchmark, write_rows
@@ -40,6 +43,20 @@ def test_a_fresh_store_lacks_every_cell_and_the_plan_counts_the_model_calls(fold
         "similarities:clip": (4, 4, 16, 32),
         "scores": (8, 8, 16, 0),
     }
+
+
+@pytest.mark.parametrize("metric", ["gecko", "tifa", "dsg", "vq2"])
+def test_the_plan_expects_about_as_many_calls_as_writing_the_packs_questions_takes(tmp_path: Path, metric: str) -> None:
+    """Within a quarter: for a paid service this is what it costs."""
+    folder = write_benchmark(tmp_path / "bench", ["atlas"], count=256)
+    nodes = {item.node.name: item for item in planned(folder, f"metric=[{metric}]").nodes}
+    written = [GoldWriter(prompt).written(metric) for prompt in make_prompts(0, 32)]
+    assert nodes["questions:llm"].model_calls == pytest.approx(sum(len(one.lessons) for one in written), rel=0.25)
+    asked = sum(is_asked(question.keep) for one in written for question in one.questions)
+    answers = nodes["answers:vqa"]
+    assert answers.model_calls / answers.images == pytest.approx(1 + asked / 256, rel=0.25), "an image is encoded once"
+    if metric == "gecko":
+        assert nodes["entailment:nli"].model_calls == pytest.approx(asked, rel=0.25)
 
 
 def test_planning_twice_names_the_same_cells(folder: Path) -> None:

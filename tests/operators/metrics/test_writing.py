@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from operators.errors import ConfigError
 from operators.metrics import reading
 from operators.metrics.blocks import Block, read_blocks
+from operators.metrics.configs import WritingConfig
 from operators.metrics.dsg import DsgConfig
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
@@ -247,6 +248,22 @@ def test_readable_questions_stay_where_others_cannot_be_read() -> None:
 )
 def test_choices_are_split_as_they_are_written(written: str, choices: list[str]) -> None:
     assert reading.split_choices(written) == choices
+
+
+@pytest.mark.parametrize(
+    ("metric", "calls", "questions"),
+    [
+        (GeckoConfig(), 2, 6),
+        (GeckoConfig(coverage=False), 1, 6),
+        (TifaConfig(), 8.5, 6),
+        (TifaConfig(filter=False), 1, 6),
+        (DsgConfig(), 3, 6),
+        (Vq2Config(), 13, 6),
+        (Vq2Config(convention="released", temperature=1.0), 16, 15),
+    ],
+)
+def test_what_a_prompt_of_six_content_words_will_take(metric: WritingConfig, calls: float, questions: float) -> None:
+    assert metric.expected(6) == (calls, questions)
 
 
 @pytest.mark.parametrize(
