@@ -130,7 +130,7 @@ def _rate(name: str, state: NodeProgress) -> str:
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
-    """Two tables per metric, overall and per skill, best overall mean first, and where everything was written."""
+    """Two tables per metric, overall and per skill, highest overall mean first, and where everything was written."""
     rows = finished.results.summary.to_pylist()
     for metric in dict.fromkeys(row["metric"] for row in rows):
         mine = [row for row in rows if row["metric"] == metric]
@@ -214,16 +214,19 @@ def _that_fit(columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], wid
 
 
 def show_failures(console: Console, results: Results) -> None:
-    """The coverage, and for every kind of failure its rows, one of them and the remedy; nothing where none failed."""
+    """The coverage, and for every kind of failure its rows, the remedy, and the message of one of them; nothing where
+    none failed.
+    """
     if not results.n_null:
         return
-    table = Table("kind", "rows", "share", "example", "what to do", title="rows without a score")
+    table = Table("kind", "rows", "share", "what to do", title="rows without a score")
     _align_right(table, 1, 3)
-    for kind, count in error_counts(results.errors):
-        share = f"{count / results.rows:.1%}"
-        remedy = REMEDIES.get(kind, "see the message in errors.parquet")
-        table.add_row(escape(kind), str(count), share, escape(_example(results.errors, kind)), remedy)
+    counts = list(error_counts(results.errors))
+    for kind, count in counts:
+        table.add_row(escape(kind), str(count), f"{count / results.rows:.1%}", REMEDIES.get(kind, "act on its message"))
     console.print(table)
+    for kind, _ in counts:
+        console.print(f"{escape(kind)}, such as {escape(_example(results.errors, kind))}", soft_wrap=True)
     console.print(
         f"[yellow]coverage {results.coverage:.2%}[/]: {results.n_null} of {results.rows} rows have no score; "
         "errors.parquet names each, docs/failures.md explains the kinds",
@@ -232,19 +235,19 @@ def show_failures(console: Console, results: Results) -> None:
 
 
 def _example(errors: pa.Table, kind: str) -> str:
-    """Where to find the first row that failed so: its generator, and its image or else its prompt."""
+    """The first row that failed so, its generator and its image or else its prompt, and its message."""
     index = pc.index(errors.column("kind"), kind).as_py()
     row = errors.slice(index, 1).to_pylist()[0]
     name = f"image {row['image_id']}" if row["image_id"] is not None else f"prompt {row['prompt_id']}"
-    return f"{row['generator']}, {name}"
+    return f"{row['generator']}, {name}: {row['message']}"
 
 
 def _overall_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("#", "generator", "mean", "95% interval", "n", "coverage", title=f"{escape(metric)}: overall")
     _align_right(table, 2)
-    for rank, row in enumerate(rows, start=1):
+    for row in rows:
         table.add_row(
-            str(rank),
+            _rank(row, rows),
             escape(row["generator"]),
             _number(row["mean"]),
             _interval(row["low"], row["high"]),
@@ -252,6 +255,13 @@ def _overall_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
             f"{row['coverage']:.1%}",
         )
     return table
+
+
+def _rank(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """The place of a mean, shared by equal ones; none without a mean."""
+    if row["mean"] is None:
+        return "-"
+    return str(1 + sum(other["mean"] is not None and other["mean"] > row["mean"] for other in rows))
 
 
 def _skill_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -112,6 +112,7 @@ def _show_orders(console: Console, orders: Sequence[Order]) -> None:
     for pair in dict.fromkeys((its.generator_a, its.generator_b) for its in orders):
         said = {(its.judge, its.template): its for its in orders if (its.generator_a, its.generator_b) == pair}
         table.add_row(escape(f"{pair[0]}, {pair[1]}"), *(_better(said.get(judge)) for judge in judges))
+    table.caption = "\n".join(dict.fromkeys(escape(its.convention) for its in orders))
     console.print(table)
 
 

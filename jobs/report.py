@@ -10,6 +10,7 @@ from jobs.command import Command, run_job
 from jobs.console import make_console, show_tables
 from operators.judging.publish import EMPTY
 from operators.report.tables import BoardRow
+from operators.report.words import plural
 from pipelines.report import ReportConfig, WrittenReport, write_report
 from pipelines.store import open_store
 
@@ -33,8 +34,10 @@ def main(config: ReportConfig) -> int:
 
 def show_report(console: Console, report: WrittenReport) -> None:
     """The leaderboard over all metrics, the decision in a few lines, and where the page is."""
-    title = "means; generators that share a letter cannot be told apart"
-    show_tables(console, title, {row.generator: _cells(row, report.metrics) for row in report.board})
+    title = "means; sharing a letter: not told apart (signed-rank test, Holm)"
+    show_tables(console, title, {row.generator: _cells(row, report.metrics) for row in report.board.rows})
+    if report.board.left_out:
+        console.print(f"{plural(report.board.left_out, 'more generator')} in summary.csv")
     for sentence in report.decision:
         console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
     for warning in report.warnings:
@@ -51,7 +54,7 @@ def _cells(row: BoardRow, metrics: Sequence[str]) -> dict[str, str]:
         metric: f"{cell.text} {cell.group}".strip() if cell is not None else EMPTY
         for metric, cell in zip(metrics, row.cells, strict=True)
     }
-    return {"mean rank": f"{row.mean_rank:.1f}", **means}
+    return {"mean rank": EMPTY if row.mean_rank is None else f"{row.mean_rank:.1f}", **means}
 
 
 if __name__ == "__main__":

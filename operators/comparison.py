@@ -1,9 +1,8 @@
-"""Which generators are told apart: means with intervals and tie groups, and every pair compared on its common
-prompts.
-"""
+"""Which generators are told apart: every pair compared on its common prompts, and boards of means with who leads."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from evalica import Winner
 from evalica import bradley_terry as fit_bradley_terry
 from numpy.typing import NDArray
 
+from operators.statistics.letters import compact_letters
 from operators.statistics.ordering import SignedRank, holm, signed_rank
 from operators.statistics.poisson import poisson_weights, ratio_intervals
 from operators.summary import OVERALL, summarise
@@ -22,7 +22,6 @@ Floats = NDArray[np.float64]
 
 SIGNIFICANT = 0.05
 """Below it, after Holm's correction over the pairs of one metric and skill, two generators are told apart."""
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class Standing(NamedTuple):
@@ -39,10 +38,12 @@ class Standing(NamedTuple):
     n: int
     n_null: int
     coverage: float
-    rank: int
-    """From 1, by the mean; equal means share a rank."""
+    rank: int | None
+    """From 1, by the mean; equal means share a rank; None where nothing was scored."""
     group: str
-    """Letters of the tie groups: generators that share one are not told apart."""
+    """Letters of the tie groups: two generators share one exactly where no duel tells them apart; empty where nothing
+    was scored.
+    """
     rating: float = math.nan
     """Bradley-Terry rating, overall and where it was asked for."""
 
@@ -53,11 +54,11 @@ class Duel(NamedTuple):
     metric: str
     skill: str
     better: str | None
-    """The one with the better mean where they are told apart."""
+    """The one that the signed ranks favour, where they tell the two apart."""
     generator_a: str
     generator_b: str
     difference: float
-    """Mean of a less that of b."""
+    """Mean of a less that of b: how far apart they are, where `effect` says which is better."""
     low: float
     """The difference's 95% interval, bootstrapped over prompts."""
     high: float
@@ -66,61 +67,104 @@ class Duel(NamedTuple):
     p_holm: float
     """Corrected over all pairs of this metric and skill."""
     effect: float
-    """Matched-pairs rank-biserial correlation, -1 to 1."""
+    """Matched-pairs rank-biserial correlation, -1 to 1: the signed-rank statistic, positive where it favours a."""
     win_rate: float
     """Share of prompts won by a, ties half."""
     n: int
     """Prompts; several images of one are averaged."""
 
+    @property
+    def worse(self) -> str | None:
+        """The other one, where they are told apart."""
+        if self.better is None:
+            return None
+        return self.generator_b if self.better == self.generator_a else self.generator_a
+
+
+class Board(NamedTuple):
+    """One metric's standings at one skill, and its duels, which alone say who is better than whom."""
+
+    metric: str
+    skill: str
+    standings: tuple[Standing, ...]
+    """Highest mean first; those without a score last."""
+    duels: tuple[Duel, ...]
+
+    def scored(self) -> list[Standing]:
+        """The standings that have a mean."""
+        return [standing for standing in self.standings if standing.n]
+
+    def better_than(self, generator: str) -> list[str]:
+        """The generators that are told to be better than this one."""
+        return [str(duel.better) for duel in self.duels if duel.worse == generator]
+
+    def worse_than(self, generator: str) -> list[str]:
+        """The generators that are told to be worse than this one."""
+        return [str(duel.worse) for duel in self.duels if duel.better == generator]
+
+    def tied_with(self, generator: str) -> list[str]:
+        """The scored generators that are not told apart from this one, highest mean first."""
+        apart = {generator, *self.better_than(generator), *self.worse_than(generator)}
+        return [standing.generator for standing in self.scored() if standing.generator not in apart]
+
+    def leaders(self) -> list[Standing]:
+        """The scored generators than which none is told to be better, highest mean first."""
+        worse = {duel.worse for duel in self.duels}
+        return [standing for standing in self.scored() if standing.generator not in worse]
+
+    def best(self) -> Standing | None:
+        """The generator that is told to be better than every other, where there is one."""
+        others = len(self.scored()) - 1
+        every = (one for one in self.leaders() if 0 < others == len(self.worse_than(one.generator)))
+        return next(every, None)
+
+
+def boards(standings: Iterable[Standing], duels: Iterable[Duel]) -> dict[tuple[str, str], Board]:
+    """The boards by metric and skill, in the order of the standings."""
+    ranked, compared = (
+        defaultdict[tuple[str, str], list[Standing]](list),
+        defaultdict[tuple[str, str], list[Duel]](list),
+    )
+    for standing in standings:
+        ranked[standing.metric, standing.skill].append(standing)
+    for duel in duels:
+        compared[duel.metric, duel.skill].append(duel)
+    return {
+        place: Board(*place, tuple(sorted(found, key=_by_mean)), tuple(compared[place]))
+        for place, found in ranked.items()
+    }
+
+
+def _by_mean(standing: Standing) -> tuple[float, str]:
+    return -standing.mean if standing.n else math.inf, standing.generator
+
 
 def standings(scores: pa.Table, skills: Mapping[str, Sequence[str]], found: Sequence[Duel]) -> list[Standing]:
-    """Every metric's board, overall and by skill, best first; `scores` has generator, metric, prompt_id and score.
+    """Every metric's standings, overall and by skill, best first; `scores` has generator, metric, prompt_id and score.
 
     `found` are the duels of the same scores, which tell the tie groups.
     """
-    told = {
-        (duel.metric, duel.skill, frozenset((duel.generator_a, duel.generator_b))): duel.better is not None
-        for duel in found
-    }
+    apart = defaultdict[tuple[str, str], set[frozenset[str]]](set)
+    for duel in found:
+        if duel.better is not None:
+            apart[duel.metric, duel.skill].add(frozenset((duel.generator_a, duel.generator_b)))
     summary = summarise(scores, skills).to_pandas()
     return [
         standing
         for (metric, skill), rows in summary.groupby(["metric", "skill"], sort=False)
-        for standing in _board(str(metric), str(skill), rows, told)
+        for standing in _ranked(str(metric), str(skill), rows, apart[str(metric), str(skill)])
     ]
 
 
-def _board(
-    metric: str, skill: str, rows: pd.DataFrame, told: Mapping[tuple[str, str, frozenset[str]], bool]
-) -> Iterator[Standing]:
-    names = [str(name) for name in rows["generator"]]
-    groups = tie_groups(
-        names, {pair: apart for (its, at, pair), apart in told.items() if (its, at) == (metric, skill)}
-    )  # fmt: skip
-    ranks = rows["mean"].rank(method="min", ascending=False, na_option="bottom").astype(int)
+def _ranked(metric: str, skill: str, rows: pd.DataFrame, apart: Collection[frozenset[str]]) -> Iterator[Standing]:
+    groups = compact_letters([str(name) for name in rows["generator"][rows["n"] > 0]], apart)
     columns = ["generator", "mean", "low", "high", "n", "n_null", "coverage"]
-    for name, mean, low, high, n, n_null, coverage in rows[columns].itertuples(index=False):
-        rank = int(ranks[rows["generator"] == name].iloc[0])
-        yield Standing(name, metric, skill, mean, low, high, n, n_null, coverage, rank, groups[name])
-
-
-def tie_groups(names: Sequence[str], told: Mapping[frozenset[str], bool]) -> dict[str, str]:
-    """The letters of each name, of names best first: the longest runs in which no two are told apart, a letter each."""
-    runs: list[tuple[int, int]] = []
-    for first in range(len(names)):
-        last = first
-        while last + 1 < len(names) and not any(
-            told.get(frozenset((names[place], names[last + 1])), False) for place in range(first, last + 1)
-        ):
-            last += 1
-        if not runs or last > runs[-1][1]:
-            runs.append((first, last))
-    return {
-        name: "".join(
-            LETTERS[number % len(LETTERS)] for number, (first, last) in enumerate(runs) if first <= place <= last
-        )
-        for place, name in enumerate(names)
-    }
+    ranks = rows["mean"].rank(method="min", ascending=False)
+    for (name, mean, low, high, n, n_null, coverage), rank in zip(
+        rows[columns].itertuples(index=False), ranks, strict=True
+    ):
+        place = int(rank) if n else None
+        yield Standing(name, metric, skill, mean, low, high, n, n_null, coverage, place, groups.get(name, ""))
 
 
 def duels(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> list[Duel]:
@@ -182,9 +226,9 @@ def _duel(metric: str, skill: str, a: str, b: str, test: SignedRank, low: float,
 
 
 def _decided(duel: Duel) -> Duel:
-    if not duel.p_holm < SIGNIFICANT or duel.difference == 0:
+    if not duel.p_holm < SIGNIFICANT:
         return duel
-    return duel._replace(better=duel.generator_a if duel.difference > 0 else duel.generator_b)
+    return duel._replace(better=duel.generator_a if duel.effect > 0 else duel.generator_b)
 
 
 def _interval(differences: Floats, weights: Floats) -> tuple[float, float]:

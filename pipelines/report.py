@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from operators.errors import ConfigError, PlumblineError
 from operators.images import ImageLimits
-from operators.report.exports import decision, to_csv, to_markdown
-from operators.report.findings import Sentence
+from operators.report.exports import to_csv, to_markdown
 from operators.report.gallery import pick_images
 from operators.report.page import GatheredRun, Page, build_page, take_statistics
 from operators.report.rendering import render
 from operators.report.tables import BoardRow
+from operators.report.words import Sentence, Shown
 from pipelines.benchmark import BenchmarkConfig
 from pipelines.config import read_config
 from pipelines.report_images import read_details
@@ -54,7 +54,7 @@ class WrittenReport(NamedTuple):
     size: int
     """Its bytes."""
     metrics: list[str]
-    board: list[BoardRow]
+    board: Shown[BoardRow]
     """The generators, best first, with a cell for each of `metrics`."""
     decision: list[Sentence]
     changes: list[Sentence]
@@ -101,7 +101,7 @@ def write_report(
         size=len(html.encode()),
         metrics=page.metrics,
         board=page.board,
-        decision=decision(page),
+        decision=page.decision.sentences(),
         changes=page.changes.sentences if page.changes is not None else [],
         compared=page.changes.run_id if page.changes is not None else "",
         warnings=page.warnings,

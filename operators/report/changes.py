@@ -1,6 +1,5 @@
-"""Two runs side by side: whose scores changed, whether clearly, and what else was different."""
+"""Two runs side by side: whose scores changed, whether clearly, what came and went, and what else was different."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.comparison import SIGNIFICANT, Duel, duels
-from operators.report.findings import Sentence, names, signed
 from operators.report.health import Named
+from operators.report.words import Sentence, Shown, names, plural, shown, signed
 from operators.statistics.ordering import holm
 from operators.summary import OVERALL
 
@@ -35,6 +34,8 @@ class Change(NamedTuple):
     high: float
     p_holm: float
     """Corrected (Holm) for all the changes looked at."""
+    effect: float
+    """Matched-pairs rank-biserial correlation, -1 to 1: above 0 where the signed ranks favour the newer run."""
     n: int
     verdict: str
     """`better`, `worse`, `unchanged` where every prompt's score is the same, or `not clear`."""
@@ -45,13 +46,11 @@ class Changes(NamedTuple):
 
     run_id: str
     sentences: list[Sentence]
-    overall: list[Change]
-    by_skill: list[Change]
+    """What changed, what only one of the runs has, and which metrics are not the same."""
+    overall: Shown[Change]
+    by_skill: Shown[Change]
     """Only the clear ones."""
-    settings: list[Named]
-    added: list[str]
-    """Generators and metrics that only the newer run has."""
-    removed: list[str]
+    settings: Shown[Named]
 
 
 def compare(
@@ -71,14 +70,16 @@ def compare(
     corrected = _corrected(found)
     overall = [one for one in corrected if one.skill == OVERALL]
     clear = [one for one in corrected if one.skill != OVERALL and one.verdict in ("better", "worse")]
+    only = [
+        *_only_sentences("Only in this run:", after, before),
+        *_only_sentences("Only in the earlier run:", before, after),
+    ]
     return Changes(
         run_id=str(manifests[0].get("run_id", "")),
-        sentences=[*_altered_sentences(altered), *_sentences(overall)],
-        overall=overall[:MOST_ROWS],
-        by_skill=sorted(clear, key=lambda one: one.difference)[:MOST_ROWS],
-        settings=list(_settings(*manifests))[:MOST_SETTINGS],
-        added=[*_only(after, before, "generator"), *_only(after, before, "metric")],
-        removed=[*_only(before, after, "generator"), *_only(before, after, "metric")],
+        sentences=[*_altered_sentences(altered), *_sentences(overall, partial=bool(only or altered)), *only],
+        overall=shown(overall, MOST_ROWS),
+        by_skill=shown(sorted(clear, key=lambda one: one.effect), MOST_ROWS),
+        settings=shown(list(_settings(*manifests)), MOST_SETTINGS),
     )
 
 
@@ -127,9 +128,37 @@ def _common(before: pa.Table, after: pa.Table, column: str) -> list[str]:
     return [value for value in _values(after, column) if value in known]
 
 
+def _only_sentences(lead: str, one: pa.Table, other: pa.Table) -> list[Sentence]:
+    """What one run has and the other lacks: generators, metrics and prompts, and of those of both, scores."""
+    parts = [
+        f"{column} {names(values)}" if len(values) == 1 else f"{column}s {names(values)}"
+        for column in ("generator", "metric")
+        if (values := _only(one, other, column))
+    ]
+    if prompts := _only(one, other, "prompt_id"):
+        parts.append(plural(len(prompts), "prompt"))
+    parts += [
+        f"scores of {who} by {metric} on {plural(count, 'prompt')}" for (who, metric), count in _only_scores(one, other)
+    ]
+    return [Sentence(lead, f"{names(parts, MOST_SENTENCES)}.")] if parts else []
+
+
 def _only(one: pa.Table, other: pa.Table, column: str) -> list[str]:
     known = set(_values(other, column))
-    return [f"{column} {value}" for value in _values(one, column) if value not in known]
+    return [value for value in _values(one, column) if value not in known]
+
+
+def _only_scores(one: pa.Table, other: pa.Table) -> list[tuple[tuple[str, str], int]]:
+    """By generator and metric, how many prompts of both runs have a score in one of them alone."""
+    keys = ["generator", "metric", "prompt_id"]
+    scored, known = (
+        table.select([*keys, "score"]).to_pandas().dropna(subset=["score"])[keys].drop_duplicates()
+        for table in (one, other)
+    )
+    alone = scored.merge(known, on=keys, how="left", indicator="side").query("side == 'left_only'")
+    for key in keys:
+        alone = alone[alone[key].isin(_values(other, key))]
+    return [((str(who), str(metric)), len(rows)) for (who, metric), rows in alone.groupby(keys[:2], sort=False)]
 
 
 def _changes_of(
@@ -137,19 +166,19 @@ def _changes_of(
 ) -> Iterator[Change]:
     """One generator's two runs, compared as if they were two generators."""
     sides = pa.concat_tables([_side(before, generator, BEFORE), _side(after, generator, AFTER)])
-    earlier = _paired(sides)
+    pairs = _paired(sides)
     for duel in duels(sides, skills):
-        scores = earlier[duel.metric]
+        scores = pairs[duel.metric]
         if duel.skill != OVERALL:
             scores = scores[[duel.skill in (skills.get(prompt) or ()) for prompt in scores.index]]
-        yield _change(generator, duel, float(scores.mean()) if len(scores) else math.nan)
+        yield _change(generator, duel, scores)
 
 
-def _paired(sides: pa.Table) -> dict[str, pd.Series]:
-    """By metric, the earlier run's score of every prompt that both runs scored."""
+def _paired(sides: pa.Table) -> dict[str, pd.DataFrame]:
+    """By metric, the two runs' scores of every prompt that both scored."""
     frame = sides.select(["generator", "metric", "prompt_id", "score"]).to_pandas().dropna()
     wide = frame.pivot_table(index=["metric", "prompt_id"], columns="generator", values="score", aggfunc="mean")
-    both = wide.reindex(columns=[BEFORE, AFTER]).dropna()[BEFORE]
+    both = wide.reindex(columns=[BEFORE, AFTER]).dropna()
     return {metric: both.xs(metric) for metric in both.index.get_level_values("metric").unique()}
 
 
@@ -159,23 +188,22 @@ def _side(table: pa.Table, generator: str, name: str) -> pa.Table:
     return mine.set_column(2, "generator", pa.array([name] * len(mine), pa.string()))
 
 
-def _change(generator: str, duel: Duel, before: float) -> Change:
+def _change(generator: str, duel: Duel, scores: pd.DataFrame) -> Change:
     sign = 1 if duel.generator_a == AFTER else -1
     low, high = sorted((sign * duel.low, sign * duel.high))
-    difference = sign * duel.difference
-    same = duel.difference == 0 and duel.low == duel.high == 0
     return Change(
         generator=generator,
         metric=duel.metric,
         skill=duel.skill,
-        before=before,
-        after=before + difference,
-        difference=difference,
+        before=float(scores[BEFORE].mean()),
+        after=float(scores[AFTER].mean()),
+        difference=sign * duel.difference,
         low=low,
         high=high,
         p_holm=duel.p_value,
+        effect=sign * duel.effect,
         n=duel.n,
-        verdict="unchanged" if same else "not clear",
+        verdict="unchanged" if scores[BEFORE].equals(scores[AFTER]) else "not clear",
     )
 
 
@@ -188,25 +216,30 @@ def _corrected(found: Sequence[Change]) -> list[Change]:
 def _judged(one: Change) -> Change:
     if one.verdict == "unchanged" or not one.p_holm < SIGNIFICANT:
         return one
-    return one._replace(verdict="better" if one.difference > 0 else "worse")
+    return one._replace(verdict="better" if one.effect > 0 else "worse")
 
 
-def _sentences(overall: Sequence[Change]) -> list[Sentence]:
-    """Each generator with a clear change, and what of the rest."""
+def _sentences(overall: Sequence[Change], *, partial: bool) -> list[Sentence]:
+    """Each generator with a clear change, and the rest; `partial` where the runs hold more than was compared."""
     clear = [one for one in overall if one.verdict in ("better", "worse")]
     if not overall:
         return [Sentence("The two runs share no generator with scores by the same metric.", "")]
     if not clear:
-        same = all(one.verdict == "unchanged" for one in overall)
-        return [Sentence("Nothing changed." if same else "Nothing changed clearly.", "")]
-    found = [
-        Sentence(f"{generator} is {'better' if its[0].difference > 0 else 'worse'}", _by_metrics(its))
-        for generator, verdict in dict.fromkeys((one.generator, one.verdict) for one in clear)
-        if (its := [one for one in clear if (one.generator, one.verdict) == (generator, verdict)])
-    ]
+        same = "Nothing changed" if all(one.verdict == "unchanged" for one in overall) else "Nothing changed clearly"
+        return [Sentence(f"{same} in what both runs scored." if partial else f"{same}.", "")]
+    found = shown(
+        [
+            Sentence(
+                f"{generator} is {verdict}",
+                _by_metrics([one for one in clear if one.generator == generator and one.verdict == verdict]),
+            )
+            for generator, verdict in dict.fromkeys((one.generator, one.verdict) for one in clear)
+        ],
+        MOST_SENTENCES,
+    )
+    more = [Sentence(f"{plural(found.left_out, 'more clear change')}.", "")] if found.left_out else []
     still = [name for name in dict.fromkeys(one.generator for one in overall) if not _is_in(name, clear)]
-    rest = [Sentence("No clear change:", f"{names(still)}.")] if still else []
-    return [*found[:MOST_SENTENCES], *rest]
+    return [*found.rows, *more, *([Sentence("No clear change:", f"{names(still)}.")] if still else [])]
 
 
 def _is_in(generator: str, changes: Sequence[Change]) -> bool:
@@ -214,7 +247,13 @@ def _is_in(generator: str, changes: Sequence[Change]) -> bool:
 
 
 def _by_metrics(changes: Sequence[Change]) -> str:
-    return f"by {names([f'{one.metric} ({signed(one.difference)})' for one in changes])}."
+    return f"by {names([f'{one.metric} ({_size(one)})' for one in changes])}."
+
+
+def _size(one: Change) -> str:
+    """How far the mean moved, and where that is not the direction of the signed ranks, theirs."""
+    contrary = one.difference * one.effect <= 0
+    return signed(one.difference) + (f" in the mean, signed ranks {signed(one.effect, 2)}" if contrary else "")
 
 
 def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Named]:

@@ -13,8 +13,9 @@ import pyarrow as pa
 import vl_convert
 from markupsafe import Markup
 
-from operators.comparison import Standing
-from operators.report.findings import leaders, number
+from operators.comparison import Board
+from operators.report.tables import leading
+from operators.report.words import number
 
 WIDTH = 260
 STEP = 24
@@ -51,10 +52,10 @@ class Chart(NamedTuple):
     """Generators beyond the most that one chart holds."""
 
 
-def interval_chart(metric: str, board: Sequence[Standing]) -> Chart:
-    """Every generator's mean with its interval, best first; the leading group in the accent colour."""
-    scored = [one for one in board if one.n][:MOST_GENERATORS]
-    first = {one.generator for one in leaders(scored)} if scored else set()
+def interval_chart(metric: str, board: Board) -> Chart:
+    """Every generator's mean with its interval, highest first; the leaders in the accent colour."""
+    scored = board.scored()[:MOST_GENERATORS]
+    first = leading(board)
     values = [
         {
             "generator": one.generator,
@@ -67,7 +68,9 @@ def interval_chart(metric: str, board: Sequence[Standing]) -> Chart:
     ]
     spec = _frame(values, [one.generator for one in scored]) | {"layer": [_rule(), _dot()]}
     parts = [f"{one.generator} {number(one.mean)} ({number(one.low)} to {number(one.high)})" for one in scored]
-    return Chart(metric, _draw(spec), f"Mean {metric} with 95% intervals: {'; '.join(parts)}", len(board) - len(scored))
+    return Chart(
+        metric, _draw(spec), f"Mean {metric} with 95% intervals: {'; '.join(parts)}", len(board.standings) - len(scored)
+    )
 
 
 def _finite(value: float, instead: float) -> float:
@@ -103,9 +106,9 @@ def _frame(values: Sequence[Mapping[str, Any]], order: Sequence[str]) -> dict[st
     return {"data": {"values": list(values)}, "width": WIDTH, "height": {"step": STEP}, "encoding": {"y": y}}
 
 
-def distribution_chart(metric: str, scores: pa.Table, board: Sequence[Standing]) -> Chart:
+def distribution_chart(metric: str, scores: pa.Table, board: Board) -> Chart:
     """How each generator's scores spread: a histogram a line, and their median."""
-    scored = [one for one in board if one.n][:MOST_GENERATORS]
+    scored = board.scored()[:MOST_GENERATORS]
     found = _scores_by_generator(metric, scores)
     kept = {one.generator: found[one.generator] for one in scored if one.generator in found}
     low, high = _range(list(kept.values()))
@@ -115,7 +118,9 @@ def distribution_chart(metric: str, scores: pa.Table, board: Sequence[Standing])
     medians = [{"generator": name, "row": row, "x": middle} for row, (name, middle) in enumerate(middles.items())]
     spec = _ridge(bars, medians, list(kept))
     parts = [f"{name} {number(middle)}" for name, middle in middles.items()]
-    return Chart(metric, _draw(spec), f"Distribution of {metric}; medians: {'; '.join(parts)}", len(board) - len(kept))
+    return Chart(
+        metric, _draw(spec), f"Distribution of {metric}; medians: {'; '.join(parts)}", len(board.standings) - len(kept)
+    )
 
 
 def _scores_by_generator(metric: str, scores: pa.Table) -> dict[str, np.ndarray]:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from operators.comparison import Standing
-from operators.report.findings import Sentence, number
 from operators.report.page import Page
+from operators.report.words import number
 from operators.summary import OVERALL
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -29,12 +29,6 @@ def _csv_value(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
 
 
-def decision(page: Page) -> list[Sentence]:
-    """The sentences that a reader needs first."""
-    found = [page.headline, *page.by_metric, *page.at_what, *page.agreement, page.sureness]
-    return [one for one in found if str(one)]
-
-
 def to_markdown(page: Page) -> str:
     """The decision, what to know before trusting it, and the overall standings of each metric."""
     return "\n".join(_lines(page)) + "\n"
@@ -45,7 +39,7 @@ def _lines(page: Page) -> Iterator[str]:
     yield ""
     yield _escaped(" · ".join(page.facts))
     yield ""
-    for sentence in decision(page):
+    for sentence in page.decision.sentences():
         yield f"- **{_escaped(sentence.lead)}** {_escaped(sentence.rest)}".rstrip()
     for warning in page.warnings:
         yield f"- Note: {_escaped(warning)}"
@@ -61,9 +55,16 @@ def _table(metric: str, board: Sequence[Standing]) -> Iterator[str]:
     rated = any(not math.isnan(one.rating) for one in board)
     yield "| rank | generator | mean | 95% interval | tie group | images | coverage |" + " Bradley-Terry |" * rated
     yield "|---:|---|---:|---:|---|---:|---:|" + "---:|" * rated
-    for one in sorted(board, key=lambda one: one.rank):
+    for one in sorted(board, key=lambda one: math.inf if one.rank is None else one.rank):
         interval = f"{number(one.low)} to {number(one.high)}"
-        cells = (str(one.rank), _escaped(one.generator), number(one.mean), interval, one.group, str(one.n))
+        cells = (
+            "–" if one.rank is None else str(one.rank),
+            _escaped(one.generator),
+            number(one.mean),
+            interval,
+            one.group,
+            str(one.n),
+        )
         yield f"| {' | '.join(cells)} | {one.coverage:.1%} |" + f" {number(one.rating, 0)} |" * rated
 
 

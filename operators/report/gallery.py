@@ -14,8 +14,8 @@ from PIL import Image
 
 from operators.errors import RowError
 from operators.images import ImageLimits, decode_image
-from operators.report.findings import names
 from operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt
+from operators.report.words import names
 
 THUMBNAIL_SIDE = 256
 THUMBNAIL_BYTES = 12_000

@@ -11,6 +11,7 @@ from operators.comparison import Standing
 from operators.errors import REMEDIES
 from operators.report.findings import Boards
 from operators.report.marks import cut
+from operators.report.words import Shown, plural, shown
 
 MOST_KINDS = 30
 
@@ -57,9 +58,9 @@ class Health(NamedTuple):
     rows: int
     rows_null: int
     coverage: float
-    uneven: list[Standing]
+    uneven: Shown[Standing]
     """The generators and metrics whose coverage is below 1, the lowest first."""
-    failures: list[Failure]
+    failures: Shown[Failure]
     truncated: list[Named]
     models: list[Group]
     conventions: list[Group]
@@ -71,12 +72,12 @@ class Health(NamedTuple):
 def health(manifest: Mapping[str, Any], scores: pa.Table, errors: pa.Table, found: Boards) -> Health:
     """What can be told from a run's manifest and tables; what an old manifest lacks is left out."""
     n_null = int(scores.column("score").null_count)
-    standings = [one for board in found.values() for one in board if one.n_null]
+    standings = [one for board in found.values() for one in board.standings if one.n_null]
     return Health(
         rows=len(scores),
         rows_null=n_null,
         coverage=1 - n_null / len(scores) if len(scores) else 1.0,
-        uneven=sorted(standings, key=lambda one: one.coverage)[:MOST_KINDS],
+        uneven=shown(sorted(standings, key=lambda one: one.coverage), MOST_KINDS),
         failures=_failures(errors, len(scores)),
         truncated=_truncated(scores),
         models=_models(manifest),
@@ -90,17 +91,28 @@ def health(manifest: Mapping[str, Any], scores: pa.Table, errors: pa.Table, foun
     )
 
 
-def _failures(errors: pa.Table, rows: int) -> list[Failure]:
+def reasons(its: Health) -> str:
+    """Why rows have no score: the kinds with their rows, and what the most frequent one says of one row."""
+    if not its.failures.rows:
+        return ""
+    kinds = ", ".join(f"{one.rows:,} {one.kind}" for one in its.failures.rows)
+    more = f" and {plural(its.failures.left_out, 'more kind')}" if its.failures.left_out else ""
+    first = its.failures.rows[0]
+    return f"{kinds}{more}. For instance {first.example}: {first.message}"
+
+
+def _failures(errors: pa.Table, rows: int) -> Shown[Failure]:
     """The kinds of failure, the most frequent first, each with one of its rows."""
     counts = sorted(pc.value_counts(errors.column("kind")).to_pylist(), key=lambda one: -one["counts"])
-    return [_failure(one["values"], one["counts"], rows, errors) for one in counts[:MOST_KINDS]]
+    kinds = shown(counts, MOST_KINDS)
+    return Shown([_failure(one["values"], one["counts"], rows, errors) for one in kinds.rows], kinds.left_out)
 
 
 def _failure(kind: str, count: int, rows: int, errors: pa.Table) -> Failure:
     row = errors.slice(pc.index(errors.column("kind"), kind).as_py(), 1).to_pylist()[0]
     where = f"image {row['image_id']}" if row["image_id"] is not None else f"prompt {row['prompt_id']}"
     example = cut(f"{row['generator']}, {row['metric']}, {where}", 200)
-    remedy = REMEDIES.get(kind, "see the message in errors.parquet")
+    remedy = REMEDIES.get(kind, "act on the message")
     return Failure(kind, count, count / rows if rows else 0.0, example, cut(row["message"]), remedy)
 
 

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators.comparison import Duel, Standing, bradley_terry, duels, standings
-from operators.report import charts, findings, tables
+from operators.comparison import Board, Duel, Standing, boards, bradley_terry, duels, standings
+from operators.report import charts, tables
 from operators.report.changes import Changes, compare
-from operators.report.findings import Boards, Sentence
+from operators.report.findings import Boards, Decision, decide, overall_boards
 from operators.report.gallery import NO_DETAIL, Card, ImageDetail, ImageKey, Pick, make_card
-from operators.report.health import Health, health
+from operators.report.health import Health, health, reasons
+from operators.report.words import Shown
 from operators.summary import OVERALL
 
 STORIES: Mapping[str, str] = {
@@ -81,17 +82,13 @@ class Page(NamedTuple):
     run_id: str
     benchmark: str
     facts: list[str]
-    headline: Sentence
-    by_metric: list[Sentence]
-    at_what: list[Sentence]
-    agreement: list[Sentence]
-    sureness: Sentence
+    decision: Decision
     warnings: list[str]
     metrics: list[str]
     generators: list[str]
     skills: list[str]
-    board: list[tables.BoardRow]
-    best_at: list[tables.BestAt]
+    board: Shown[tables.BoardRow]
+    best_at: Shown[tables.BestAt]
     panels: list[MetricPanel]
     cards: list[Card]
     health: Health
@@ -118,11 +115,11 @@ def take_statistics(run: GatheredRun, *, rated: bool = False) -> Statistics:
 
 
 def _from_summary(row: Mapping[str, Any]) -> Standing:
-    """A standing without a tie group, as the prompts are not known."""
+    """A standing without rank and tie group, as the prompts are not known."""
     mean, low, high = (math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high"))
     return Standing(
         generator=row["generator"], metric=row["metric"], skill=row["skill"], mean=mean, low=low,
-        high=high, n=row["n"], n_null=row["n_null"], coverage=row["coverage"], rank=0, group="",
+        high=high, n=row["n"], n_null=row["n_null"], coverage=row["coverage"], rank=None, group="",
     )  # fmt: skip
 
 
@@ -135,38 +132,28 @@ def build_page(
     before: GatheredRun | None = None,
 ) -> Page:
     """The page of a run, of its statistics, of the images picked for the gallery, and of the run it is compared to."""
-    found = _in_order(findings.boards(statistics.standings), run.manifest)
-    board = tables.board_rows(found)
+    found = boards(statistics.standings, statistics.duels)
+    overall = overall_boards(found, run.manifest.get("metrics", ()))
+    board = tables.board_rows(overall)
     cards = [_card(pick, details, run) for pick in picks]
-    its_health = health(run.manifest, run.scores, run.errors, found)
-    leaders = findings.leaders_by_skill([one for one in statistics.standings if one.group])
+    its_health = health(run.manifest, run.scores, run.errors, overall)
     return Page(
         run_id=run.run_id,
         benchmark=str(run.manifest.get("benchmark", "")),
-        facts=_page_facts(run, found),
-        headline=findings.headline(found),
-        by_metric=[findings.board_sentence(metric, its) for metric, its in found.items()],
-        at_what=findings.skill_sentences(statistics.standings, statistics.duels, [row.generator for row in board]),
-        agreement=findings.agreement_sentences(statistics.duels),
-        sureness=findings.sureness_sentence(found, statistics.duels),
+        facts=_page_facts(run, overall),
+        decision=decide(found, overall, reasons(its_health)),
         warnings=_warnings(run, its_health),
-        metrics=list(found),
-        generators=[row.generator for row in board],
+        metrics=list(overall),
+        generators=[row.generator for row in board.rows],
         skills=sorted({skill for card in cards for skill in card.skills}),
         board=board,
-        best_at=tables.best_at(leaders, statistics.standings, list(found)),
-        panels=[_panel(metric, its, run, statistics) for metric, its in found.items()],
+        best_at=tables.best_at(found, list(overall)),
+        panels=[_panel(overall_board, found, run) for overall_board in overall.values()],
         cards=cards,
         health=its_health,
         changes=None if before is None else _changes(before, run),
         standings=statistics.standings,
     )
-
-
-def _in_order(found: Boards, manifest: Mapping[str, Any]) -> dict[str, Sequence[Standing]]:
-    """The boards in the order in which the run names its metrics."""
-    named = [metric for metric in manifest.get("metrics", ()) if metric in found]
-    return {metric: found[metric] for metric in dict.fromkeys([*named, *found])}
 
 
 def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> Card:
@@ -176,7 +163,7 @@ def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun)
 
 def _page_facts(run: GatheredRun, found: Boards) -> list[str]:
     """The size of the run in a few words."""
-    generators = len({one.generator for board in found.values() for one in board})
+    generators = len({one.generator for board in found.values() for one in board.standings})
     prompts = len(set(run.scores.column("prompt_id").unique().to_pylist()) - {None})
     images = len(run.scores) // max(len(found), 1)
     began = str(run.manifest.get("began", ""))[:16].replace("T", " ")
@@ -189,20 +176,20 @@ def _warnings(run: GatheredRun, its: Health) -> list[str]:
     found = []
     if its.rows_null:
         share = f"{its.rows_null:,} of {its.rows:,} rows ({its.rows_null / its.rows:.1%})"
-        found.append(f"{share} have no score and are outside every mean; the health of the run says why.")
+        found.append(f"{share} have no score and are outside every mean: {reasons(its)}")
     if run.unreadable:
         found.append(f"The prompts and images can no longer be read: {run.unreadable}")
     return found
 
 
-def _panel(metric: str, board: Sequence[Standing], run: GatheredRun, statistics: Statistics) -> MetricPanel:
+def _panel(board: Board, found: Mapping[tuple[str, str], Board], run: GatheredRun) -> MetricPanel:
     return MetricPanel(
-        name=metric,
-        story=story(metric, run.manifest),
-        interval=charts.interval_chart(metric, board),
-        distribution=charts.distribution_chart(metric, run.scores, board),
-        heat=tables.heat_map(metric, statistics.standings),
-        matrix=tables.matrix(metric, statistics.duels, [one.generator for one in board if one.n]),
+        name=board.metric,
+        story=story(board.metric, run.manifest),
+        interval=charts.interval_chart(board.metric, board),
+        distribution=charts.distribution_chart(board.metric, run.scores, board),
+        heat=tables.heat_map(found, board.metric),
+        matrix=tables.matrix(board),
     )
 
 

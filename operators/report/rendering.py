@@ -8,9 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from operators.report.findings import number, signed
 from operators.report.page import Page
 from operators.report.tables import p_text
+from operators.report.words import number, plural, signed
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -32,12 +32,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "signed": signed, "p": p_text, "plural": _plural}
+    environment.filters |= {"number": number, "signed": signed, "p": p_text, "plural": plural}
     return environment
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _asset(name: str) -> str:

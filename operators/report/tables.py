@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from operators.comparison import Duel, Standing
-from operators.report.findings import Boards, Leaders, boards, leaders, names, number, signed
+from operators.comparison import Board, Duel, Standing
+from operators.report.findings import Boards, is_contrary, mean_ranks
+from operators.report.words import Shown, names, number, shown, signed
 from operators.summary import OVERALL
 
 MOST_ROWS = 60
@@ -32,7 +33,8 @@ class BoardRow(NamedTuple):
     """A generator over all metrics."""
 
     generator: str
-    mean_rank: float
+    mean_rank: float | None
+    """None where a metric that scored others did not score it."""
     cells: list[BoardCell | None]
 
 
@@ -57,7 +59,7 @@ class HeatHead(NamedTuple):
 
 
 class HeatRow(NamedTuple):
-    """A generator's line."""
+    """A generator's row."""
 
     generator: str
     cells: list[HeatCell]
@@ -68,22 +70,23 @@ class HeatMap(NamedTuple):
 
     metric: str
     skills: list[HeatHead]
-    rows: list[HeatRow]
+    rows: Shown[HeatRow]
     left_out: int
     """Skills that are not shown."""
 
 
 class DuelCell(NamedTuple):
-    """A pair in the matrix, seen from the generator of its line."""
+    """A pair in the matrix, seen from the generator of its row."""
 
     text: str
+    """The rank-biserial correlation: above 0 where the signed ranks favour the generator of the row."""
     verdict: str
     """`better`, `worse`, `tied`, or `none` where there is no such pair."""
     title: str
 
 
 class DuelRow(NamedTuple):
-    """A generator's line of the matrix."""
+    """A generator's row of the matrix."""
 
     generator: str
     cells: list[DuelCell]
@@ -95,7 +98,7 @@ class Matrix(NamedTuple):
     metric: str
     generators: list[str]
     rows: list[DuelRow]
-    duels: list[Duel]
+    duels: Shown[Duel]
     left_out: int
     """Generators that are not shown."""
 
@@ -104,7 +107,7 @@ class LeadCell(NamedTuple):
     """Who leads at a skill by one metric."""
 
     name: str
-    """The first; empty where all are tied or none has a score."""
+    """The leader, of several the one of the highest mean; empty where there is none."""
     n_tied: int
     tied: str
     """Who cannot be told from it, or why there is none."""
@@ -119,26 +122,27 @@ class BestAt(NamedTuple):
     cells: list[LeadCell]
 
 
-def board_rows(found: Boards) -> list[BoardRow]:
+def board_rows(found: Boards) -> Shown[BoardRow]:
     """The generators by their mean rank over the metrics, best first."""
-    cells = {metric: _board_cells(board) for metric, board in found.items()}
-    ranks: dict[str, list[int]] = {}
-    for board in found.values():
-        for one in board:
-            ranks.setdefault(one.generator, []).append(one.rank)
+    cells = [_board_cells(board) for board in found.values()]
     rows = [
-        BoardRow(name, sum(its) / len(its), [cells[metric].get(name) for metric in found])
-        for name, its in ranks.items()
+        BoardRow(name, rank, [of_metric.get(name) for of_metric in cells]) for name, rank in mean_ranks(found).items()
     ]
-    return sorted(rows, key=lambda row: (row.mean_rank, row.generator))[:MOST_ROWS]
+    return shown(rows, MOST_ROWS)
 
 
-def _board_cells(board: Sequence[Standing]) -> dict[str, BoardCell]:
-    scored = [one for one in board if one.n]
+def _board_cells(board: Board) -> dict[str, BoardCell]:
+    scored = board.scored()
     low = min((min(one.low, one.mean) for one in scored), default=0.0)
     high = max((max(one.high, one.mean) for one in scored), default=1.0)
-    first = {one.generator for one in leaders(scored)} if scored else set()
-    return {one.generator: _board_cell(one, low, high, one.generator in first) for one in board}
+    first = leading(board)
+    return {one.generator: _board_cell(one, low, high, one.generator in first) for one in board.standings}
+
+
+def leading(board: Board) -> frozenset[str]:
+    """The leaders, where that says anything: not where no two generators are told apart."""
+    leaders = board.leaders()
+    return frozenset(one.generator for one in leaders) if len(leaders) < len(board.scored()) else frozenset()
 
 
 def _board_cell(one: Standing, low: float, high: float, leads: bool) -> BoardCell:
@@ -156,35 +160,30 @@ def _board_cell(one: Standing, low: float, high: float, leads: bool) -> BoardCel
     return BoardCell(number(one.mean), one.mean, interval, one.group, leads, left, place(end) - left, dot, title)
 
 
-def heat_map(metric: str, standings: Sequence[Standing]) -> HeatMap | None:
+def heat_map(found: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | None:
     """One metric's means by skill; None where prompts have no skills."""
-    mine = [one for one in standings if one.metric == metric]
-    skills = list(dict.fromkeys(one.skill for one in mine if one.skill != OVERALL))
-    if not skills:
+    at_skills = {skill: board for (of, skill), board in found.items() if of == metric and skill != OVERALL}
+    if not at_skills:
         return None
-    order = [one.generator for one in boards(mine).get(metric, ())][:MOST_ROWS]
-    shown = skills[:MOST_SKILLS]
-    cells = {(one.generator, one.skill): one for one in mine}
-    first = {(one.generator, skill) for skill in shown for one in _skill_leaders(mine, skill)}
-    means = [one.mean for one in mine if one.n and one.skill != OVERALL]
+    boards = shown(list(at_skills.values()), MOST_SKILLS)
+    order = shown([one.generator for one in found[metric, OVERALL].standings], MOST_ROWS)
+    means = [one.mean for board in at_skills.values() for one in board.scored()]
     span = (min(means), max(means)) if means else (0.0, 1.0)
-    heads = [HeatHead(skill, _expected(mine, skill)) for skill in shown]
+    cells = {(one.generator, board.skill): one for board in boards.rows for one in board.standings}
+    first = {(name, board.skill) for board in boards.rows for name in leading(board)}
     rows = [
-        HeatRow(name, [_heat_cell(cells.get((name, skill)), span, (name, skill) in first) for skill in shown])
-        for name in order
+        HeatRow(
+            name,
+            [_heat_cell(cells.get((name, board.skill)), span, (name, board.skill) in first) for board in boards.rows],
+        )
+        for name in order.rows
     ]
-    return HeatMap(metric, heads, rows, len(skills) - len(shown))
+    heads = [HeatHead(board.skill, _expected(board)) for board in boards.rows]
+    return HeatMap(metric, heads, Shown(rows, order.left_out), boards.left_out)
 
 
-def _skill_leaders(mine: Sequence[Standing], skill: str) -> list[Standing]:
-    """Who leads at a skill, where that says anything: not where all are tied."""
-    board = [one for one in mine if one.skill == skill and one.n]
-    first = leaders(sorted(board, key=lambda one: one.rank)) if board and board[0].group else []
-    return first if len(first) < len(board) else []
-
-
-def _expected(mine: Sequence[Standing], skill: str) -> int:
-    return max(one.n + one.n_null for one in mine if one.skill == skill)
+def _expected(board: Board) -> int:
+    return max(one.n + one.n_null for one in board.standings)
 
 
 def _heat_cell(one: Standing | None, span: tuple[float, float], leads: bool) -> HeatCell:
@@ -197,53 +196,57 @@ def _heat_cell(one: Standing | None, span: tuple[float, float], leads: bool) -> 
     return HeatCell(number(one.mean, 2), one.mean, round(shade), leads, one.n_null > 0, title)
 
 
-def best_at(found: Sequence[Leaders], standings: Sequence[Standing], metrics: Sequence[str]) -> list[BestAt]:
-    """Every skill with who leads by each metric."""
-    by_place = {(one.skill, one.metric): one for one in found}
-    skills = list(dict.fromkeys(one.skill for one in found))[:MOST_SKILLS]
-    return [
-        BestAt(
-            skill,
-            _expected(standings, skill),
-            [_lead_cell(by_place.get((skill, metric))) for metric in metrics],
-        )
-        for skill in skills
-    ]
+def best_at(found: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> Shown[BestAt]:
+    """Every skill with who leads by each metric; none where no two generators are compared at a skill."""
+    if not any(board.duels or len(board.scored()) == 1 for (_, skill), board in found.items() if skill != OVERALL):
+        return Shown([])
+    skills = shown(list(dict.fromkeys(skill for _, skill in found if skill != OVERALL)), MOST_SKILLS)
+    return Shown(
+        [_best_at(skill, [found.get((metric, skill)) for metric in metrics]) for skill in skills.rows], skills.left_out
+    )
 
 
-def _lead_cell(one: Leaders | None) -> LeadCell:
-    if one is None or not one.names:
+def _best_at(skill: str, boards: Sequence[Board | None]) -> BestAt:
+    return BestAt(skill, max(_expected(board) for board in boards if board), [_lead_cell(board) for board in boards])
+
+
+def _lead_cell(board: Board | None) -> LeadCell:
+    if board is None or not board.scored():
         return LeadCell("", 0, "–", False)
-    if one.n_generators > 1 and len(one.names) == one.n_generators:
-        return LeadCell("", 0, "all tied", False)
-    others = one.names[1:]
-    return LeadCell(one.names[0], len(others), f"tied: {names(others)}" if others else "", not others)
+    if len(board.scored()) > 1 and not any(duel.better for duel in board.duels):
+        return LeadCell("", 0, "all tied" if board.duels else "not compared", False)
+    if not board.leaders():
+        return LeadCell("", 0, "each worse than another", False)
+    first = board.leaders()[0].generator
+    tied = board.tied_with(first)
+    return LeadCell(first, len(tied), f"tied: {names(tied)}" if tied else "", not tied)
 
 
-def matrix(metric: str, duels: Sequence[Duel], order: Sequence[str]) -> Matrix:
-    """One metric's pairs: how far the generator of a line is above that of a column."""
-    mine = [one for one in duels if one.metric == metric and one.skill == OVERALL]
-    shown = list(order[:MOST_IN_MATRIX])
-    by_pair: Mapping[tuple[str, str], Duel] = {(one.generator_a, one.generator_b): one for one in mine}
-    rows = [DuelRow(name, [_duel_cell(name, other, by_pair) for other in shown]) for name in shown]
-    ordered = sorted(mine, key=lambda one: (one.p_holm, -abs(one.difference)))
-    return Matrix(metric, shown, rows, ordered[:MOST_PAIRS], len(order) - len(shown))
+def matrix(board: Board) -> Matrix:
+    """One metric's pairs: how often and how far the generator of a row is above that of a column."""
+    order = shown([one.generator for one in board.scored()], MOST_IN_MATRIX)
+    by_pair: Mapping[tuple[str, str], Duel] = {(one.generator_a, one.generator_b): one for one in board.duels}
+    rows = [DuelRow(name, [_duel_cell(name, other, by_pair) for other in order.rows]) for name in order.rows]
+    ordered = sorted(board.duels, key=lambda one: (one.p_holm, -abs(one.effect)))
+    return Matrix(board.metric, order.rows, rows, shown(ordered, MOST_PAIRS), order.left_out)
 
 
 def _duel_cell(name: str, other: str, by_pair: Mapping[tuple[str, str], Duel]) -> DuelCell:
     duel, turned = by_pair.get((name, other)), by_pair.get((other, name))
-    if duel is None and turned is None:
-        return DuelCell("", "none", "")
     one = duel or turned
-    assert one is not None
-    difference = one.difference if duel is not None else -one.difference
+    if one is None:
+        return DuelCell("", "none", "")
+    sign = 1 if duel is not None else -1
     wins = one.win_rate if duel is not None else 1 - one.win_rate
     verdict = "tied" if one.better is None else "better" if one.better == name else "worse"
     said = {"tied": "cannot be told from", "better": "is clearly better than", "worse": "is clearly worse than"}[
         verdict
     ]
-    title = f"{name} {said} {other}: {signed(difference)}, p {p_text(one.p_holm)}, wins {wins:.0%} of {one.n} prompts"
-    return DuelCell(signed(difference, 2), verdict, title)
+    title = (
+        f"{name} {said} {other}: effect {signed(sign * one.effect, 2)}, p {p_text(one.p_holm)}, wins {wins:.0%} of "
+        f"{one.n} prompts, mean difference {signed(sign * one.difference)}"
+    )
+    return DuelCell(signed(sign * one.effect, 2), verdict, title + (" (against the ranks)" if is_contrary(one) else ""))
 
 
 def p_text(value: float) -> str:

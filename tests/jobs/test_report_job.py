@@ -45,3 +45,36 @@ def test_a_run_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.Capt
     make_run(tmp_path)
     assert run_job(COMMAND, main, [f"store={tmp_path}/store", "run=yesterday"]) == 1
     assert capsys.readouterr().err.startswith("error: run=yesterday: no such run in ")
+
+
+def test_a_run_to_compare_to_that_is_not_there_is_said_of_its_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path)
+    assert run_job(COMMAND, main, [f"store={tmp_path}/store", "compare=nope"]) == 1
+    assert capsys.readouterr().err.startswith("error: compare=nope: no such run in ")
+
+
+def test_what_came_and_went_between_two_runs_is_in_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, generators=("atlas", "cobalt"), run_id="20260101-000000-000000")
+    run = make_run(tmp_path, generators=("atlas", "borealis"))
+    assert run_job(COMMAND, main, [f"store={tmp_path}/store", "compare=previous"]) == 0
+    said = capsys.readouterr().out
+    for lead, rest in (
+        ("Nothing changed in what both runs scored.", ""),
+        ("Only in this run:", " generator borealis."),
+        ("Only in the earlier run:", " generator cobalt."),
+    ):
+        assert f"  {lead}{rest}\n" in said and f"{lead}</bdi></b>" in run.html and rest.strip() in run.html
+    assert "Nothing changed.\n" not in said
+
+
+def test_why_nothing_was_scored_stands_where_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path, score=lambda *at: None)
+    assert run_job(COMMAND, main, [f"store={tmp_path}/store"]) == 0
+    said = capsys.readouterr().out
+    assert "\nNothing could be scored. Failed rows: 72 corrupt_image. For instance atlas, gecko, image " in said
+    assert "bytes <b>unreadable</b>" in said
+    assert "below" not in said

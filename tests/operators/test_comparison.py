@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from operators import rows
-from operators.comparison import Standing, bradley_terry, duels, standings, tie_groups
+from operators.comparison import Standing, boards, bradley_terry, duels, standings
 
 
 def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
@@ -78,12 +78,30 @@ def test_what_has_no_score_stands_last_without_a_mean() -> None:
     found = board(scores_table({"good": [0.5, 0.6], "none": [None, None]}))
     assert [its.generator for its in found] == ["good", "none"]
     assert math.isnan(found[1].mean) and (found[1].n, found[1].n_null, found[1].coverage) == (0, 2, 0.0)
+    assert [(its.rank, its.group) for its in found] == [(1, "a"), (None, "")]
 
 
-def test_tie_groups_are_runs_in_which_no_two_are_told_apart() -> None:
-    told = {frozenset("ac"): True, frozenset("ad"): True, frozenset("bd"): True}
-    assert tie_groups("abcd", told) == {"a": "a", "b": "ab", "c": "bc", "d": "c"}
-    assert tie_groups("ab", {frozenset("ab"): True}) == {"a": "a", "b": "b"}
+def test_a_generator_with_few_prompts_is_told_from_nobody_and_makes_nobody_the_best() -> None:
+    """a is clearly better than b; c, lowest of mean and with twelve prompts, is told from neither."""
+    few = [*noisy(0.74, 6, 12), *[None] * 288]
+    scores = scores_table({"a": noisy(0.8, 4, 300), "b": noisy(0.75, 5, 300), "c": few})
+    found = duels(scores, {})
+    assert {(its.generator_a, its.generator_b): its.better for its in found} == {
+        ("a", "b"): "a", ("a", "c"): None, ("b", "c"): None,
+    }  # fmt: skip
+    groups = {its.generator: set(its.group) for its in standings(scores, {}, found)}
+    assert not groups["a"] & groups["b"]
+    assert groups["a"] & groups["c"] and groups["b"] & groups["c"]
+    [overall] = boards(standings(scores, {}, found), found).values()
+    assert {its.generator for its in overall.leaders()} == {"a", "c"} and overall.best() is None
+
+
+def test_the_signed_ranks_decide_who_is_better_whatever_the_means() -> None:
+    """On nine prompts of ten b is a little better, on the others far worse."""
+    b = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
+    [duel] = duels(scores_table({"a": [0.5] * 60, "b": b}), {})
+    assert duel.p_holm < 0.001 and duel.difference > 0 > duel.effect and duel.win_rate == pytest.approx(0.1)
+    assert (duel.better, duel.worse) == ("b", "a")
 
 
 def test_bradley_terry_ratings_follow_wins_and_average_nought() -> None:

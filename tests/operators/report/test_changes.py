@@ -32,34 +32,67 @@ def changed(before: pa.Table, after: pa.Table, **manifest: object) -> Changes:
 
 def test_the_same_scores_are_unchanged() -> None:
     found = changed(table(), table())
-    assert {one.verdict for one in found.overall} == {"unchanged"}
+    assert {one.verdict for one in found.overall.rows} == {"unchanged"}
     assert [str(one) for one in found.sentences] == ["Nothing changed."]
-    assert found.settings == [] and found.by_skill == [] and found.run_id == "r1"
+    assert found.settings.rows == [] and found.by_skill.rows == [] and found.run_id == "r1"
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.05, "better"), (-0.05, "worse")])
 def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
     found = changed(table(), table(gain))
-    borealis, cobalt = found.overall
+    borealis, cobalt = found.overall.rows
     assert (borealis.verdict, cobalt.verdict) == (verdict, "unchanged")
     assert borealis.difference == pytest.approx(gain) and borealis.after == pytest.approx(borealis.before + gain)
     assert borealis.low <= borealis.difference <= borealis.high
     assert str(found.sentences[0]).startswith(f"borealis is {verdict} by gecko (")
     assert str(found.sentences[-1]) == "No clear change: cobalt."
-    assert {one.skill for one in found.by_skill} == {"counting", "colour"}
+    assert {one.skill for one in found.by_skill.rows} == {"counting", "colour"}
 
 
 def test_only_prompts_that_both_scored_are_compared_and_the_rest_is_named() -> None:
     found = changed(table(), table(generators=("borealis", "drift"), first=10))
-    (borealis,) = found.overall
+    (borealis,) = found.overall.rows
     assert borealis.n == 30 and borealis.verdict == "unchanged"
-    assert (found.added, found.removed) == (["generator drift"], ["generator cobalt"])
+    assert [str(one) for one in found.sentences] == [
+        "Nothing changed in what both runs scored.",
+        "Only in this run: generator drift.",
+        "Only in the earlier run: generator cobalt and 10 prompts.",
+    ]
+
+
+def test_a_generator_that_was_added_is_said_and_not_that_nothing_changed() -> None:
+    found = changed(table(), table(generators=("borealis", "cobalt", "drift")))
+    assert [str(one) for one in found.sentences] == [
+        "Nothing changed in what both runs scored.",
+        "Only in this run: generator drift.",
+    ]
+
+
+def test_scores_that_one_run_alone_has_are_counted_by_generator_and_metric() -> None:
+    failed = table().to_pylist()
+    for row in failed:
+        if row["generator"] == "cobalt" and int(row["prompt_id"]) < 3:
+            row["score"] = None
+    found = changed(rows.table(failed, rows.SCORES), table())
+    assert str(found.sentences[-1]) == "Only in this run: scores of cobalt by gecko on 3 prompts."
+
+
+def test_ranks_and_not_means_say_whether_a_change_is_for_the_better() -> None:
+    """On nine prompts of ten borealis is a little better than before, on the others far worse."""
+    mixed = table().to_pylist()
+    for row in mixed:
+        if row["generator"] == "borealis":
+            row["score"] += 0.05 + int(row["prompt_id"]) * 1e-4 if int(row["prompt_id"]) % 10 else -0.9
+    borealis = changed(table(), rows.table(mixed, rows.SCORES)).overall.rows[0]
+    assert borealis.difference < 0 < borealis.effect and borealis.verdict == "better"
+    said = str(changed(table(), rows.table(mixed, rows.SCORES)).sentences[0])
+    assert said.startswith("borealis is better by gecko (−0.0") and "in the mean, signed ranks +0." in said
 
 
 def test_settings_that_differ_are_named_and_the_place_of_the_store_is_not_one() -> None:
     config = {"store": "y", "metrics": {"gecko": {"kind": "gecko", "threshold": 0.5}}}
     found = changed(table(), table(), config=config)
-    assert [tuple(one) for one in found.settings] == [("config.metrics.gecko.threshold", "– → 0.5")]
+    assert [tuple(one) for one in found.settings.rows] == [("config.metrics.gecko.threshold", "– → 0.5")]
 
 
 @pytest.mark.parametrize(
@@ -81,11 +114,11 @@ def test_a_metric_with_other_settings_or_models_is_not_compared(after: dict[str,
     said = str(found.sentences[0])
     if difference:
         assert said == f"gecko is not the same metric in both runs, so its scores are not compared: {difference}."
-        assert found.overall == [] and found.settings
+        assert found.overall.rows == [] and found.settings.rows
     else:
         assert said.startswith("borealis is better")
 
 
 def test_runs_without_a_common_generator_say_so() -> None:
     found = changed(table(generators=("borealis",)), table(generators=("drift",)))
-    assert found.overall == [] and "share no generator" in str(found.sentences[0])
+    assert found.overall.rows == [] and "share no generator" in str(found.sentences[0])

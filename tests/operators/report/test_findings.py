@@ -1,110 +1,217 @@
-"""The words of a report say what the standings and duels say, and no more."""
+"""The words of a report say what the pairwise tests say, and no more."""
 
 import math
+from itertools import combinations
 
 import pytest
 
-from operators.comparison import Duel, Standing
+from operators.comparison import Board, Duel, Standing
 from operators.report.findings import (
     agreement_sentences,
     board_sentence,
-    boards,
+    contrary_sentences,
+    decide,
     headline,
-    leaders,
-    names,
-    number,
-    signed,
-    skill_sentences,
+    mean_ranks,
+    overall_boards,
+    sureness_sentence,
 )
+from operators.report.words import names, number, shown, signed
 from operators.summary import OVERALL
 
 
 def standing(
-    generator: str, rank: int, group: str, *, metric: str = "gecko", mean: float = 0.5, n: int = 9
+    generator: str, rank: int, *, metric: str = "m", skill: str = OVERALL, mean: float = 0.5, n: int = 9
 ) -> Standing:
-    mean = mean if n else math.nan
-    return Standing(generator, metric, OVERALL, mean, mean - 0.01, mean + 0.01, n, 9 - n, n / 9, rank, group)
-
-
-def board(metric: str, *groups: str) -> list[Standing]:
-    """Generators a, b, c... in this order, in these tie groups."""
-    return [standing("abcdef"[at], at + 1, group, metric=metric, mean=0.9 - at / 10) for at, group in enumerate(groups)]
+    place, value = (rank, mean) if n else (None, math.nan)
+    return Standing(generator, metric, skill, value, value - 0.01, value + 0.01, n, 9 - n, n / 9, place, "")
 
 
 def duel(
-    better: str | None, *, metric: str = "gecko", skill: str = OVERALL, pair: tuple[str, str] = ("a", "b")
+    a: str, b: str, better: str | None, *, metric: str = "m", skill: str = OVERALL, difference: float = 0.1
 ) -> Duel:
+    effect = 0.5 if better == a else -0.5
     return Duel(
-        metric=metric, skill=skill, better=better, generator_a=pair[0], generator_b=pair[1], difference=0.1, low=0.05,
-        high=0.15, p_value=0.01, p_holm=0.02, effect=0.5, win_rate=0.7, n=20,
+        metric=metric, skill=skill, better=better, generator_a=a, generator_b=b, difference=difference, low=0.05,
+        high=0.15, p_value=0.01, p_holm=0.02, effect=effect, win_rate=0.7, n=20,
     )  # fmt: skip
+
+
+def board(metric: str, order: str, *told: str, skill: str = OVERALL, unscored: str = "") -> Board:
+    """Generators of one letter in the order of their means; of each pair told apart the better one first."""
+    means = [standing(name, at, metric=metric, skill=skill, mean=1 - at / 10) for at, name in enumerate(order, start=1)]
+    none = [standing(name, 0, metric=metric, skill=skill, n=0) for name in unscored]
+    better = {frozenset(pair): pair[0] for pair in told}
+    pairs = [
+        duel(a, b, better.get(frozenset((a, b))), metric=metric, skill=skill) for a, b in combinations(sorted(order), 2)
+    ]
+    return Board(metric, skill, (*means, *none), tuple(pairs))
 
 
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ([board("m", "a", "b")], "a is the best generator."),
-        ([board("m", "a", "b"), board("k", "a", "b")], "a is the best generator — by both metrics."),
-        ([board(one, "a", "b") for one in "mkl"], "a is the best generator — by all 3 metrics."),
-        ([board("m", "a", "b"), board("k", "a", "a")], "a is the best generator by 1 of 2 metrics. "
-                                                       "The other cannot tell it from b."),
-        ([board("m", "a", "a", "b")], "a comes first, but not alone: b cannot be told from it."),
-        ([board("m", "a", "b"), [standing("b", 1, "a", metric="k"), standing("a", 2, "b", metric="k")]],
-         "The metrics disagree on the best generator: a by 1 and b by 1 of 2 metrics."),
-        ([[standing("a", 1, "a")]], "One generator was scored: a. There is nothing to rank it against."),
-        ([[standing("a", 1, "", n=0)]], "Nothing could be scored. The health of the run, below, says why."),
-        ([], "Nothing could be scored. The health of the run, below, says why."),
+        ([board("m", "ab", "ab")], "a is the best generator."),
+        ([board(one, "ab", "ab") for one in "mk"], "a is the best generator — by both metrics."),
+        ([board(one, "ab", "ab") for one in "mkl"], "a is the best generator — by all 3 metrics."),
+        ([board("m", "ab", "ab"), board("k", "ab")],
+         "a is the best generator by 1 of 2 metrics. Cannot be told from it: b by 1, of 2 metrics."),
+        ([board("m", "abc", "ac", "bc")], "a leads by m, but not alone. Cannot be told from it: b."),
+        ([board("m", "ab", "ab"), board("k", "ba", "ba")],
+         "The metrics disagree on the best generator: a by 1 and b by 1, of 2 metrics."),
+        ([board("m", "ab", "ab"), board("k", "b", unscored="a")],
+         "a is the best generator by 1 of 2 metrics. 1 metric did not score it."),
+        ([board("m", "abc", "ac", "bc"), board("k", "abc", "ab", "ac"), board("l", "cab", "ca")],
+         "a is the best generator by 1 of 3 metrics. Cannot be told from it: b by 2, of 3 metrics. "
+         "Clearly better: c by 1, of 3 metrics."),
+        ([board("m", "abc", "ab", "bc", "ca")], "No single best generator: each is clearly worse than another."),
+        ([board(one, "abc") for one in "mk"], "No generator is clearly better than another by both metrics."),
+        ([board("m", "a", unscored="b")], "One generator was scored: a. There is nothing to rank it against."),
+        ([board("m", "", unscored="a")], "Nothing could be scored. Failed rows: 9 corrupt_image"),
+        ([], "Nothing could be scored. Failed rows: 9 corrupt_image"),
     ],
 )  # fmt: skip
-def test_the_headline_says_no_more_than_the_tie_groups_do(found: list[list[Standing]], said: str) -> None:
-    assert str(headline({its[0].metric: its for its in found})) == said
+def test_the_headline_says_no_more_than_the_pairs_do(found: list[Board], said: str) -> None:
+    assert str(headline({one.metric: one for one in found}, "9 corrupt_image")) == said
 
 
-def test_a_leader_that_shares_a_letter_is_not_called_best() -> None:
-    assert str(board_sentence("m", board("m", "a", "b", "b"))).endswith("b and c are tied behind it.")
-    assert "b cannot be told from it" in str(board_sentence("m", board("m", "a", "ab", "b")))
-    assert [one.generator for one in leaders(board("m", "ab", "b", "a", "c"))] == ["a", "b", "c"]
+def test_one_clear_difference_beside_two_that_are_not_makes_no_winner() -> None:
+    """a is clearly better than b, and c, with few prompts, is told from neither."""
+    found = board("m", "abc", "ab")
+    assert str(headline({"m": found})) == "a leads by m, but not alone. Cannot be told from it: c."
+    assert str(board_sentence(found)).startswith("a and c lead by m and cannot be told apart.")
+    assert [one.generator for one in found.leaders()] == ["a", "c"] and found.best() is None
+
+
+def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> None:
+    said = str(board_sentence(board("m", "abc", "ba", "bc", "ac")))
+    assert said.startswith("b is best by m (0.800")
+    assert said.endswith("Of higher mean, but clearly worse than another prompt by prompt: a.")
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (board("m", "abc", "ab", "ac"),
+         "a is best by m (0.900, 95% interval 0.890 to 0.910). b and c are tied behind it."),
+        (board("m", "abc", "ab", "ac", "bc"),
+         "a is best by m (0.900, 95% interval 0.890 to 0.910). b follows with 0.800."),
+        (board("m", "abc", "ab", "bc"), "a leads by m (0.900, 95% interval 0.890 to 0.910); c cannot be told from it."),
+        (board("m", "abc", "ab", "bc", "ca"), "No generator leads by m: each is clearly worse than another."),
+        (board("m", "ab"), "No generator leads by m: no two are told apart. The highest mean is that of a (0.900, 95% "
+                           "interval 0.890 to 0.910)."),
+        (board("m", "a"), "a has 0.900, 95% interval 0.890 to 0.910 by m."),
+        (board("m", "", unscored="a"), "m scored nothing."),
+        (board("m", "ab")._replace(duels=()), "m compares no two generators: none share a prompt that it scored."),
+    ],
+)  # fmt: skip
+def test_a_metric_s_sentence_says_no_more_than_its_pairs_do(found: Board, said: str) -> None:
+    assert str(board_sentence(found)) == said
 
 
 def test_a_leader_with_missing_images_is_said_to_have_them() -> None:
-    assert "Only 44% of its images have a score." in str(
-        board_sentence("m", [standing("a", 1, "a", n=4), *board("m", "a", "b")[1:]])
+    first, *others = board("m", "ab", "ab").standings
+    short = board("m", "ab", "ab")._replace(standings=(first._replace(coverage=4 / 9), *others))
+    assert "Only 44% of the images of a have a score." in str(board_sentence(short))
+
+
+def said_of_agreement(*found: Board) -> list[str]:
+    return [str(one) for one in agreement_sentences({one.metric: one for one in found})]
+
+
+def test_metrics_agree_only_where_two_of_them_see_a_clear_difference() -> None:
+    assert said_of_agreement(board("m", "ab", "ab")) == []
+    nothing = ["The metrics have no clear difference in common on which they could agree or disagree."]
+    assert said_of_agreement(board("m", "ab"), board("k", "ba")) == nothing
+    assert said_of_agreement(board("m", "abc", "ab"), board("k", "abc", "bc")) == nothing
+    assert said_of_agreement(board("m", "ab", "ab"), board("k", "ab"), board("l", "ab", "ab")) == [
+        "The metrics agree on 1 pair of generators: all that see a clear difference see the same one."
+    ]
+
+
+def test_metrics_contradict_where_both_see_a_clear_difference_and_the_pairs_left_out_are_counted() -> None:
+    split = said_of_agreement(board("m", "ab", "ab"), board("k", "ab", "ba"), board("l", "ab", "ab"))
+    assert split == ["The metrics disagree on a and b: a is clearly better by m and l, b is clearly better by k."]
+    pairs = list(combinations("abcd", 2))
+    every = said_of_agreement(
+        board("m", "abcd", *map("".join, pairs)), board("k", "abcd", *(b + a for a, b in pairs))
+    )  # fmt: skip
+    assert len(every) == 6 and every[-1] == "The metrics disagree on 1 more pair of generators."
+
+
+def test_a_pair_whose_mean_contradicts_its_ranks_is_named() -> None:
+    found = board("m", "ab")._replace(duels=(duel("a", "b", "a", difference=-0.02),))
+    [said] = contrary_sentences({"m": found})
+    assert str(said) == (
+        "a is clearly better than b by m, though the mean of a less that of b is −0.020 on their common prompts: the "
+        "test is of signed ranks."
     )
+    assert contrary_sentences({"m": board("m", "ab", "ab")}) == []
 
 
-def test_metrics_contradict_only_where_both_see_a_clear_difference() -> None:
-    assert agreement_sentences([duel("a")]) == []
-    agreeing = agreement_sentences([duel("a"), duel(None, metric="dsg"), duel("a", metric="tifa")])
-    assert [one.lead for one in agreeing] == ["The metrics agree."]
-    split = agreement_sentences([duel("a"), duel("b", metric="dsg"), duel("a", metric="tifa")])
-    assert str(split[0]) == (
-        "The metrics disagree on a and b: a is clearly better by gecko and tifa, b is clearly better by dsg."
+def at_what(*at_skills: Board, metrics: str = "m", order: str = "abc") -> list[str]:
+    overall = [board(metric, order, *(order[0] + other for other in order[1:])) for metric in metrics]
+    found = {(one.metric, one.skill): one for one in (*overall, *at_skills)}
+    return [str(one) for one in decide(found, overall_boards(found)).at_what]
+
+
+def test_a_generator_is_behind_at_a_skill_where_most_metrics_say_so_and_none_the_contrary() -> None:
+    assert at_what(
+        board("m", "abc", "ab", skill="text"),
+        board("k", "abc", "ab", skill="text"),
+        board("l", "abc", skill="text"),
+        board("m", "abc", "ab", skill="counting"),
+        board("k", "abc", "ab", skill="counting"),
+        board("l", "abc", "ba", skill="counting"),
+        metrics="mkl",
+    ) == [
+        "No clear difference from a at any skill by most metrics: c.",
+        "b is clearly behind a by most metrics at text.",
+    ]
+    assert at_what() == []
+
+
+def test_a_generator_that_is_better_at_a_skill_is_said_to_be() -> None:
+    assert at_what(board("m", "abc", "ab", "ac", skill="text"), board("m", "abc", "ba", skill="counting")) == [
+        "b is clearly better than a at counting.",
+        "b is clearly behind a at text.",
+        "c is clearly behind a at text.",
+    ]
+
+
+def test_of_many_generators_behind_the_last_are_named_together_and_none_is_dropped() -> None:
+    order = "abcdefghijkl"
+    said = at_what(board("m", order, *("a" + other for other in order[1:]), skill="text"), order=order)
+    assert len(said) == 9
+    assert said[-1] == "Also clearly behind a at some skill: j, k and l."
+
+
+def test_a_generator_that_is_not_compared_is_not_said_to_be_level() -> None:
+    [said] = at_what(board("m", "ab", skill="text", unscored="c"))[1:]
+    assert said == "Not compared with a at any skill: c."
+
+
+def test_a_mean_rank_is_of_all_metrics_or_there_is_none() -> None:
+    found = {
+        "m": board("m", "ab", unscored="c"),
+        "k": board("k", "bc", unscored="a"),
+        "l": board("l", "", unscored="abc"),
+    }
+    assert mean_ranks(found) == {"b": 1.5, "a": None, "c": None}
+    assert list(mean_ranks(found)) == ["b", "a", "c"]
+
+
+def test_how_sure_counts_the_comparisons_made_and_those_that_no_prompt_allows() -> None:
+    one, other = duel("a", "b", "a"), duel("a", "c", None)._replace(n=3)
+    said = str(sureness_sentence({"m": board("m", "abc")._replace(duels=(one, other))}))
+    assert said.startswith(
+        "How sure: 1 of 2 comparisons of two generators by one metric is clear, by Wilcoxon's signed-rank"
     )
-
-
-def test_a_generator_is_behind_at_a_skill_where_most_metrics_say_so() -> None:
-    said = skill_sentences(
-        [],
-        [
-            duel("a", skill="text"),
-            duel("a", skill="text", metric="dsg"),
-            duel("a", skill="counting"),
-            duel(None, skill="counting", metric="dsg"),
-            duel(None, skill="counting", pair=("a", "c")),
-            duel(None, skill="text", pair=("a", "c")),
-        ],
-        ["a", "b", "c"],
-    )
-    assert [str(one) for one in said] == ["Not clearly behind a at any skill: c.", "b is clearly behind a at text."]
-    assert skill_sentences([], [duel("a")], ["a", "b"]) == []
-
-
-def test_boards_are_in_the_order_of_their_ranks() -> None:
-    found = boards([standing("b", 2, "b"), standing("a", 1, "a")])
-    assert [one.generator for one in found["gecko"]] == ["a", "b"]
+    assert "on 3 to 20 prompts" in said and said.endswith("1 pair could not be compared, as no prompt has both.")
 
 
 def test_numbers_are_shown_with_a_true_minus_and_no_signed_zero() -> None:
     assert (number(-0.5), number(math.nan), number(None)) == ("−0.500", "–", "–")
     assert (signed(0.0499, 1), signed(-0.0499, 1), signed(-0.06, 2), signed(math.nan)) == ("0.0", "0.0", "−0.06", "–")
     assert (names(["a"]), names(["a", "b"]), names(list("abcdefg"))) == ("a", "a and b", "a, b, c, d and 3 more")
+    assert (shown([1, 2, 3], 2), shown([1], 2)) == (([1, 2], 1), ([1], 0))

@@ -1,0 +1,147 @@
+"""At what generators differ, in words: the skills at which others are clearly better or worse than one."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from operators.comparison import Board, Standing
+from operators.report.words import MOST_NAMES, Sentence, names
+from operators.summary import OVERALL
+
+MOST_SENTENCES = 8
+CLEAR = 3.0
+"""Standard errors from which a generator's shortfall at a skill is worth a sentence."""
+
+
+class Against(NamedTuple):
+    """How the other generators do against one at a skill, by most of the metrics that compare the two and by none the
+    other way.
+    """
+
+    better: frozenset[str]
+    worse: frozenset[str]
+    compared: frozenset[str]
+
+
+class Shortfall(NamedTuple):
+    """A skill at which a generator does worse than its own level and the skill's difficulty explain."""
+
+    generator: str
+    skill: str
+    size: float
+    """In standard errors, the median over the metrics; negative."""
+
+
+def skill_sentences(found: Mapping[tuple[str, str], Board], order: Sequence[str], best: str) -> list[Sentence]:
+    """At what the generators differ from one, the others in this order."""
+    at_skills: dict[str, list[Board]] = defaultdict(list)
+    for board in found.values():
+        if board.skill != OVERALL and board.duels:
+            at_skills[board.skill].append(board)
+    against = {skill: _against(best, at_skill) for skill, at_skill in at_skills.items()}
+    others = [name for name in order if name != best]
+    if not against or not others:
+        return []
+    by = " by most metrics" if len({board.metric for at_skill in at_skills.values() for board in at_skill}) > 1 else ""
+    better = {name: [skill for skill, its in against.items() if name in its.better] for name in others}
+    worse = {name: [skill for skill, its in against.items() if name in its.worse] for name in others}
+    return [
+        *_level_sentences(best, [name for name in others if not better[name] + worse[name]], against, by),
+        *_skill_list(f"clearly better than {best}", by, better, len(against), {}),
+        *_skill_list(f"clearly behind {best}", by, worse, len(against), _weak(found)),
+    ]
+
+
+def _against(best: str, at_skill: Sequence[Board]) -> Against:
+    better = Counter(name for board in at_skill for name in board.better_than(best))
+    worse = Counter(name for board in at_skill for name in board.worse_than(best))
+    pairs = [(one.generator_a, one.generator_b) for board in at_skill for one in board.duels]
+    compared = Counter(b if a == best else a for a, b in pairs if best in (a, b))
+    return Against(
+        better=frozenset(name for name, count in better.items() if 2 * count > compared[name] and not worse[name]),
+        worse=frozenset(name for name, count in worse.items() if 2 * count > compared[name] and not better[name]),
+        compared=frozenset(compared),
+    )
+
+
+def _level_sentences(best: str, level: Sequence[str], against: Mapping[str, Against], by: str) -> list[Sentence]:
+    """Who does not differ from the best at any skill, and who was not compared with it."""
+    compared = frozenset[str]().union(*(its.compared for its in against.values()))
+    even, apart = ([name for name in level if (name in compared) is known] for known in (True, False))
+    found = [
+        (f"No clear difference from {best} at any skill{by}:", even),
+        (f"Not compared with {best} at any skill:", apart),
+    ]
+    return [Sentence(lead, f"{names(its)}.") for lead, its in found if its]
+
+
+def _skill_list(
+    said: str, by: str, skills: Mapping[str, Sequence[str]], n_skills: int, weak: Mapping[str, Sequence[str]]
+) -> list[Sentence]:
+    """A sentence for each generator with the skills at which this can be said of it, and one for those beyond."""
+    some = [name for name, its in skills.items() if its]
+    found = [
+        Sentence(f"{name} is {said}{by}", f"{_where(skills[name], n_skills, weak.get(name, ()))}.")
+        for name in some[:MOST_SENTENCES]
+    ]
+    rest = (
+        [Sentence(f"Also {said}{by} at some skill:", f"{names(some[MOST_SENTENCES:])}.")]
+        if some[MOST_SENTENCES:]
+        else []
+    )
+    return found + rest
+
+
+def _where(skills: Sequence[str], n_skills: int, weak: Sequence[str]) -> str:
+    """At which skills, and at which of these more than the generator's level elsewhere lets expect."""
+    every = {1: f"at {skills[0]}", 2: "at both skills"}.get(n_skills, f"at all {n_skills} skills")
+    where = every if len(skills) == n_skills else f"at {names(skills, 2 * MOST_NAMES)}"
+    most = [skill for skill in weak if skill in skills]
+    return where + (f", most of all at {names(most)}" if most and len(skills) > len(most) else "")
+
+
+def _weak(found: Mapping[tuple[str, str], Board]) -> dict[str, list[str]]:
+    """By generator, the skills at which it falls short, the worst first."""
+    weak: dict[str, list[str]] = defaultdict(list)
+    for one in shortfalls([standing for board in found.values() for standing in board.standings]):
+        weak[one.generator].append(one.skill)
+    return weak
+
+
+def shortfalls(standings: Sequence[Standing]) -> list[Shortfall]:
+    """Where generators do clearly worse than their own level and the skill's difficulty explain, the worst first.
+
+    Of each metric's means by generator and skill, what is left after both averages are taken off, over the mean's
+    standard error; of these the median over the metrics.
+    """
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for metric in dict.fromkeys(one.metric for one in standings):
+        for place, size in _residuals([one for one in standings if one.metric == metric]).items():
+            found[place].append(size)
+    sizes = [Shortfall(*place, median(its)) for place, its in found.items()]
+    return sorted((one for one in sizes if one.size < -CLEAR), key=lambda one: one.size)
+
+
+def _residuals(standings: Sequence[Standing]) -> dict[tuple[str, str], float]:
+    """One metric's shortfalls in standard errors; empty unless every generator has a mean at every skill."""
+    cells = {(one.generator, one.skill): one for one in standings if one.skill != OVERALL and one.n > 1}
+    generators = list(dict.fromkeys(generator for generator, _ in cells))
+    skills = list(dict.fromkeys(skill for _, skill in cells))
+    if len(cells) < len(generators) * len(skills) or len(generators) < 3 or len(skills) < 2:
+        return {}
+    means = np.array([[cells[generator, skill].mean for skill in skills] for generator in generators])
+    left = means - np.median(means, axis=1, keepdims=True) - np.median(means, axis=0, keepdims=True) + np.median(means)
+    return {
+        (generator, skill): float(left[row, column]) / _standard_error(cells[generator, skill])
+        for row, generator in enumerate(generators)
+        for column, skill in enumerate(skills)
+    }
+
+
+def _standard_error(standing: Standing) -> float:
+    error = (standing.high - standing.low) / (2 * 1.96)
+    return error if error > 1e-9 else math.inf

@@ -1,0 +1,56 @@
+"""How the report writes: sentences, numbers, and lists of names that say how many they leave out."""
+
+import math
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+MOST_NAMES = 4
+
+Row = TypeVar("Row")
+
+
+class Sentence(NamedTuple):
+    """A finding: its first words, which are shown bold, and the rest."""
+
+    lead: str
+    rest: str
+
+    def __str__(self) -> str:
+        return f"{self.lead} {self.rest}".strip()
+
+
+class Shown(NamedTuple, Generic[Row]):
+    """The first rows of a table or list, and how many are left out."""
+
+    rows: list[Row]
+    left_out: int = 0
+
+
+def shown(found: Sequence[Row], most: int) -> Shown[Row]:
+    """At most so many rows."""
+    return Shown(list(found[:most]), max(len(found) - most, 0))
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A score as it is shown."""
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """A difference as it is shown."""
+    if value is None or math.isnan(value):
+        return "–"
+    shown = f"{abs(value):.{digits}f}"
+    return shown if float(shown) == 0 else f"{'+' if value > 0 else '−'}{shown}"
+
+
+def names(found: Sequence[str], most: int = MOST_NAMES) -> str:
+    """`a, b and c`; of many the first few and how many more."""
+    if len(found) > most + 1:
+        return f"{', '.join(found[:most])} and {len(found) - most} more"
+    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
+
+
+def plural(count: int, word: str) -> str:
+    """`1 pair`, `2 pairs`."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,304 @@
+"""No sentence of a report contradicts the table of pairs, whatever the data: every one is read back and checked.
+
+A sentence that cannot be read fails: a new one needs its reader here.
+"""
+
+import re
+from collections.abc import Callable
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from operators import rows
+from operators.comparison import SIGNIFICANT, Board, Duel, Standing, boards, duels, standings
+from operators.report.findings import decide, overall_boards
+from operators.summary import OVERALL
+
+SKILLS = ("text", "colour")
+
+
+class Case(NamedTuple):
+    """A benchmark's scores, drawn: unbalanced, with gaps, several images a prompt and skewed differences."""
+
+    seed: int
+    generators: int
+    metrics: int
+    prompts: int
+    images: int
+    missing: float
+    """Share of the prompts that some generators lack at most."""
+    spread: float
+    """How far apart the generators are by a metric, in standard deviations of a score."""
+    outliers: float
+    """Share of the scores that are far below the others, so that means and ranks may disagree."""
+
+    def scores(self) -> pa.Table:
+        random = np.random.default_rng(self.seed)
+        levels = random.normal(0, self.spread, (self.metrics, self.generators))
+        lacking = random.uniform(0, self.missing, self.generators) * random.integers(0, 2, self.generators)
+        failing = np.where(random.random((self.metrics, self.generators)) < 0.1, 1.0, 0.05)
+
+        def score(metric: int, who: int) -> float | None:
+            if random.random() < failing[metric, who]:
+                return None
+            outlier = random.random() < self.outliers and levels[metric, who] > 0
+            return float(levels[metric, who] + random.normal() - 20 * outlier)
+
+        return rows.table(
+            [
+                {"generator": f"g{who}", "metric": f"m{metric}", "prompt_id": f"p{prompt}", "score": score(metric, who)}
+                for who in range(self.generators)
+                for prompt in range(self.prompts)
+                if random.random() >= lacking[who]
+                for _ in range(random.integers(1, self.images + 1))
+                for metric in range(self.metrics)
+            ],
+            rows.SCORES,
+        )
+
+    def skills(self) -> dict[str, list[str]]:
+        return {f"p{prompt}": [SKILLS[prompt % 2]] for prompt in range(self.prompts)}
+
+
+CASES = st.builds(
+    Case,
+    seed=st.integers(0, 2**32 - 1),
+    generators=st.sampled_from([5, 4, 3, 2, 6]),
+    metrics=st.sampled_from([3, 2, 1]),
+    prompts=st.sampled_from([40, 20, 8, 1]),
+    images=st.sampled_from([1, 3]),
+    missing=st.sampled_from([0.0, 0.5, 0.98]),
+    spread=st.sampled_from([1.0, 0.3, 2.0, 0.0]),
+    outliers=st.sampled_from([0.1, 0.0]),
+)
+DRAWN = settings(
+    max_examples=40, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+class Pairs:
+    """The table of pairs, and what it says of the words best, leads and tied."""
+
+    def __init__(self, standings: list[Standing], duels: list[Duel]) -> None:
+        self.standings, self.duels = standings, duels
+        self.won = {(one.metric, one.skill, one.better, one.worse) for one in duels if one.better is not None}
+        self.metrics = list(dict.fromkeys(one.metric for one in standings))
+
+    def scored(self, metric: str) -> set[str]:
+        return {one.generator for one in self.standings if (one.metric, one.skill) == (metric, OVERALL) and one.n}
+
+    def beats(self, one: str, other: str, metric: str, skill: str = OVERALL) -> bool:
+        return (metric, skill, one, other) in self.won
+
+    def tied(self, one: str, other: str, metric: str) -> bool:
+        both = {one, other} <= self.scored(metric) and one != other
+        return both and not self.beats(one, other, metric) and not self.beats(other, one, metric)
+
+    def is_best(self, name: str, metric: str) -> bool:
+        others = self.scored(metric) - {name}
+        return name in self.scored(metric) and bool(others) and all(self.beats(name, other, metric) for other in others)
+
+    def leads(self, name: str, metric: str) -> bool:
+        return name in self.scored(metric) and not any(self.beats(one, name, metric) for one in self.scored(metric))
+
+    def by_metrics(self, holds: Callable[[str], bool]) -> int:
+        return sum(holds(metric) for metric in self.metrics)
+
+    def behind(self, worse: str, better: str, skill: str) -> bool:
+        """Whether most of the metrics that compare the two at a skill say so, and none the other way."""
+        mine = [
+            one for one in self.duels if one.skill == skill and {one.generator_a, one.generator_b} == {worse, better}
+        ]
+        ahead = sum(one.better == better for one in mine)
+        return ahead > len(mine) / 2 and not any(one.better == worse for one in mine)
+
+    def skills(self) -> list[str]:
+        return list(dict.fromkeys(one.skill for one in self.duels if one.skill != OVERALL))
+
+
+def names_in(text: str) -> list[str]:
+    """The names of a list, which may be cut."""
+    return [name for name in re.split(r", | and ", text) if not name.endswith(" more")]
+
+
+def counts_in(text: str, pairs: Pairs) -> dict[str, int]:
+    """`a by 2 and b by 1, of 3 metrics`; of one metric names alone."""
+    if len(pairs.metrics) == 1:
+        return dict.fromkeys(names_in(text), 1)
+    counted = text.removesuffix(f", of {len(pairs.metrics)} metrics")
+    assert counted != text
+    return {name: int(count) for name, count in (one.split(" by ") for one in names_in(counted))}
+
+
+def check_rivals(name: str, rest: str, pairs: Pairs) -> None:
+    said = dict(part.split(": ") for part in re.findall(r"(?:Cannot be told from it|Clearly better): [^.]*", rest))
+    for other, count in (
+        counts_in(said["Cannot be told from it"], pairs).items() if "Cannot be told from it" in said else ()
+    ):
+        assert count == pairs.by_metrics(lambda metric, other=other: pairs.tied(name, other, metric))  # type: ignore[misc]
+    for other, count in counts_in(said["Clearly better"], pairs).items() if "Clearly better" in said else ():
+        assert count == pairs.by_metrics(lambda metric, other=other: pairs.beats(other, name, metric))  # type: ignore[misc]
+    unscored = pairs.by_metrics(lambda metric: name not in pairs.scored(metric))
+    assert ("did not score it" in rest) == (unscored > 0)
+
+
+def read_headline(said: str, pairs: Pairs) -> bool:
+    best = lambda name: pairs.by_metrics(lambda metric: pairs.is_best(name, metric))  # noqa: E731
+    leads = lambda name: pairs.by_metrics(lambda metric: pairs.leads(name, metric))  # noqa: E731
+    scored = set[str]().union(*(pairs.scored(metric) for metric in pairs.metrics))
+    overall = [one for one in pairs.duels if one.skill == OVERALL]
+    if said.startswith("Nothing could be scored."):
+        assert not scored
+    elif found := re.fullmatch(r"One generator was scored: (\w+)\. .*", said):
+        assert scored == {found[1]}
+    elif said.startswith("No two generators can be compared:"):
+        assert not overall
+    elif said.startswith("No generator is clearly better than another by "):
+        assert not any(one.better for one in overall)
+    elif found := re.fullmatch(r"The metrics disagree on the best generator: (.*)\.", said):
+        counts = counts_in(found[1], pairs)
+        assert len(counts) > 1 and all(best(name) == count for name, count in counts.items())
+    elif found := re.fullmatch(r"(\w+) is the best generator(?: — by (?:both|all \d) metrics)?\.", said):
+        assert best(found[1]) == len(pairs.metrics)
+    elif found := re.fullmatch(r"(\w+) is the best generator by (\d) of \d metrics\.(.*)", said):
+        assert best(found[1]) == int(found[2]) < len(pairs.metrics)
+        check_rivals(found[1], found[3], pairs)
+    elif found := re.fullmatch(r"(\w+) leads by (\w+)(?: of \d)?(?: metrics| \d metrics)?, but not alone\.(.*)", said):
+        assert leads(found[1]) == (int(found[2]) if found[2].isdigit() else len(pairs.metrics))
+        check_rivals(found[1], found[3], pairs)
+    elif found := re.fullmatch(r"No single best generator: in the lead are (.*)\.", said):
+        assert not any(best(name) for name in scored)
+        assert all(leads(name) == count for name, count in counts_in(found[1], pairs).items())
+    elif said == "No single best generator: each is clearly worse than another.":
+        assert not any(map(leads, scored))
+    else:
+        return False
+    return True
+
+
+def read_board(said: str, pairs: Pairs) -> bool:
+    if found := re.fullmatch(r"(\w+) scored nothing\.", said):
+        assert not pairs.scored(found[1])
+    elif found := re.match(r"(\w+) has .* by (\w+)\.", said):
+        assert pairs.scored(found[2]) == {found[1]}
+    elif found := re.match(r"(\w+) compares no two generators:", said):
+        assert not any(one.metric == found[1] for one in pairs.duels)
+    elif found := re.match(r"No generator leads by (\w+): no two are told apart\.", said):
+        assert not any(one[:2] == (found[1], OVERALL) for one in pairs.won)
+    elif found := re.match(r"No generator leads by (\w+): each is clearly worse", said):
+        assert not any(pairs.leads(name, found[1]) for name in pairs.scored(found[1]))
+    elif found := re.match(r"(\w+) is best by (\w+) \(", said):
+        assert pairs.is_best(found[1], found[2])
+        if tied := re.search(r"\. ([^.]+) are tied behind it\.", said):
+            behind = names_in(tied[1])
+            assert all(pairs.tied(a, b, found[2]) for a in behind for b in behind if a != b)
+            assert not any(
+                pairs.beats(other, name, found[2]) for name in behind for other in pairs.scored(found[2]) - {found[1]}
+            )
+    elif found := re.match(r"(.+) lead by (\w+) and cannot be told apart\.", said):
+        first = names_in(found[1])
+        assert all(pairs.leads(name, found[2]) for name in first)
+        assert all(pairs.tied(a, b, found[2]) for a in first for b in first if a != b)
+    elif found := re.match(r"(\w+) leads by (\w+) \(.*?\); (.*?) cannot be told from it\.", said):
+        assert pairs.leads(found[1], found[2]) and all(
+            pairs.tied(found[1], name, found[2]) for name in names_in(found[3])
+        )
+    else:
+        return False
+    if noted := re.search(r"Of higher mean, but clearly worse than another prompt by prompt: (.*?)\.", said):
+        metric = str(re.search(r" by (\w+)", said)[1])  # type: ignore[index]
+        assert not any(pairs.leads(name, metric) for name in names_in(noted[1]))
+    return True
+
+
+def read_skills(said: str, pairs: Pairs) -> bool:
+    most = " by most metrics" if len(pairs.metrics) > 1 else "(?: by most metrics)?"
+    if found := re.fullmatch(rf"No clear difference from (\w+) at any skill(?:{most})?: (.*)\.", said):
+        assert not any(
+            pairs.behind(*pair, skill)
+            for name in names_in(found[2]) for pair in ((name, found[1]), (found[1], name)) for skill in pairs.skills()
+        )  # fmt: skip
+    elif found := re.fullmatch(r"Not compared with (\w+) at any skill: (.*)\.", said):
+        compared = {frozenset((one.generator_a, one.generator_b)) for one in pairs.duels if one.skill != OVERALL}
+        assert not any(frozenset((name, found[1])) in compared for name in names_in(found[2]))
+    elif found := re.fullmatch(
+        r"(\w+) is clearly (behind|better than) (\w+)(?: by most metrics)? at (.*?)(?:, most of all.*)?\.", said
+    ):
+        named = pairs.skills() if found[4] in ("both skills",) else names_in(found[4])
+        pair = (found[1], found[3]) if found[2] == "behind" else (found[3], found[1])
+        assert {skill for skill in pairs.skills() if pairs.behind(*pair, skill)} == set(named)
+    else:
+        return False
+    return True
+
+
+def read_agreement(said: str, pairs: Pairs) -> bool:
+    better: dict[frozenset[str], list[str]] = {}
+    for _, skill, one, other in sorted(pairs.won, key=str):
+        if skill == OVERALL:
+            better.setdefault(frozenset((str(one), str(other))), []).append(str(one))
+    common = [its for its in better.values() if len(its) > 1]
+    if said.startswith("The metrics have no clear difference in common"):
+        assert not common
+    elif found := re.match(r"The metrics agree on (\d+) pairs? of generators:", said):
+        assert len(common) == int(found[1]) > 0 and all(len(set(its)) == 1 for its in common)
+    elif found := re.fullmatch(
+        r"The metrics disagree on (\w+) and (\w+): \1 is clearly better by (.*), \2 is clearly better by (.*)\.", said
+    ):
+        assert all(pairs.beats(found[1], found[2], metric) for metric in names_in(found[3]))
+        assert all(pairs.beats(found[2], found[1], metric) for metric in names_in(found[4]))
+    elif found := re.match(r"(\w+) is clearly better than (\w+) by (\w+), though the mean of", said):
+        assert pairs.beats(found[1], found[2], found[3])
+    elif not re.match(
+        r"(The metrics disagree|Signed ranks and means point apart) on \d+ more pairs? of generators\.", said
+    ):
+        return False
+    return True
+
+
+def read_sureness(said: str, pairs: Pairs) -> bool:
+    overall = [one for one in pairs.duels if one.skill == OVERALL]
+    found = re.match(r"How sure: (\d+) of (\d+) comparisons? .* on (?:(\d+) to )?(\d+) prompts? ", said)
+    if found is None:
+        return said == "" and not overall
+    assert (int(found[1]), int(found[2])) == (sum(one.better is not None for one in overall), len(overall))
+    assert int(found[4]) == max(one.n for one in overall) and int(found[3] or found[4]) == min(one.n for one in overall)
+    return True
+
+
+def check_letters(board: Board) -> None:
+    """Two generators share a letter exactly where no pair tells them apart; without a score there is none, nor rank."""
+    letters = {one.generator: set(re.findall(r"[a-zA-Z]\d*", one.group)) for one in board.standings}
+    apart = {frozenset((one.better, one.worse)) for one in board.duels if one.better is not None}
+    for a, b in combinations([one.generator for one in board.scored()], 2):
+        assert bool(letters[a] & letters[b]) == (frozenset((a, b)) not in apart)
+    for one in board.standings:
+        assert (one.rank is None) == (one.group == "") == (one.n == 0)
+
+
+@DRAWN
+@given(CASES)
+def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) -> None:
+    scores, skills = case.scores(), case.skills()
+    compared = duels(scores, skills)
+    ranked = standings(scores, skills, compared)
+    pairs, found = Pairs(ranked, compared), boards(ranked, compared)
+    decision = decide(found, overall_boards(found))
+    for sentences, read in (
+        ([decision.headline], read_headline),
+        (decision.by_metric, read_board),
+        (decision.at_what, read_skills),
+        (decision.agreement, read_agreement),
+        ([decision.sureness], read_sureness),
+    ):
+        for sentence in sentences:
+            assert read(str(sentence), pairs), f"no reader for: {sentence}"
+    for board in found.values():
+        check_letters(board)
+    for duel in compared:
+        better = duel.generator_a if duel.effect > 0 else duel.generator_b
+        assert duel.better == (better if duel.p_holm < SIGNIFICANT else None)
