@@ -43,6 +43,8 @@ def _ids(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _score_answers(row: Mapping[str, Any], metric: VqaScoreConfig) -> dict[str, Any]:
     """The mean over the questions of the first choice's likelihood; VQAScore has one question."""
+    if not row["answers"]:
+        return {"error": rows.error_value(_incomplete("answers", "lacks the answer to its prompt's question"))}
     likelihoods = [reduce_answer(answer["token_logprobs"][0], metric.asks.reduction) for answer in row["answers"]]
     return {"score": statistics.fmean(likelihoods), "n_questions": len(likelihoods), "truncated": False}
 

@@ -203,6 +203,11 @@ def test_a_missing_answer_is_an_error_and_never_a_no(metric: WritingConfig) -> N
     assert (row["score"], row["error"]["kind"], row["error"]["retryable"]) == (None, "incomplete_cell", True)
 
 
+def test_an_image_without_its_one_answer_is_an_error_of_its_own_row() -> None:
+    row = only_row(score(answers_table(), "vqascore", tiny.vqascore()))
+    assert (row["score"], row["error"]["kind"], row["error"]["retryable"]) == (None, "incomplete_cell", True)
+
+
 def test_answers_to_questions_that_are_asked_no_more_do_not_matter() -> None:
     answers = answers_to(colour_question("red"), colour_question("blue")._replace(question_id="2"))
     row = only_row(score_elements(answers, index_of(colour_question("red")), "gecko", GeckoConfig(nli=None)))
