@@ -13,12 +13,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from operators.errors import ConfigError, PlumblineError
+from jobs.secrets import hide, masked, resolve
+from operators.errors import ConfigError, PlumblineError, without_secrets
 from pipelines.config import SweepConfig, read_config, suggest
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
-SECRETS = ("key", "secret")
+OURS = "ConfigError raised while resolving interpolation: "
+"""How Hydra begins the message of a resolver of ours."""
 Config = TypeVar("Config")
 
 
@@ -48,11 +50,11 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
         overrides = [_in_full(override, command.short) for override in arguments.overrides]
         values = load_values(command.name, overrides, arguments.config_dir)
         if arguments.config:
-            print(OmegaConf.to_yaml(OmegaConf.create(_without_secrets(values))), end="")
+            print(OmegaConf.to_yaml(OmegaConf.create(masked(values))), end="")
             return 0
         return job(read_config(values, command.schema))
     except PlumblineError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {without_secrets(' '.join(str(error).split()))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
         print("stopped; what was computed is kept, run the same command to go on", file=sys.stderr)
@@ -91,12 +93,6 @@ def _groups() -> str:
     return "choices:\n" + "\n".join(f"  {name}={'|'.join(options)}" for name, options in groups.items())
 
 
-def _without_secrets(values: dict[str, Any]) -> dict[str, Any]:
-    storage = values.get("storage", {})
-    masked = {name: "***" if name in SECRETS and value else value for name, value in storage.items()}
-    return values | ({"storage": masked} if storage else {})
-
-
 def load_values(name: str, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
     """The composed configuration as plain values; raises ConfigError in one line for what Hydra refuses."""
     if config_dir and not Path(config_dir).is_dir():
@@ -106,18 +102,21 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
     try:
         composed = _compose(name, [*overrides, *search])
         missing = OmegaConf.missing_keys(composed)
-        values = OmegaConf.to_container(composed, resolve=True)
+        values = resolve(composed)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(_explain(error, name, overrides)) from error
+        raise ConfigError(hide(_explain(error, name, overrides), overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    return values
 
 
 def _register_resolvers() -> None:
-    """`${assets:path}` is a path in the embedded pack, `${cpus:2}` one of 2 equal shares of this machine's CPUs."""
+    """`${assets:path}` is a path in the embedded pack, `${cpus:2}` one of 2 equal shares of this machine's CPUs.
+
+    `${reference_data:}` is the folder that the environment variable REFERENCE_DATA names.
+    """
     OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
+    OmegaConf.register_new_resolver("reference_data", lambda: os.environ.get("REFERENCE_DATA", ""), replace=True)
     OmegaConf.register_new_resolver("cpus", lambda shares: max(1, len(os.sched_getaffinity(0)) // shares), replace=True)
 
 
@@ -129,6 +128,8 @@ def _compose(name: str, overrides: Sequence[str]) -> DictConfig:
 def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
     """Hydra's message in one line with the remedy."""
     text = str(error).split("Config search path", 1)[0]
+    if text.startswith(OURS):
+        return text.removeprefix(OURS).splitlines()[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and "Could not override" in lines[0]:
         key = lines[0].split("'")[1]

@@ -1,5 +1,6 @@
 """The errors a person can act on, and the form a failure takes inside a row."""
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -45,6 +46,12 @@ class HopelessRow(PlumblineError):
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)
         self.error = error
+
+
+def without_secrets(text: str) -> str:
+    """A text whose addresses have lost their credentials and their queries, which may sign a request."""
+    text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
+    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\"]+", r"\1?***", text)
 
 
 REMEDIES: Mapping[str, str] = {

@@ -11,13 +11,16 @@ from PIL import Image, UnidentifiedImageError
 
 from operators import rows
 from operators.containers import FORMATS, JPEG, CostlyImage, open_image, read_jpeg, require_pixels, require_scans
-from operators.errors import ConfigError, RefusedUri, RowError
+from operators.errors import ConfigError, RefusedUri, RowError, without_secrets
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
 
 MOST_ELONGATED = 16
 """Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
 LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
+
+LONGEST_ADDRESS = 1000
+"""Characters of one that a message shows; S3 allows as many."""
 
 STORED = "stored"
 """Where `info` of an RGB image keeps the image as its file has it, of a palette or with transparency."""
@@ -92,17 +95,18 @@ def _fetched(uri: Any, fetch: FetchUri) -> bytes | RowError:
     """The bytes at an address, or why there are none; whatever a storage client raises costs this row alone."""
     if not isinstance(uri, str):
         return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
+    shown = without_secrets(uri[:LONGEST_ADDRESS])
     try:
         encoded = fetch(uri)
     except RefusedUri as error:
         remedy = "move the image there, or add its folder to benchmark.uri_roots"
-        return RowError("uri_refused", f"{uri!r} is not read: {error}; {remedy}", retryable=True)
+        return RowError("uri_refused", f"{shown!r} is not read: {error}; {remedy}", retryable=True)
     except FileNotFoundError:
-        return RowError("missing_image", f"nothing at {uri!r}; generate the image again", retryable=True)
+        return RowError("missing_image", f"nothing at {shown!r}; generate the image again", retryable=True)
     except Exception as error:
-        found = str(error) or type(error).__name__
-        return RowError("unreadable_uri", f"cannot read {uri!r}: {found}; check the address", retryable=True)
-    return encoded or RowError("missing_image", f"an empty file at {uri!r}; generate the image again", retryable=True)
+        found = without_secrets(str(error)) or type(error).__name__
+        return RowError("unreadable_uri", f"cannot read {shown!r}: {found}; check the address", retryable=True)
+    return encoded or RowError("missing_image", f"an empty file at {shown!r}; generate the image again", retryable=True)
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:

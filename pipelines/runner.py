@@ -21,7 +21,7 @@ from ray.data.exceptions import SystemException, UserCodeException
 from ray.exceptions import RayError
 
 from operators.batches import device_lost
-from operators.errors import PlumblineError, RowError
+from operators.errors import PlumblineError, RowError, without_secrets
 from pipelines.cells import Cell, Outcome, Work
 from pipelines.config import ClusterConfig, PoolConfig
 from pipelines.placement import NodeResources, plan_waves
@@ -194,7 +194,7 @@ def shard_name(work: Work) -> str:
 
 def _one_line(error: BaseException) -> str:
     """The error for a person: a PlumblineError speaks for itself, anything else with its type and place."""
-    text = " ".join(str(error).split())
+    text = without_secrets(" ".join(str(error).split()))
     if isinstance(error, PlumblineError):
         return text
     place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None

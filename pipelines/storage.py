@@ -15,7 +15,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import ConfigError, PlumblineError
+from operators.errors import ConfigError, PlumblineError, without_secrets
 
 CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or storage.key and storage.secret, "
@@ -58,6 +58,13 @@ class StorageConfig:
     anon: bool = False
     """Whether to read public buckets without credentials."""
 
+    def __post_init__(self) -> None:
+        if self.endpoint_url is not None and ("@" in self.endpoint_url or "?" in self.endpoint_url):
+            raise ConfigError(
+                "storage.endpoint_url: expected an address without credentials or query, such as https://host:9000; "
+                "put the credentials into storage.key and storage.secret"
+            )
+
     def options(self, protocol: str) -> dict[str, Any]:
         """fsspec options for a protocol; only S3 has any."""
         if protocol != "s3":
@@ -98,6 +105,10 @@ def locate(url: str, storage: StorageConfig) -> Location:
     if scheme[1] != "s3":
         raise ConfigError(f"{url}: expected a local path or an s3:// URL, got {scheme[0]}")
     path = url.removeprefix("s3://").rstrip("/")
+    if "@" in path.split("/")[0]:
+        raise ConfigError(
+            "s3://: expected an address without credentials; put them into storage.key and storage.secret"
+        )
     if not path or path.startswith("/"):
         raise ConfigError(f"{url}: expected s3://BUCKET/PREFIX, got no bucket; name it, or set the variable that does")
     return Location(fs=_s3(storage), path=path, url=f"s3://{path}")
@@ -281,7 +292,9 @@ def readable_errors(location: Location, what: str) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise ConfigError(f"{what} {location.url}: access denied ({error}); check the credentials' rights") from error
+        raise ConfigError(
+            f"{what} {location.url}: access denied ({first_line(error)}); check the credentials' rights"
+        ) from error
     except FileNotFoundError as error:
         raise ConfigError(f"{what} {location.url}: not found; check the path and its bucket") from error
     except Exception as error:
@@ -300,4 +313,4 @@ def is_storage_error(error: Exception) -> bool:
 
 def first_line(error: Exception) -> str:
     """What an error says, in one line."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return without_secrets(str(error).splitlines()[0]) if str(error) else type(error).__name__

@@ -16,6 +16,7 @@ from tests.bench_of import images
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+SECURITY = (ROOT / "docs" / "security.md").read_text()
 
 
 def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path) -> None:
@@ -40,6 +41,16 @@ def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path) -> None:
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([A-Za-z/.]+)\)", README))))
 def test_links_lead_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
+
+
+def test_every_promise_of_the_security_page_names_tests_that_exist() -> None:
+    promises = [line for line in SECURITY.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
+    for promise in promises:
+        named = re.findall(r"`(tests/[a-z_/]+\.py)::(test_[a-z0-9_]+)`", promise)
+        assert named, promise
+        for file, name in named:
+            assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+    assert len(promises) > 20
 
 
 def test_every_make_target_that_is_named_exists() -> None:

@@ -107,6 +107,16 @@ def test_bytes_that_are_no_image_are_a_corrupt_image(content: bytes) -> None:
     assert not error.retryable
 
 
+@pytest.mark.parametrize(
+    "secret", [b"root:x:0:0:", b"PK\x03\x04hush", b"<!DOCTYPE html>hush", b"%PDF-1.7 hush", b"AWS=hush\0"]
+)
+def test_the_refusal_of_what_is_no_image_shows_nothing_of_it(secret: bytes) -> None:
+    error = refusal({"uri": "a.png"}, fetch=lambda uri: secret * 1000)
+    text = error.message.replace("a.png", "")
+    assert not any(piece in text for piece in ("root", "hush", "PK", "DOCTYPE", "1.7", "AWS"))
+    assert not any(sign.isdigit() for sign in text)
+
+
 @pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
 def test_a_truncated_image_is_a_corrupt_image_and_not_a_half_grey_one(image_format: str) -> None:
     content = encoded(picture(0, width=200, height=200), image_format)

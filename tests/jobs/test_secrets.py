@@ -1,0 +1,139 @@
+"""Secrets of the configuration and the environment reach neither the terminal, nor a manifest, nor a message."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.command import load_values, run_job
+from jobs.sweep import COMMAND, main
+from operators.errors import ConfigError, without_secrets
+from operators.images import ImageLimits, RowError, decode_image
+from pipelines.config import SweepConfig, read_config
+from pipelines.storage import StorageConfig, locate, readable_errors
+from pipelines.sweep import public_config
+
+SECRET = "hush-hush"
+ALONE = "only storage.key and storage.secret take ${oc.env:...}"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", SECRET)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit code, and all that a person or a log sees."""
+    code = run_job(COMMAND, main, ["sweep=shapes", *arguments])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["storage.key=hush-hush", "storage.secret=hush-hush"],
+        ["storage.key=${oc.env:A_SECRET}", "storage.secret=${oc.env:A_SECRET}"],
+        ["storage.secret=${oc.env:NOBODY_SET_IT,hush-hush}"],
+        ["+models.llm.api_key=hush-hush", "+hf_token=hush-hush", "+login={password: hush-hush}"],
+        ["storage.endpoint_url=http://user:hush-hush@host:9000"],
+        ["store=s3://user:hush-hush@bucket/store"],
+        ["benchmark.images='https://host/images?X-Amz-Signature=hush-hush'"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_the_printed_configuration_shows_no_secret(
+    arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, shown = printed(capsys, *arguments, "--config")
+    assert code == 0 and SECRET not in shown and "***" in shown
+
+
+def test_secrets_from_the_environment_reach_the_storage() -> None:
+    values = load_values("sweep", ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=x"])
+    storage = read_config(values, SweepConfig).storage
+    assert (storage.key, storage.secret) == (SECRET, "x") and SECRET not in repr(storage)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "benchmark.name=${oc.env:A_SECRET}",
+        "store=s3://bucket/${oc.env:A_SECRET}",
+        "benchmark.generators=[a,'${oc.env:A_SECRET}']",
+        "benchmark.name='${oc.${benchmark.suffix}:A_SECRET}'",
+        "benchmark.name='${oc.decode:${oc.env:A_SECRET}}'",
+        "storage.region=${oc.env:A_SECRET}",
+    ],
+)
+@pytest.mark.parametrize("flag", [["--config"], []])
+def test_no_other_value_takes_anything_from_the_environment(
+    override: str, flag: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, shown = printed(capsys, override, "+benchmark.suffix=env", "dry_run=true", *flag)
+    assert code != 0 and SECRET not in shown
+    assert shown.startswith("error: config key") and ALONE in shown and shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("reference", ["${storage.secret}", "${storage}", "${oc.select:storage.secret,nothing}"])
+def test_no_other_value_can_name_a_secret(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, shown = printed(capsys, "storage.secret=hush-hush", f"benchmark.name='{reference}'", "--config")
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize("value", ["{hush-hush", "hush-hush,b", "[hush-hush", "'hush-hush"])
+def test_a_command_line_that_cannot_be_read_is_repeated_without_its_secret(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, shown = printed(capsys, f"storage.secret={value}")
+    assert code != 0 and shown.startswith("error: ") and SECRET not in shown
+
+
+def test_a_manifest_holds_no_secret() -> None:
+    overrides = ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=hush-hush"]
+    config = read_config(load_values("sweep", overrides), SweepConfig)
+    stored = public_config(config)
+    assert SECRET not in json.dumps(stored) and not {"key", "secret"} & stored["storage"].keys()
+
+
+@pytest.mark.parametrize("endpoint", ["http://user:hush-hush@host:9000", "http://host:9000/?signature=hush-hush"])
+def test_an_endpoint_with_credentials_is_refused_without_repeating_them(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match=r"storage\.endpoint_url: expected an address without credentials") as error:
+        StorageConfig(endpoint_url=endpoint)
+    assert "storage.secret" in str(error.value) and SECRET not in str(error.value)
+
+
+def test_an_address_with_credentials_is_refused_without_repeating_them() -> None:
+    with pytest.raises(ConfigError, match="expected an address without credentials") as error:
+        locate(f"s3://user:{SECRET}@bucket/store", StorageConfig(anon=True))
+    assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no http://u:hush-hush@host:9000/b here", "no http://***@host:9000/b here"),
+        ("https://host/a.png?X-Amz-Signature=hush-hush&b=1 failed", "https://host/a.png?*** failed"),
+        ("mail a@b.c, a/b?c and s3://bucket/a.png", "mail a@b.c, a/b?c and s3://bucket/a.png"),
+    ],
+)
+def test_addresses_in_messages_lose_their_credentials_and_queries(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+
+
+def test_what_a_client_says_of_its_endpoint_is_shown_without_credentials(tmp_path: Path) -> None:
+    """The endpoint of AWS_ENDPOINT_URL is the client's own, and stands in its messages."""
+    said = f"Could not connect to the endpoint URL: http://user:{SECRET}@host:9000/bucket"
+    for error in (OSError(said), PermissionError(said)):
+        with pytest.raises(ConfigError) as raised, readable_errors(locate(str(tmp_path), StorageConfig()), "store"):
+            raise error
+        assert SECRET not in str(raised.value) and "***@host:9000" in str(raised.value)
+
+
+def test_the_error_of_a_row_shows_no_credentials_of_its_address() -> None:
+    def fetch(uri: str) -> bytes:
+        raise OSError(f"cannot open {uri}")
+
+    error = decode_image({"uri": f"https://u:{SECRET}@host/a.png?signature={SECRET}"}, ImageLimits(), fetch)
+    assert isinstance(error, RowError) and SECRET not in error.message and "https://***@host/a.png?***" in error.message
