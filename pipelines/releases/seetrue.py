@@ -43,6 +43,10 @@ def _images(sheet: Sheet) -> list[str]:
     column = sheet.table.column("image").combine_chunks()
     if not pa.types.is_struct(column.type):
         return sheet.ids("image")
+    if column.type.get_field_index("path") < 0:
+        raise SourceError(
+            f"{sheet.url}: expected the name of each image as image.path, found none; is this SeeTRUE's file?"
+        )
     paths = sheet.table.set_column(sheet.table.column_names.index("image"), "image", column.field("path"))
     return Sheet(url=sheet.url, names=sheet.names, table=paths).ids("image")
 

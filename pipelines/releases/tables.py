@@ -239,12 +239,25 @@ def _parquet(location: Location, only: Collection[str] | None) -> Sheet:
         try:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             names = _each_once(file.schema_arrow.names, location.url)
-            columns = [name for name in only if name.split(".")[0] in names] if only is not None else None
+            columns = _fetched(file.schema_arrow, only) if only is not None else None
             table = file.read(columns=columns, use_threads=False)
             table.validate(full=True)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(f"{location.url}: not readable as Parquet ({first_line(error)}); {AGAIN}") from error
     return Sheet(url=location.url, names=names, table=table)
+
+
+def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:
+    """The columns that are there; of `name.field` the column itself where it has no such field."""
+    found = []
+    for name in names:
+        column, _, field = name.partition(".")
+        if column in schema.names:
+            kind = schema.field(column).type
+            found.append(
+                name if not field or (pa.types.is_struct(kind) and kind.get_field_index(field) >= 0) else column
+            )
+    return found
 
 
 def _csv(location: Location, only: Collection[str] | None) -> Sheet:

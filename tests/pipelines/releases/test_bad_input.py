@@ -144,6 +144,12 @@ COMPLAINTS = [
     ("seetrue", "s.csv", "image,text,label,dataset_source\n", r"s\.csv: holds no rows"),
     ("seetrue", "s.csv", "image,image,text\na,b,c\n", r"s\.csv: the column 'image' stands twice"),
     (
+        "seetrue",
+        "s.parquet",
+        as_parquet([{**SEETRUE[0], "image": {"bytes": b"png"}}]),
+        r"s\.parquet: expected the name of each image as image\.path, found none",
+    ),
+    (
         "pick_a_pic",
         "p.parquet",
         as_parquet([{**PICK_A_PIC[0], "label_1": 1.0}]),

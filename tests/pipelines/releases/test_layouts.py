@@ -180,6 +180,12 @@ def test_seetrue_rates_pairs_and_its_texts_have_the_skills_of_their_sets(suffix:
     assert release.skills == {"A zebra, a hydrant.": ["drawbench"], "A zebra.": ["drawbench", "editbench"]}
 
 
+def test_seetrues_parquet_may_name_its_images_as_its_csv_does(tmp_path: Path) -> None:
+    flat = [{**row, "original_dataset_id": "x"} for row in SEETRUE]
+    release = reading("seetrue", put(tmp_path / "s.parquet", as_parquet(flat)))
+    assert release.ratings.column("image_id").to_pylist() == ["0133_sd.png", "0133_sd.png", "5.png"]
+
+
 def test_a_pair_of_seetrue_under_another_id_is_a_further_rater(tmp_path: Path) -> None:
     again = {**SEETRUE[0], "original_dataset_id": "t_9", "label": 1}
     release = reading("seetrue", put(tmp_path / "s.csv", as_csv([*SEETRUE, again])))
