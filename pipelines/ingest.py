@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from operators.errors import ConfigError
+from pipelines.ingest_archives import find_tars
 from pipelines.ingest_files import FileSource
 from pipelines.ingest_records import Record, Records, Source
 from pipelines.ingest_rows import DAMAGED, ColumnsConfig, Refused, Rejection, check_generator
 from pipelines.ingest_samples import TarSource
 from pipelines.ingest_shards import OnChange, Report, ShardRecord, Shards, ShardSize, SourceFile
 from pipelines.ingest_tables import open_table
-from pipelines.ingest_tars import find_tars
 from pipelines.storage import Location, StorageConfig, locate, readable_errors
 
 VERSION = 2

@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipelines.ingest_archives import Tar
 from pipelines.ingest_rows import COLUMNS, ColumnsConfig, Rejection, digest
 from pipelines.ingest_shards import Report, Shard, Shards, SourceFile, next_key, shard_path
-from pipelines.ingest_tars import EXTRAS, Tar, read_samples
+from pipelines.ingest_tars import EXTRAS, read_samples
 from pipelines.storage import readable_errors, replace
 
 

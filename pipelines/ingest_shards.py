@@ -5,13 +5,11 @@ import os
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -19,18 +17,23 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError
-from pipelines.ingest_records import Records, Source
-from pipelines.ingest_rows import Candidate, Refused, Rejection, digest, entry_tag
+from pipelines.ingest_records import Records
+from pipelines.ingest_rows import Candidate, Refused, Rejection, digest
+from pipelines.ingest_standing import (
+    METADATA,
+    Footer,
+    OtherText,
+    damage_named,
+    other_generators,
+    other_texts,
+    read_columns,
+    read_footer,
+    read_standing,
+)
 from pipelines.storage import Location, readable_errors
 
-METADATA = b"plumbline_ingest"
-READERS = 16
-"""Shards of an output that are read at once."""
 UPLOAD_BYTES = 16 * 2**20
 OnChange = Literal["fail", "replace"]
-NOT_OURS = "not written by an ingest, or damaged; move it, or choose another output"
-DAMAGE = (pa.ArrowException, ValueError, KeyError, TypeError)
-"""What reading a file that is no shard, or a damaged one, raises."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,21 +69,6 @@ class SourceFile(NamedTuple):
     url: str
     bytes: int
     etag: str
-
-
-class OtherText(NamedTuple):
-    """The text that a prompt_id stands for in another ingest of the output."""
-
-    text: str
-    path: str
-
-    def check(self, prompt_id: str, text: str, where: str) -> None:
-        """Raises ConfigError where the id stands for another text than this."""
-        if text != self.text:
-            raise ConfigError(
-                f"{where}: prompt_id {prompt_id!r} stands for another text in {self.path}, of another ingest of this "
-                "output; make the two agree, or choose another output"
-            )
 
 
 class Seen:
@@ -119,8 +107,7 @@ class Shards:
         self.size = size
         self.on_change = on_change
         self.standing = read_standing(self.output, self.source)
-        self.others = _others(self.standing, self.source)
-        """The generators of other ingests, with what those took in."""
+        self.others = other_generators(self.standing, self.source)
         self.seen = Seen(other_texts(self.standing))
         self.records: list[ShardRecord] = []
         self.rejected: list[Rejection] = []
@@ -147,14 +134,13 @@ class Shards:
         shard = Shard(self, generator=generator, path=path, key=key, stands=footer is not None)
         if footer is not None:
             shard.rows = self._restore(path, generator)
-            self.rejected += [Rejection(*values) for values in footer["rejected"]]
+            self.rejected += footer.rejected
         self.open.append(shard)
         return shard
 
     def has(self, path: str, key: str) -> bool:
         """Whether a shard of this path is there and was made from the same."""
-        footer = read_footer(self.output, path) if self.output.fs.exists(self.output.at(path)) else None
-        return footer is not None and footer["key"] == key
+        return self.output.fs.exists(self.output.at(path)) and read_footer(self.output, path).key == key
 
     def abandon(self) -> None:
         """Removes the drafts of shards that were not closed."""
@@ -162,21 +148,28 @@ class Shards:
             shard.abandon()
 
     def finish(self) -> None:
-        """Sees to it that this ingest's generators hold no other shard; raises ConfigError where one may not go.
+        """Removes this ingest's shards that its input no longer fills; raises ConfigError where that is not to be.
 
         A generator as a whole is never removed, nor anything that another ingest made.
         """
         known = {record.path for record in self.records}
         generators = {record.generator for record in self.records}
-        for path, shard in sorted(self.standing.items()):
+        for path in sorted(self.standing):
             generator = path.partition("/")[0]
             if path in known or generator in self.others:
                 continue
-            if generator in generators and shard.footer is not None and self.on_change == "replace":
-                self.forget()
-                self.output.fs.rm_file(self.output.at(path))
-            else:
-                raise ConfigError(f"{self.output.at(path)}: {_surplus(shard, generator, generator in generators)}")
+            if generator not in generators:
+                raise ConfigError(
+                    f"{self.output.at(path)}: this ingest made it before, and its input has no rows of {generator!r} "
+                    "now; keep both by choosing another output, or move that folder away"
+                )
+            if self.on_change != "replace":
+                raise ConfigError(
+                    f"{self.output.at(path)}: the input has fewer rows of {generator!r} than before; "
+                    "on_change=replace removes this shard, or choose another output"
+                )
+            self.forget()
+            self.output.fs.rm_file(self.output.at(path))
 
     def prompts(self) -> tuple[dict[str, str], list[str]]:
         """The texts of all prompts of the output as it is now, and its shards.
@@ -190,45 +183,25 @@ class Shards:
         texts = {prompt_id: other.text for prompt_id, other in elsewhere.items()} | self.seen.prompts
         return texts, list(self.standing)
 
-    def _standing(self, path: str, key: str) -> Mapping[str, Any] | None:
-        """The metadata of the shard that stands there and need not be written; None where one is to be written."""
+    def _standing(self, path: str, key: str) -> Footer | None:
+        """The footer of the shard that stands there and need not be written; None where one is to be written."""
         if path not in self.standing:
             return None
         footer = self.standing[path].footer
-        if footer is None:
-            raise ConfigError(f"{self.output.at(path)}: {NOT_OURS}")
-        if footer["key"] != key and self.on_change != "replace":
+        if footer.key != key and self.on_change != "replace":
             raise ConfigError(
                 f"{self.output.at(path)}: the shard that stands there was made from other input or by other options; "
                 "on_change=replace writes it anew, or choose another output"
             )
-        return footer if footer["key"] == key else None
+        return footer if footer.key == key else None
 
     def _restore(self, path: str, generator: str) -> int:
         """Takes the ids and texts of a shard that stands, without its images; how many rows it has."""
-        try:
-            rows = _read_columns(self.output, path, ["image_id", "prompt_id", "prompt"])
+        rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt"])
+        with damage_named(self.output, path):
             for row in rows:
                 self.seen.take(generator, **row)
-        except (*DAMAGE, Refused) as error:
-            raise ConfigError(f"{self.output.at(path)}: {NOT_OURS}") from error
         return len(rows)
-
-
-class StandingShard(NamedTuple):
-    """A Parquet file in a generator's folder of the output."""
-
-    size: int
-    tag: str
-    footer: Mapping[str, Any] | None
-    """What an ingest wrote into it; None for another file, or a damaged one."""
-    prompts: Mapping[str, str]
-    """The texts of its prompts, where another ingest made it."""
-
-    @property
-    def source(self) -> Source | None:
-        """What the ingest that made it took in."""
-        return None if self.footer is None else self.footer["source"]
 
 
 def next_key(chain: str, content: str) -> str:
@@ -239,106 +212,6 @@ def next_key(chain: str, content: str) -> str:
 def shard_path(generator: str, number: int) -> str:
     """Where a generator's shard is, below the output."""
     return f"{generator}/{number:05d}.parquet"
-
-
-def read_standing(
-    output: Location, source: Source, known: Mapping[str, StandingShard] = MappingProxyType({})
-) -> dict[str, StandingShard]:
-    """The Parquet files of the generators' folders; those that are `known` and did not change are not read again."""
-
-    def read(path: str, entry: Mapping[str, Any]) -> StandingShard:
-        size, tag = entry["size"], entry_tag(entry)
-        if path in known and (known[path].size, known[path].tag) == (size, tag):
-            return known[path]
-        footer = read_footer(output, path)
-        return StandingShard(size, tag, footer, _texts(output, path) if footer and footer["source"] != source else {})
-
-    with readable_errors(output, "output"):
-        listed = _listing(output)
-    with ThreadPoolExecutor(READERS) as pool:
-        return dict(zip(listed, pool.map(read, listed, listed.values()), strict=True))
-
-
-def _listing(output: Location) -> dict[str, Mapping[str, Any]]:
-    try:
-        found = output.fs.find(output.path, detail=True)
-    except FileNotFoundError:
-        return {}
-    below = {path.removeprefix(output.at("")): entry for path, entry in found.items()}
-    return {
-        path: entry
-        for path, entry in sorted(below.items())
-        if path.endswith(".parquet") and "/" in path and not any(part.startswith(".") for part in path.split("/"))
-    }
-
-
-def read_footer(output: Location, path: str) -> Mapping[str, Any] | None:
-    """What an ingest wrote into a shard's metadata; None for another file, or a damaged one."""
-    try:
-        with _opened(output, path) as stream:
-            footer = json.loads((pq.read_metadata(stream).metadata or {})[METADATA])
-        return {name: footer[name] for name in ("key", "rejected", "source")}
-    except DAMAGE:
-        return None
-
-
-def _texts(output: Location, path: str) -> dict[str, str]:
-    """The texts of a shard's prompts by their ids; raises ConfigError where it is damaged."""
-    try:
-        rows = _read_columns(output, path, ["prompt_id", "prompt"])
-        return {row["prompt_id"]: row["prompt"] for row in rows if row["prompt"] is not None}
-    except DAMAGE as error:
-        raise ConfigError(f"{output.at(path)}: {NOT_OURS}") from error
-
-
-def _read_columns(output: Location, path: str, names: list[str]) -> list[dict[str, Any]]:
-    with _opened(output, path) as stream:
-        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-        rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()
-        return rows
-
-
-@contextmanager
-def _opened(output: Location, path: str) -> Iterator[Any]:
-    """A file opened for the few ranges of it that are read; what Arrow finds wrong with it is an ArrowException."""
-    with readable_errors(output, "output"), output.fs.open(output.at(path), "rb", cache_type="none") as stream:
-        try:
-            yield stream
-        except OSError as error:
-            if error.errno is not None:  # Arrow's own have none
-                raise
-            raise pa.ArrowInvalid(str(error)) from error
-
-
-def other_texts(standing: Mapping[str, StandingShard]) -> dict[str, OtherText]:
-    """What the prompt ids of other ingests stand for; raises ConfigError where two of them disagree."""
-    texts: dict[str, OtherText] = {}
-    for path, shard in standing.items():
-        for prompt_id, text in shard.prompts.items():
-            texts.setdefault(prompt_id, OtherText(text, path)).check(prompt_id, text, path)
-    return texts
-
-
-def _others(standing: Mapping[str, StandingShard], own: Source) -> dict[str, str]:
-    sources = {path.partition("/")[0]: shard.source for path, shard in standing.items()}
-    return {name: _words(source) for name, source in sources.items() if source is not None and source != own}
-
-
-def _words(source: Source) -> str:
-    """What an ingest takes in, as its command says it."""
-    return " ".join(f"{name}={value}" for name, value in source.items() if value is not None)
-
-
-def _surplus(shard: StandingShard, generator: str, has_rows: bool) -> str:
-    """Why a shard that stands and is of no record stops this ingest, and what to do."""
-    if shard.footer is None:
-        return "a file that this ingest does not make; move it, or choose another output"
-    if has_rows:
-        return f"the input has fewer rows of {generator!r} than before; on_change=replace removes this shard"
-    return (
-        f"this ingest made it before, and its input has no rows of {generator!r} now; keep both by choosing another "
-        "output, or move that folder away"
-    )
 
 
 @dataclass(slots=True)
@@ -425,11 +298,11 @@ class Shard:
     def _commit(self) -> int:
         """The committed file's size in bytes."""
         self._flush()
-        provenance = {"key": self.key, "rejected": self._rejected, "source": self.shards.source}
+        footer = Footer(self.key, self._rejected, self.shards.source)
         output, replace = self.shards.output, self.path in self.shards.standing
         with readable_errors(output, "output"):
             writer = self._open_writer()
-            writer.add_key_value_metadata({METADATA.decode(): json.dumps(provenance)})
+            writer.add_key_value_metadata({METADATA.decode(): json.dumps(footer._asdict())})
             writer.close()
             assert self._draft is not None
             size = self._draft.stat().st_size

@@ -774,6 +774,17 @@ def test_an_output_that_is_damaged_is_refused_by_name(tmp_path: Path, file: str)
         run(tmp_path / "out", **first)
 
 
+def test_a_flipped_bit_in_an_image_is_found_when_its_shard_is_read(tmp_path: Path) -> None:
+    rows = source_rows(2)
+    run(tmp_path / "out", table=str(write_csv(tmp_path / "t.csv", write_files(tmp_path, rows))))
+    path = tmp_path / "out/atlas/00000.parquet"
+    content = bytearray(path.read_bytes())
+    content[content.index(rows[1]["image"]) + 50] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(OSError, match="checksum"):
+        pq.ParquetFile(path, page_checksum_verification=True).read()
+
+
 def test_one_row_group_is_in_memory_and_each_keeps_to_its_limits(tmp_path: Path) -> None:
     rows = [{"image_id": str(i), "image": bytes(1000), "text": "a", "generator": "big"} for i in range(10)]
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, rows))
