@@ -1,7 +1,7 @@
 """Which generators are told apart: every pair compared on its common prompts, and boards of means with who leads."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -107,10 +107,23 @@ class Board(NamedTuple):
         apart = {generator, *self.better_than(generator), *self.worse_than(generator)}
         return [standing.generator for standing in self.scored() if standing.generator not in apart]
 
-    def leaders(self) -> list[Standing]:
-        """The scored generators than which none is told to be better, highest mean first."""
+    def unbeaten(self) -> list[Standing]:
+        """The scored generators than which none is told to be better, highest mean first; no two are told apart."""
         worse = {duel.worse for duel in self.duels}
         return [standing for standing in self.scored() if standing.generator not in worse]
+
+    def leaders(self) -> list[Standing]:
+        """Of the unbeaten generators those that are told to be better than the most others, highest mean first."""
+        unbeaten, wins = self.unbeaten(), Counter(duel.better for duel in self.duels)
+        most = max((wins[one.generator] for one in unbeaten), default=0)
+        return [one for one in unbeaten if wins[one.generator] == most]
+
+    def close(self) -> list[Standing]:
+        """The other generators that are told apart from no leader, highest mean first; none where nobody leads."""
+        leaders = [one.generator for one in self.leaders()]
+        tied = [set(self.tied_with(leader)) for leader in leaders]
+        common = set.intersection(*tied) - set(leaders) if tied else set()
+        return [one for one in self.scored() if one.generator in common]
 
     def best(self) -> Standing | None:
         """The generator that is told to be better than every other, where there is one."""

@@ -53,7 +53,7 @@ class Chart(NamedTuple):
 
 
 def interval_chart(metric: str, board: Board) -> Chart:
-    """Every generator's mean with its interval, highest first; the leaders in the accent colour."""
+    """Every generator's mean with its interval, highest first; the leading group in the accent colour."""
     scored = board.scored()[:MOST_GENERATORS]
     first = leading(board)
     values = [

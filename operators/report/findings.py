@@ -156,22 +156,23 @@ def board_sentence(board: Board) -> Sentence:
 
 def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:
     """Who leads, where somebody is clearly worse than somebody."""
-    leader = first[0]
-    by, notes = f"by {board.metric}", _higher(board, first) + _short(leader)
+    leader, close = first[0], [one.generator for one in board.close()]
+    by, notes = f"by {board.metric}", _higher(board, leader) + _short(leader)
     if board.best() is not None:
         return Sentence(
             f"{leader.generator} is best", f"{by} ({_mean_text(leader)}).{_followers(board, leader)}{notes}"
         )
     if len(first) > 1:
-        rest = f"{by} and cannot be told apart. {_highest(first)}{notes}"
+        others = f" {names(close)} cannot be told from them." if close else ""
+        rest = f"{by} and cannot be told apart.{others} {_highest(first)}{notes}"
         return Sentence(f"{names([one.generator for one in first])} lead", rest)
-    mates = names(board.tied_with(leader.generator))
-    return Sentence(f"{leader.generator} leads", f"{by} ({_mean_text(leader)}); {mates} cannot be told from it.{notes}")
+    rest = f"{by} ({_mean_text(leader)}); {names(close)} cannot be told from it.{notes}"
+    return Sentence(f"{leader.generator} leads", rest)
 
 
 def _highest(found: Sequence[Standing]) -> str:
     """The first's mean, as the highest of several."""
-    return f"The highest mean is that of {found[0].generator} ({_mean_text(found[0])})."
+    return f"The highest mean of these is that of {found[0].generator} ({_mean_text(found[0])})."
 
 
 def _mean_text(one: Standing) -> str:
@@ -181,18 +182,18 @@ def _mean_text(one: Standing) -> str:
 
 
 def _followers(board: Board, best: Standing) -> str:
-    """Those that lead among the others."""
+    """Those that only the best is clearly better than."""
     others = tuple(one for one in board.standings if one is not best)
     rest = board._replace(standings=others, duels=tuple(one for one in board.duels if one.better != best.generator))
-    group = rest.leaders()
+    group = rest.unbeaten()
     if len(group) == 1:
         return f" {group[0].generator} follows with {number(group[0].mean)}."
     return f" {names([one.generator for one in group])} are tied behind it." if group else ""
 
 
-def _higher(board: Board, leaders: Sequence[Standing]) -> str:
-    """A note on those of a higher mean than every leader's that are clearly worse than another generator."""
-    above = [one.generator for one in board.scored() if one.mean > leaders[0].mean]
+def _higher(board: Board, leader: Standing) -> str:
+    """A note on those of a higher mean than the leader's that are clearly worse than another generator."""
+    above = [one.generator for one in board.scored() if one.mean > leader.mean and board.better_than(one.generator)]
     return f" Of higher mean, but clearly worse than another prompt by prompt: {names(above)}." if above else ""
 
 

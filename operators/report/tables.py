@@ -140,9 +140,9 @@ def _board_cells(board: Board) -> dict[str, BoardCell]:
 
 
 def leading(board: Board) -> frozenset[str]:
-    """The leaders, where that says anything: not where no two generators are told apart."""
-    leaders = board.leaders()
-    return frozenset(one.generator for one in leaders) if len(leaders) < len(board.scored()) else frozenset()
+    """The leaders and those that are not told from them, where that says anything: not where these are all."""
+    first = [one.generator for one in (*board.leaders(), *board.close())]
+    return frozenset(first) if len(first) < len(board.scored()) else frozenset()
 
 
 def _board_cell(one: Standing, low: float, high: float, leads: bool) -> BoardCell:

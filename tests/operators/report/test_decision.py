@@ -4,6 +4,7 @@ A sentence that cannot be read fails: a new one needs its reader here.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
 from typing import NamedTuple
@@ -102,8 +103,14 @@ class Pairs:
         others = self.scored(metric) - {name}
         return name in self.scored(metric) and bool(others) and all(self.beats(name, other, metric) for other in others)
 
+    def unbeaten(self, metric: str) -> set[str]:
+        scored = self.scored(metric)
+        return {name for name in scored if not any(self.beats(one, name, metric) for one in scored)}
+
     def leads(self, name: str, metric: str) -> bool:
-        return name in self.scored(metric) and not any(self.beats(one, name, metric) for one in self.scored(metric))
+        wins = Counter(str(one[2]) for one in self.won if one[:2] == (metric, OVERALL))
+        unbeaten = self.unbeaten(metric)
+        return name in unbeaten and wins[name] == max(wins[one] for one in unbeaten)
 
     def by_metrics(self, holds: Callable[[str], bool]) -> int:
         return sum(holds(metric) for metric in self.metrics)
@@ -190,7 +197,7 @@ def read_board(said: str, pairs: Pairs) -> bool:
     elif found := re.match(r"No generator leads by (\w+): no two are told apart\.", said):
         assert not any(one[:2] == (found[1], OVERALL) for one in pairs.won)
     elif found := re.match(r"No generator leads by (\w+): each is clearly worse", said):
-        assert not any(pairs.leads(name, found[1]) for name in pairs.scored(found[1]))
+        assert not pairs.unbeaten(found[1])
     elif found := re.match(r"(\w+) is best by (\w+) \(", said):
         assert pairs.is_best(found[1], found[2])
         if tied := re.search(r"\. ([^.]+) are tied behind it\.", said):
@@ -203,6 +210,8 @@ def read_board(said: str, pairs: Pairs) -> bool:
         first = names_in(found[1])
         assert all(pairs.leads(name, found[2]) for name in first)
         assert all(pairs.tied(a, b, found[2]) for a in first for b in first if a != b)
+        if close := re.search(r"\. ([^.]+) cannot be told from them\.", said):
+            assert all(pairs.tied(a, b, found[2]) for a in first for b in names_in(close[1]))
     elif found := re.match(r"(\w+) leads by (\w+) \(.*?\); (.*?) cannot be told from it\.", said):
         assert pairs.leads(found[1], found[2]) and all(
             pairs.tied(found[1], name, found[2]) for name in names_in(found[3])
@@ -211,7 +220,7 @@ def read_board(said: str, pairs: Pairs) -> bool:
         return False
     if noted := re.search(r"Of higher mean, but clearly worse than another prompt by prompt: (.*?)\.", said):
         metric = str(re.search(r" by (\w+)", said)[1])  # type: ignore[index]
-        assert not any(pairs.leads(name, metric) for name in names_in(noted[1]))
+        assert not pairs.unbeaten(metric) & set(names_in(noted[1]))
     return True
 
 

@@ -79,8 +79,14 @@ def test_one_clear_difference_beside_two_that_are_not_makes_no_winner() -> None:
     """a is clearly better than b, and c, with few prompts, is told from neither."""
     found = board("m", "abc", "ab")
     assert str(headline({"m": found})) == "a leads by m, but not alone. Cannot be told from it: c."
-    assert str(board_sentence(found)).startswith("a and c lead by m and cannot be told apart.")
-    assert [one.generator for one in found.leaders()] == ["a", "c"] and found.best() is None
+    assert str(board_sentence(found)).endswith("; c cannot be told from it.")
+    assert [one.generator for one in found.leaders()] == ["a"] and found.best() is None
+
+
+def test_a_generator_with_few_prompts_does_not_lead_by_its_mean() -> None:
+    """c has the highest mean, and is told from nobody."""
+    said = str(board_sentence(board("m", "cab", "ab")))
+    assert said == "a leads by m (0.800, 95% interval 0.790 to 0.810); c cannot be told from it."
 
 
 def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> None:
@@ -97,9 +103,13 @@ def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> Non
         (board("m", "abc", "ab", "ac", "bc"),
          "a is best by m (0.900, 95% interval 0.890 to 0.910). b follows with 0.800."),
         (board("m", "abc", "ab", "bc"), "a leads by m (0.900, 95% interval 0.890 to 0.910); c cannot be told from it."),
+        (board("m", "abcd", "ad", "bd"),
+         "a and b lead by m and cannot be told apart. c cannot be told from them. "
+         "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
         (board("m", "abc", "ab", "bc", "ca"), "No generator leads by m: each is clearly worse than another."),
-        (board("m", "ab"), "No generator leads by m: no two are told apart. The highest mean is that of a (0.900, 95% "
-                           "interval 0.890 to 0.910)."),
+        (board("m", "ab"),
+         "No generator leads by m: no two are told apart. "
+         "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
         (board("m", "a"), "a has 0.900, 95% interval 0.890 to 0.910 by m."),
         (board("m", "", unscored="a"), "m scored nothing."),
         (board("m", "ab")._replace(duels=()), "m compares no two generators: none share a prompt that it scored."),
