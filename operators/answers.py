@@ -43,6 +43,11 @@ class PromptQuestions(NamedTuple):
     questions: list[AskedQuestion]
     error: RowError | None
 
+    @property
+    def basis(self) -> str:
+        """What an answered row stands on: ids are digests of all that is asked."""
+        return rows.basis_of(*(question.question_id for question in self.questions))
+
 
 QuestionIndex = Mapping[str, PromptQuestions]
 
@@ -223,7 +228,11 @@ class _Answers:
 
     def table(self) -> pa.Table:
         records = [
-            row.row(answers=None if error else answers, error=rows.error_value(error))
+            row.row(
+                answers=None if error else answers,
+                error=rows.error_value(error),
+                basis=None if error else self.index[str(row.prompt_id)].basis,
+            )
             for row, answers, error in zip(self.images.rows, self.answers, self.errors, strict=True)
         ]
         return rows.table(records, rows.ANSWERS)

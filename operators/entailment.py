@@ -1,6 +1,6 @@
 """The entailment stage: the probability that a prompt entails each question written about it, with its answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,31 +14,26 @@ from operators.models.calls import EntailmentModel
 VERSION = 1
 
 
-def entail(prompts: pa.Table, questions: pa.Table, model: EntailmentModel) -> pa.Table:
-    """Questions (schema QUESTIONS) with their prompts to entailments (schema ENTAILMENTS), one row for one.
+def entail(questions: pa.Table, model: EntailmentModel) -> pa.Table:
+    """Questions (schema QUESTIONS) to entailments (schema ENTAILMENTS), one row for one.
 
     The premise is the prompt, the hypothesis the question with its answer as a statement (gecko.txt, sec. 5,
     "Groundedness: removing hallucination"). No question is dropped here.
     """
-    texts = dict(zip(prompts.column("prompt_id").to_pylist(), prompts.column("text").to_pylist(), strict=True))
-    records = [_row(question) for question in questions.to_pylist()]
-    asked = [row for row in records if row["error"] is None]
-    for row, outcome in zip(asked, _probabilities(asked, texts, model), strict=True):
-        if isinstance(outcome, RowError):
-            row["error"] = rows.error_value(outcome)
-        else:
-            row["p_entail"] = outcome
+    written = questions.to_pylist()
+    pairs = [_pair(question) for question in written if question["error"] is None]
+    outcomes = iter(isolate(model.entailment, pairs))
+    records = [_row(question, next(outcomes) if question["error"] is None else None) for question in written]
     return rows.table(records, rows.ENTAILMENTS)
 
 
-def _row(question: dict[str, Any]) -> dict[str, Any]:
+def _pair(question: Mapping[str, Any]) -> tuple[str, str]:
+    """Premise and hypothesis."""
+    return question["prompt"], hypothesis(question["text"], question["answer"])
+
+
+def _row(question: Mapping[str, Any], outcome: float | RowError | None) -> dict[str, Any]:
     row = {name: question[name] for name in ("prompt_id", "question_id", "error")}
-    if question["error"] is None:
-        row["hypothesis"] = hypothesis(question["text"], question["answer"])
-    return row
-
-
-def _probabilities(
-    asked: Sequence[dict[str, Any]], texts: dict[str, str], model: EntailmentModel
-) -> list[float | RowError]:
-    return isolate(model.entailment, [(texts[row["prompt_id"]], row["hypothesis"]) for row in asked])
+    if isinstance(outcome, RowError):
+        return {**row, "hypothesis": _pair(question)[1], "error": rows.error_value(outcome)}
+    return row if outcome is None else {**row, "hypothesis": _pair(question)[1], "p_entail": outcome}

@@ -1,6 +1,6 @@
 """The questions stage: what is asked of the images of each prompt, by template or written by a language model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,25 +24,32 @@ def ask(prompts: pa.Table, metric: VqaScoreConfig) -> pa.Table:
 
 
 def _question(prompt: dict[str, Any], metric: VqaScoreConfig) -> dict[str, Any]:
-    row = {"prompt_id": prompt["prompt_id"]}
+    row = {"prompt_id": prompt["prompt_id"], "prompt": prompt["text"]}
     if not (prompt["text"] or "").strip():
         return {**row, "error": rows.error_value(EMPTY_PROMPT)}
     text, choices = metric.question(prompt["text"]), [metric.asks.answer]
     return {**row, "question_id": content_id(text, choices, None), "text": text, "choices": choices}
 
 
-def write(prompts: pa.Table, metric: WritingConfig, model: GenerateModel) -> pa.Table:
+Written = Mapping[str, Sequence[Mapping[str, Any]]]
+"""By prompt text, its rows (schema QUESTIONS)."""
+
+
+def write(prompts: pa.Table, metric: WritingConfig, model: GenerateModel, kept: Written | None = None) -> pa.Table:
     """Prompts (schema PROMPTS) to questions (schema QUESTIONS) that a model writes, each different text once.
 
-    The table's metadata carries the tokens it took (rows.with_usage).
+    Nothing is written about the texts `kept`, whose rows stand. The table's metadata carries the tokens it took
+    (rows.with_usage).
     """
-    texts = [prompt["text"] or "" for prompt in prompts.to_pylist()]
-    programs = {text: _Program(text, metric) for text in texts}
+    ids = prompts.column("prompt_id").to_pylist()
+    texts = [text or "" for text in prompts.column("text").to_pylist()]
+    programs = {text: _Program(text, metric) for text in texts if text not in (kept or {})}
     usage = _run_all(list(programs.values()), model)
+    written = {**(kept or {}), **{text: list(program.rows()) for text, program in programs.items()}}
     records = [
-        {"prompt_id": prompt_id, **row}
-        for prompt_id, text in zip(prompts.column("prompt_id").to_pylist(), texts, strict=True)
-        for row in programs[text].rows()
+        {**row, "prompt_id": prompt_id, "prompt": text}
+        for prompt_id, text in zip(ids, texts, strict=True)
+        for row in written[text]
     ]
     return rows.with_usage(rows.table(records, rows.QUESTIONS), usage)
 

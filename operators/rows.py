@@ -1,5 +1,6 @@
 """The schemas of every table, declared once, and the few ways of building rows that fit them."""
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ PROMPTS = pa.schema(
 QUESTIONS = pa.schema(
     [
         ("prompt_id", pa.string()),
+        ("prompt", pa.string()),
         ("question_id", pa.string()),
         ("text", pa.string()),
         ("choices", pa.list_(pa.string())),
@@ -35,7 +37,7 @@ QUESTIONS = pa.schema(
         ("error", ERROR),
     ]
 )
-"""What is asked of every image of a prompt, in the order written.
+"""What is asked of every image of a prompt, in the order written; `prompt` is its text.
 
 `question_id` is a hash of text, choices and answer, so that no answer can be taken for that to another question; of a
 prompt's second question that is alike it ends in -2. `answer` is the one of `choices` that a faithful image gets.
@@ -71,9 +73,15 @@ Where a metric wants the model's own words instead, `reply` has them and `chosen
 
 _IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 
-ANSWERS = pa.schema([*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR)])
+_BASIS = ("basis", pa.string())
+"""The digest of what a row stands on besides its image: the questions put about it, or its text. A row whose basis is
+no more what it was has to be computed anew."""
 
-SIMILARITIES = pa.schema([*_IMAGE_COLUMNS, ("similarity", pa.float32()), ("truncated", pa.bool_()), ("error", ERROR)])
+ANSWERS = pa.schema([*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR), _BASIS])
+
+SIMILARITIES = pa.schema(
+    [*_IMAGE_COLUMNS, ("similarity", pa.float32()), ("truncated", pa.bool_()), ("error", ERROR), _BASIS]
+)
 """`similarity` is the raw cosine; `truncated` tells that the text was longer than the model's context."""
 
 SCORES = pa.schema(
@@ -104,7 +112,7 @@ ELEMENT = pa.struct(
 )
 """One question's part in a score: the answer wanted and given, and its score in [0, 1], null where it was left out."""
 
-ELEMENT_SCORES = SCORES.append(pa.field("elements", pa.list_(ELEMENT)))
+ELEMENT_SCORES = pa.schema([*SCORES, ("elements", pa.list_(ELEMENT)), _BASIS])
 """Scores as the cells keep them, with the score of every element of the prompt; null for metrics that ask only once."""
 
 ERRORS = pa.schema(
@@ -241,6 +249,11 @@ where its ranks and the means do not favour the same one.
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """The rows as a table of exactly this schema; absent columns are null."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def basis_of(*parts: str) -> str:
+    """The digest that stands in a row's `basis`."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def error_value(error: RowError | None) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ def _table(cell: pa.Table, name: str, scored: Any) -> pa.Table:
     records = []
     for row in cell.to_pylist():
         columns = {} if row["error"] is not None else scored(row)
-        records.append({**_ids(row), "metric": name, "error": row["error"], **columns})
+        records.append({**_ids(row), "metric": name, "error": row["error"], "basis": row["basis"], **columns})
     return rows.table(records, rows.ELEMENT_SCORES)
 
 
@@ -61,6 +61,7 @@ class WrittenIndex:
         self.p_entail: dict[tuple[str, str], float] = {}
         self.errors: dict[str, RowError] = {}
         """Of the prompts whose questions, or their entailments, cannot be had."""
+        self.bases = written_bases(questions, entailments)
         for row in self._sound(questions):
             self.questions.setdefault(row["prompt_id"], []).append(_written(row))
         if entailments is not None:
@@ -83,6 +84,16 @@ class WrittenIndex:
                 if (prompt_id, question.question_id) not in self.p_entail:
                     self.errors.setdefault(prompt_id, _incomplete("entailment", f"lacks {_named(question)}"))
 
+    def stands_under(self, answers: pa.Table) -> bool:
+        """Whether answers (schema ANSWERS) are to these questions; of rows with an error that cannot be told."""
+        asked = {
+            prompt_id: rows.basis_of(*(one.question_id for one in written if is_asked(one.keep)))
+            for prompt_id, written in self.questions.items()
+        }
+        sound = answers.filter(answers.column("error").is_null())
+        held = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
+        return all(asked.get(prompt_id) == basis for prompt_id, basis in held)
+
     def error_of(self, prompt_id: str, answered: Container[str]) -> RowError | None:
         """Why an image with answers to the questions of these ids has no score: all that are asked must be there.
 
@@ -95,6 +106,22 @@ class WrittenIndex:
         asked = (question for question in self.questions[prompt_id] if is_asked(question.keep))
         missing = (_incomplete("answers", f"lacks {_named(one)}") for one in asked if one.question_id not in answered)
         return next(missing, None)
+
+
+def written_bases(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
+    """By prompt_id, what a score stands on besides the answers: the questions, and how likely each is entailed."""
+    p_entail = _p_entail(entailments) if entailments is not None else {}
+    parts: dict[str, list[str]] = {}
+    columns = (questions.column(name).to_pylist() for name in ("prompt_id", "question_id", "parents", "keep"))
+    for prompt_id, question_id, parents, keep in zip(*columns, strict=True):
+        written = (question_id, parents, keep, p_entail.get((prompt_id, question_id)))
+        parts.setdefault(prompt_id, []).append(repr(written))
+    return {prompt_id: rows.basis_of(*of_prompt) for prompt_id, of_prompt in parts.items()}
+
+
+def _p_entail(entailments: pa.Table) -> dict[tuple[str, str], float]:
+    ids = zip(*(entailments.column(name).to_pylist() for name in ("prompt_id", "question_id")), strict=True)
+    return dict(zip(ids, entailments.column("p_entail").to_pylist(), strict=True))
 
 
 def _incomplete(stage: str, what: str) -> RowError:
@@ -120,7 +147,7 @@ def _score_elements(row: Mapping[str, Any], written: WrittenIndex, metric: Writi
     scored = metric.score(_answered(row["prompt_id"], answers, written))
     elements = [element._asdict() for element in scored.elements]
     columns = {"score": scored.score, "n_questions": scored.n_questions, "truncated": False, "elements": elements}
-    return columns | {"error": rows.error_value(scored.error)}
+    return columns | {"error": rows.error_value(scored.error), "basis": written.bases[row["prompt_id"]]}
 
 
 def _answered(prompt_id: str, answers: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:

@@ -86,7 +86,7 @@ class SimilarityOperator:
         wanted = [_prompt_text(image.prompt_id, prompts, metric) for image in images]
         self._encode_texts([text for text in wanted if isinstance(text, str)])
         records = [
-            image.row(**_compare(feature, self.texts[text] if isinstance(text, str) else text))
+            image.row(**_compare(feature, self.texts[text] if isinstance(text, str) else text), basis=_basis(text))
             for image, feature, text in zip(images, features, wanted, strict=True)
         ]
         return rows.table(records, rows.SIMILARITIES)
@@ -108,6 +108,15 @@ def _prompt_text(prompt_id: str | None, prompts: Mapping[str, str], metric: Clip
     if prompt_id is None or prompt_id not in prompts:
         return RowError("unknown_prompt", UNKNOWN_PROMPT.format(prompt_id))
     return metric.text(prompts[prompt_id]) if prompts[prompt_id].strip() else EMPTY_PROMPT
+
+
+def _basis(text: str | RowError) -> str | None:
+    return rows.basis_of(text) if isinstance(text, str) else None
+
+
+def text_basis(prompt_id: str | None, prompts: Mapping[str, str], metric: ClipScoreConfig) -> str | None:
+    """What an image of the prompt stands on: the text that it is compared with."""
+    return _basis(_prompt_text(prompt_id, prompts, metric))
 
 
 def _compare(image: "torch.Tensor | RowError", text: _Text | RowError) -> dict[str, Any]:

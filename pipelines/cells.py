@@ -33,33 +33,35 @@ class Shard:
     """Rows of the file before it; row groups in the key say as much."""
     columns: tuple[tuple[str, str], ...] = ()
     """Our names of columns with the file's own, where they differ; `prompt` always, where the rows hold prompts."""
-    content: str = ""
-    """Of a prompts shard made from images' rows: the digest of its prompts, which takes the file's place in keys."""
+    prompts: str = ""
+    """The digest of its prompts, ids and texts: those it holds, or those that its images were made of."""
+    objects: str = ""
+    """Of images that are named by address: the digest of what stands there (ETags, or sizes and times)."""
 
     @property
     def holds_prompts(self) -> bool:
         """Whether each row holds the text of its own prompt."""
         return any(name == "prompt" for name, _ in self.columns)
 
-    def semantic(self) -> dict[str, Any]:
-        """The part that enters the keys of cells made from it."""
-        if self.content:
-            return {"prompts": self.content}
+    def source(self) -> dict[str, Any]:
+        """The images themselves, for keys: their file and what their addresses name."""
         file = {"url": self.url, "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
-        return file | ({"columns": self.columns} if self.columns else {})
+        return file | {"columns": self.columns, "objects": self.objects}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """How a stage computes: everything semantic but its inputs."""
+    """How a stage computes: everything semantic but the rows it is given."""
 
     stage: Stage
-    version: int
-    """The operator's version, raised when its results change."""
-    config: Mapping[str, Any]
+    digest: str
+    """SHA-256, hexadecimal, of the operator's version, its configuration and the recipes of the stages it reads."""
 
-    def semantic(self) -> dict[str, Any]:
-        return {"stage": self.stage, "version": self.version, "config": self.config}
+
+def make_recipe(stage: Stage, version: int, config: Mapping[str, Any], *upstream: Recipe) -> Recipe:
+    """A stage's recipe; the operator's `version` is raised when its results change."""
+    semantic = {"stage": stage, "version": version, "config": config, "upstream": [one.digest for one in upstream]}
+    return Recipe(stage=stage, digest=digest(semantic))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +79,10 @@ class Cell:
     """Where it is committed, relative to the store."""
     inputs: tuple[str, ...]
     """Paths of the cells upstream."""
+    earlier: tuple[str, ...] = ()
+    """Where rows may stand that need no computing: its draft, and cells on what has changed since; newest first."""
+    renew: bool = False
+    """Whether what stands at its path is damaged, or stands on what is no more, and is to be replaced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +95,8 @@ class Outcome:
     """Rows without a result."""
     message: str = ""
     """Why it failed."""
+    broken: tuple[str, ...] = ()
+    """Paths of the cells upstream that it failed of, which are to be computed anew."""
     usage: Usage | None = None
     """What its model calls took, where they are counted; cells that were computed together share one count."""
 
@@ -115,18 +123,16 @@ _WORK = TypeAdapter(Work)
 
 
 def make_cell(
-    recipe: Recipe, shard: Shard, *, node: str, metric: str, upstream: tuple[Cell, ...] = (), source: bool = True
+    recipe: Recipe, shard: Shard, semantic: Any, *, node: str, metric: str, upstream: tuple[Cell, ...] = ()
 ) -> Cell:
-    """The cell of a recipe on a shard; `source` tells whether it reads the shard itself or only cells upstream."""
-    inputs = [shard.semantic()] if source else []
-    key = digest({"recipe": recipe.semantic(), "inputs": inputs, "upstream": [cell.key for cell in upstream]})
-    folder = f"{recipe.stage}/{digest(recipe.semantic())[:8]}"
+    """The cell of a recipe on a shard, of which `semantic` is what can change a result."""
+    key = digest({"recipe": recipe.digest, "shard": semantic})
     return Cell(
         node=node,
         stage=recipe.stage,
         metric=metric,
         key=key,
-        path=f"{folder}/{shard.group}/{shard.name}-{key[:8]}.parquet",
+        path=f"{recipe.stage}/{recipe.digest[:8]}/{shard.group}/{shard.name}-{key[:8]}.parquet",
         inputs=tuple(cell.path for cell in upstream),
     )
 

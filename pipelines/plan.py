@@ -1,7 +1,8 @@
 """The plan: every cell of a sweep, which are committed, and which work is left, known before any model loads."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,12 +10,14 @@ from operators import answers, scores, similarities
 from operators import entailment as entailment_stage
 from operators import questions as questions_stage
 from operators.errors import ConfigError
+from operators.images import ImageLimits
 from operators.metrics.configs import MetricConfig, WritingConfig
 from operators.metrics.tifa import TifaConfig
 from operators.models.checkpoints import ResolvedModel, resolve_model
 from operators.question_quality import mean_content_words
-from pipelines.cells import Cell, Recipe, Shard, Stage, Work, make_cell
+from pipelines.cells import Cell, Recipe, Shard, Stage, Work, make_cell, make_recipe
 from pipelines.config import SweepConfig
+from pipelines.earlier import EarlierCells
 from pipelines.sources import Sources
 from pipelines.store import Store
 
@@ -57,6 +60,8 @@ class Plan:
     """Every cell, committed or not, each path once."""
     missing: frozenset[str]
     """Paths of the cells to compute: scores that are not committed, and of the cells upstream what they lack."""
+    renewed: frozenset[str] = frozenset()
+    """Those of them that are committed and cannot be used."""
     prompt_work: tuple[Work, ...]
     image_work: tuple[Work, ...]
     scores: Mapping[str, tuple[tuple[Shard, Cell], ...]]
@@ -65,32 +70,44 @@ class Plan:
     """By metric that asks any: the cells of every prompts shard."""
 
 
-def make_plan(config: SweepConfig, sources: Sources, store: Store, *, wanted: tuple[Stage, ...] = ("scores",)) -> Plan:
+def make_plan(
+    config: SweepConfig,
+    sources: Sources,
+    store: Store,
+    *,
+    wanted: tuple[Stage, ...] = ("scores",),
+    renew: Set[str] = frozenset(),
+) -> Plan:
     """Resolves the models, names every cell and lists what is committed; raises ModelError for a bad checkpoint.
 
-    What is missing are the cells of the stages `wanted`, and those that they stand on.
+    What is missing are the cells of the stages `wanted`, and those that they stand on, and those to `renew`: paths of
+    cells that are committed and cannot be used.
     """
     nodes = _nodes(config, store)
-    cells_of = {shard: _cells_of_prompts(nodes, shard) for shard in sources.prompt_shards}
+    chains = {name: _chain(name, metric, nodes) for name, metric in config.metrics.items()}
+    cells_of = {shard: _cells_of_prompts(chains, shard) for shard in sources.prompt_shards}
     prompt_cells = {shard: _each_once(cells.values()) for shard, cells in cells_of.items()}
-    image_cells = _cells_of_images(nodes, sources, cells_of)
+    image_cells = {
+        shard: _cells_of_images(chains, shard, [cells_of[holder] for holder in holders], config.limits)
+        for shard, holders in sources.prompts_of.items()
+    }
     everything = {cell.path: cell for cells in [*prompt_cells.values(), *image_cells.values()] for cell in cells}
-    missing = _missing(everything, store.committed(everything.values()), wanted)
-    prompt_work = _work(prompt_cells, missing)
-    image_work = _work(image_cells, missing)
+    stored = store.listing(everything.values())
+    missing = _missing(everything, stored.keys() - renew, wanted, renew)
+    earlier = EarlierCells(stored, everything)
+    prompt_work = _work(prompt_cells, missing, earlier, renew)
+    image_work = _work(image_cells, missing, earlier, renew)
     work = (*prompt_work, *image_work)
     words = mean_content_words(sources.prompts.column("text").to_pylist())
     return Plan(
         nodes=tuple(_node_plan(node, everything.values(), work, words) for node in nodes),
         cells=tuple(everything.values()),
         missing=missing,
+        renewed=frozenset(renew),
         prompt_work=prompt_work,
         image_work=image_work,
-        scores={metric: _score_cells(metric, nodes, image_cells) for metric in config.metrics},
-        questions={
-            metric: tuple(cell for cells in its for cell in cells.all)
-            for metric, its in _asked(list(cells_of.values())).items()
-        },
+        scores={metric: _score_cells(metric, image_cells) for metric in config.metrics},
+        questions=_question_cells(cells_of.values()),
     )
 
 
@@ -137,6 +154,60 @@ def _resolve(role: str, stage: Stage, config: SweepConfig, store: Store) -> Reso
     )
 
 
+class Step(NamedTuple):
+    """One stage of a metric."""
+
+    node: str
+    recipe: Recipe
+
+
+class Chain(NamedTuple):
+    """One metric's stages, from its questions to its scores; None for those that it has not."""
+
+    questions: Step | None
+    entailment: Step | None
+    measured: Step
+    """Its answers or similarities."""
+    scores: Step
+    elements: bool
+    """Whether its scores read the questions, and their entailment, as well."""
+
+
+def _chain(name: str, metric: MetricConfig, nodes: Sequence[Node]) -> Chain:
+    """A metric's stages, whose recipes hold those that they read: a change is seen in all that stands below it."""
+    used = {node.stage: node for node in nodes if name in node.metrics}
+    questions = entailment = None
+    if "questions" in used:
+        config = _asking(metric) | _model(used["questions"])
+        questions = _step(used["questions"], questions_stage.VERSION, config)
+    if "entailment" in used:
+        entailment = _step(used["entailment"], entailment_stage.VERSION, _model(used["entailment"]), questions)
+    measured = _measured(metric, used, questions)
+    elements = _has_elements(metric)
+    config = {"name": name, "kind": metric.kind, **metric.scoring()}
+    written = (questions, entailment) if elements else ()
+    return Chain(
+        questions, entailment, measured, _step(used["scores"], scores.VERSION, config, measured, *written), elements
+    )
+
+
+def _step(node: Node, version: int, config: Mapping[str, Any], *reads: Step | None) -> Step:
+    upstream = (step.recipe for step in reads if step is not None)
+    return Step(node.name, make_recipe(node.stage, version, config, *upstream))
+
+
+def _measured(metric: MetricConfig, used: Mapping[Stage, Node], questions: Step | None) -> Step:
+    """How a metric's answers or similarities come about."""
+    if "similarities" in used:
+        node = used["similarities"]
+        return _step(node, similarities.VERSION, _model(node) | {"asking": _asking(metric)})
+    node = used["answers"]
+    config = _model(node) | {"asking": metric.answering() if isinstance(metric, WritingConfig) else _asking(metric)}
+    if isinstance(metric, TifaConfig) and node.matcher is not None:
+        config["matcher"] = node.matcher.semantic()
+    return _step(node, answers.VERSION, config, questions)
+
+
 class PromptCells(NamedTuple):
     """One metric's cells on one shard of prompts."""
 
@@ -148,105 +219,44 @@ class PromptCells(NamedTuple):
         return (self.questions,) if self.entailment is None else (self.questions, self.entailment)
 
 
-def _cells_of_prompts(nodes: Sequence[Node], shard: Shard) -> dict[str, PromptCells]:
+def _cells_of_prompts(chains: Mapping[str, Chain], shard: Shard) -> dict[str, PromptCells]:
     """The questions cell of each metric that asks any, and its entailment cell where it has one."""
-    questions = {
-        name: make_cell(
-            Recipe(stage="questions", version=questions_stage.VERSION, config=_asking(metric) | _model(node)),
-            shard,
-            node=node.name,
-            metric=name,
-        )
-        for node in nodes
-        if node.stage == "questions"
-        for name, metric in node.metrics.items()
+    return {
+        name: _prompt_cells(name, chain, chain.questions, shard)
+        for name, chain in chains.items()
+        if chain.questions is not None
     }
-    entailment = {
-        name: make_cell(
-            Recipe(stage="entailment", version=entailment_stage.VERSION, config=_model(node)),
-            shard,
-            node=node.name,
-            metric=name,
-            upstream=(questions[name],),
-        )
-        for node in nodes
-        if node.stage == "entailment"
-        for name in node.metrics
-    }
-    return {name: PromptCells(cell, entailment.get(name)) for name, cell in questions.items()}
+
+
+def _prompt_cells(name: str, chain: Chain, asking: Step, shard: Shard) -> PromptCells:
+    questions = make_cell(asking.recipe, shard, shard.prompts, node=asking.node, metric=name)
+    if chain.entailment is None:
+        return PromptCells(questions, None)
+    step = chain.entailment
+    entailment = make_cell(step.recipe, shard, shard.prompts, node=step.node, metric=name, upstream=(questions,))
+    return PromptCells(questions, entailment)
 
 
 def _cells_of_images(
-    nodes: Sequence[Node], sources: Sources, prompt_cells: Mapping[Shard, Mapping[str, PromptCells]]
-) -> dict[Shard, tuple[Cell, ...]]:
-    """The cells of every images shard: they stand on all prompts, or on those that the shard's own rows hold."""
-    if sources.own_prompts:
-        own = {shard: _asked([prompt_cells[prompts]]) for shard, prompts in sources.own_prompts.items()}
-        return {shard: _image_cells(nodes, shard, own[shard], ()) for shard in sources.image_shards}
-    asked, prompts = _asked(list(prompt_cells.values())), tuple(sources.prompt_shards)
-    return {shard: _image_cells(nodes, shard, asked, prompts) for shard in sources.image_shards}
-
-
-def _asked(prompt_cells: Sequence[Mapping[str, PromptCells]]) -> dict[str, tuple[PromptCells, ...]]:
-    """The prompts' cells of each metric."""
-    metrics = dict.fromkeys(metric for cells in prompt_cells for metric in cells)
-    return {metric: tuple(cells[metric] for cells in prompt_cells if metric in cells) for metric in metrics}
-
-
-def _image_cells(
-    nodes: Sequence[Node], shard: Shard, asked: Mapping[str, tuple[PromptCells, ...]], prompts: tuple[Shard, ...]
+    chains: Mapping[str, Chain], shard: Shard, holders: Sequence[Mapping[str, PromptCells]], limits: ImageLimits
 ) -> tuple[Cell, ...]:
-    """The cells of an images shard in the order of the stages; metrics that ask the same share one."""
-    found: dict[str, Cell] = {}
-    measured: dict[str, Cell] = {}
-    for node in nodes:
-        for name, metric in node.metrics.items():
-            if node.stage == "scores":
-                cell = _scores_cell(node, name, metric, measured[name], asked.get(name, ()), shard)
-            elif node.stage in IMAGE_STAGES:
-                cell = _measured_cell(node, name, metric, asked.get(name, ()), prompts, shard)
-                measured[name] = cell
-            else:
-                continue
-            found.setdefault(cell.path, cell)
-    return tuple(found.values())
+    """The cells of an images shard, those of models first; metrics that ask the same share one.
 
-
-def _measured_cell(
-    node: Node,
-    name: str,
-    metric: MetricConfig,
-    asked: tuple[PromptCells, ...],
-    prompts: tuple[Shard, ...],
-    shard: Shard,
-) -> Cell:
-    """The answers or similarities of a metric; answers stand on the questions, similarities on the prompts.
-
-    Where rows hold their own prompts, the shard itself stands for them.
+    `holders` are the cells of the shards that hold its images' prompts.
     """
-    config = _model(node)
-    if node.stage == "similarities":
-        config |= {"asking": _asking(metric), "prompts": [prompt.semantic() for prompt in prompts]}
-        version = similarities.VERSION
-    else:
-        config |= {"asking": metric.answering() if isinstance(metric, WritingConfig) else _asking(metric)}
-        version = answers.VERSION
-    if isinstance(metric, TifaConfig) and node.matcher is not None:
-        config["matcher"] = node.matcher.semantic()
-    recipe = Recipe(stage=node.stage, version=version, config=config)
-    return make_cell(
-        recipe, shard, node=node.name, metric=name, upstream=tuple(dict.fromkeys(cells.questions for cells in asked))
-    )
-
-
-def _scores_cell(
-    node: Node, name: str, metric: MetricConfig, measured: Cell, asked: tuple[PromptCells, ...], shard: Shard
-) -> Cell:
-    """The scores of a metric; where it has elements, they stand on the questions too, and on their entailment."""
-    upstream = (measured, *(cell for cells in asked for cell in cells.all)) if _has_elements(metric) else (measured,)
-    config = {"name": name, "kind": metric.kind, **metric.scoring()}
-    recipe = Recipe(stage="scores", version=scores.VERSION, config=config)
-    return make_cell(recipe, shard, node=node.name, metric=name, upstream=upstream, source=False)
+    semantic = {"source": shard.source(), "prompts": shard.prompts, "limits": asdict(limits)}
+    measured: dict[str, Cell] = {}
+    scored: list[Cell] = []
+    for name, chain in chains.items():
+        asked = [cells[name] for cells in holders if name in cells]
+        step = chain.measured
+        upstream = tuple(cells.questions for cells in asked)
+        cell = make_cell(step.recipe, shard, semantic, node=step.node, metric=name, upstream=upstream)
+        measured.setdefault(cell.path, cell)
+        written = tuple(one for cells in asked for one in cells.all) if chain.elements else ()
+        step = chain.scores
+        scored.append(make_cell(step.recipe, shard, semantic, node=step.node, metric=name, upstream=(cell, *written)))
+    return (*measured.values(), *scored)
 
 
 def _has_elements(metric: MetricConfig) -> bool:
@@ -270,10 +280,21 @@ def _each_once(cells: Iterable[PromptCells]) -> tuple[Cell, ...]:
     return tuple(found.values())
 
 
-def _missing(cells: Mapping[str, Cell], committed: set[str], stages: tuple[Stage, ...]) -> frozenset[str]:
+def _question_cells(prompt_cells: Iterable[Mapping[str, PromptCells]]) -> dict[str, tuple[Cell, ...]]:
+    """By metric, its cells on every prompts shard."""
+    of_metric: dict[str, list[Cell]] = defaultdict(list)
+    for cells in prompt_cells:
+        for metric, written in cells.items():
+            of_metric[metric] += written.all
+    return {metric: tuple(cells) for metric, cells in of_metric.items()}
+
+
+def _missing(
+    cells: Mapping[str, Cell], committed: Set[str], stages: tuple[Stage, ...], renew: Set[str]
+) -> frozenset[str]:
     """What is not committed and something wanted stands on; answers pruned under committed scores are not missed."""
     missing: set[str] = set()
-    wanted = [path for path, cell in cells.items() if cell.stage in stages]
+    wanted = [path for path, cell in cells.items() if cell.stage in stages or path in renew]
     while wanted:
         path = wanted.pop()
         if path not in committed and path not in missing:
@@ -282,15 +303,19 @@ def _missing(cells: Mapping[str, Cell], committed: set[str], stages: tuple[Stage
     return frozenset(missing)
 
 
-def _work(cells: Mapping[Shard, tuple[Cell, ...]], missing: frozenset[str]) -> tuple[Work, ...]:
+def _work(
+    cells: Mapping[Shard, tuple[Cell, ...]], missing: frozenset[str], earlier: EarlierCells, renew: Set[str]
+) -> tuple[Work, ...]:
     """The shards with something to compute, each with its cells."""
     left = {shard: tuple(cell for cell in all_ if cell.path in missing) for shard, all_ in cells.items()}
-    return tuple(Work(shard=shard, cells=todo, outcomes={}) for shard, todo in left.items() if todo)
+    return tuple(
+        Work(shard=shard, cells=tuple(earlier.beside(cell, renew=cell.path in renew) for cell in todo), outcomes={})
+        for shard, todo in left.items()
+        if todo
+    )
 
 
-def _score_cells(
-    metric: str, nodes: Sequence[Node], image_cells: Mapping[Shard, tuple[Cell, ...]]
-) -> tuple[tuple[Shard, Cell], ...]:
+def _score_cells(metric: str, image_cells: Mapping[Shard, tuple[Cell, ...]]) -> tuple[tuple[Shard, Cell], ...]:
     return tuple(
         (shard, cell)
         for shard, cells in image_cells.items()

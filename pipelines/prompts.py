@@ -1,6 +1,6 @@
 """A benchmark's prompts: of files of their own, or gathered from the images' rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from operators import rows
 from operators.errors import ConfigError, SourceError
-from operators.images import id_text
+from operators.images import id_text, image_records
 from pipelines import prompt_files
 from pipelines.benchmark import PROMPT_COLUMNS, BenchmarkConfig
 from pipelines.cells import Shard, digest
@@ -23,20 +23,32 @@ from pipelines.shards import (
     list_files,
     opened,
     prompt_text,
+    read_each,
     read_footer,
     read_shard,
     require_columns,
     where,
 )
 from pipelines.storage import StorageConfig, locate, readable_errors
+from pipelines.uris import LocateImage, StoredObjects
 
 
 class Prompts(NamedTuple):
     """The prompts, and where they are read."""
 
     table: pa.Table
+    """Schema PROMPTS."""
     shards: list[Shard]
-    own: Mapping[Shard, Shard]
+    tables: list[pa.Table]
+    """Of every shard its prompts."""
+
+
+class Prompted(NamedTuple):
+    """Images with the prompts that they were made of."""
+
+    prompts: Prompts
+    images: Mapping[Shard, tuple[Shard, ...]]
+    """Every readable images shard, with the shards that hold the prompts it names."""
     broken: list[BrokenFile]
 
 
@@ -56,7 +68,49 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
         kinds = f"Parquet files, or one {', '.join(prompt_files.SUFFIXES)} file, with prompts"
         raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; check the path")
     _check_prompts(shards, tables)
-    return Prompts(pa.concat_tables(tables), shards, {}, [])
+    keyed = [replace(shard, prompts=digest(sorted(_pairs(table)))) for shard, table in zip(shards, tables, strict=True)]
+    return Prompts(pa.concat_tables(tables), keyed, tables)
+
+
+def _pairs(table: pa.Table) -> list[tuple[str, str]]:
+    """The id and text of every prompt: all of it that can change a result."""
+    return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
+
+
+def match_prompts(
+    images: Sequence[Shard], prompts: Prompts, storage: StorageConfig, locate_image: LocateImage
+) -> Prompted:
+    """Which of a benchmark's prompts every images shard names, read from the ids alone.
+
+    So a prompt that is added or edited touches the images that were made of it, and no others.
+    """
+    texts = dict(_pairs(prompts.table))
+    holders = {one: number for number, table in enumerate(prompts.tables) for one, _ in _pairs(table)}
+    matched: dict[Shard, tuple[Shard, ...]] = {}
+    broken: list[BrokenFile] = []
+    objects = StoredObjects(locate_image)
+    for shard, table in _read_files(images, storage, ("prompt_id", "uri")):
+        if isinstance(table, SourceError):
+            broken.append(BrokenFile(shard.group, str(table), shard.rows))
+            continue
+        named = sorted({id_text(record["prompt_id"]) or "" for record in image_records(table)})
+        prompts_digest = digest([(one, texts.get(one)) for one in named])
+        keyed = replace(shard, prompts=prompts_digest, objects=objects.digest(table))
+        matched[keyed] = tuple(prompts.shards[n] for n in sorted({holders[one] for one in named if one in holders}))
+    return Prompted(prompts, matched, broken)
+
+
+def _read_files(
+    shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]
+) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
+    """The columns of every shard, each file opened once."""
+    files: dict[tuple[str, str], list[Shard]] = {}
+    for shard in shards:
+        files.setdefault((shard.group, shard.url), []).append(shard)
+    with ThreadPoolExecutor(FILE_READERS) as pool:
+        tables = pool.map(lambda of_file: read_each(of_file, storage, columns), files.values())
+        for of_file, read in zip(files.values(), tables, strict=True):
+            yield from zip(of_file, read, strict=True)
 
 
 def _prompt_shards(
@@ -93,36 +147,35 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
             seen.add(prompt_id)
 
 
-def gather_prompts(shards: Sequence[Shard], name: str, storage: StorageConfig) -> Prompts:
+def gather_prompts(images: Sequence[Shard], name: str, storage: StorageConfig, locate_image: LocateImage) -> Prompted:
     """The prompts that the images' rows hold, read from the id and text columns alone.
 
     Every images shard gets a prompts shard that is named by the prompts in it and not by its file. So shards with the
-    same prompts, such as those of two generators, share their questions; and a new file adds its own questions and
-    leaves every other cell as it is, which one table of all prompts would not.
+    same prompts, such as those of two generators, share their questions.
     """
-    with ThreadPoolExecutor(FILE_READERS) as pool:
-        results = list(pool.map(lambda shard: _shard_prompts(shard, storage), shards))
-    tables = [(shard, table) for shard, table in zip(shards, results, strict=True) if isinstance(table, pa.Table)]
     unique: dict[str, tuple[str, str]] = {}
-    own: dict[Shard, Shard] = {}
-    found: dict[str, Shard] = {}
-    for shard, table in tables:
-        texts = list(zip(*(table.column(column).to_pylist() for column in ("prompt_id", "text")), strict=True))
-        for prompt_id, text in texts:
+    matched: dict[Shard, tuple[Shard, ...]] = {}
+    asked: dict[str, Shard] = {}
+    broken: list[BrokenFile] = []
+    objects = StoredObjects(locate_image)
+    for shard, table in _read_files(images, storage, ("prompt_id", "prompt", "uri")):
+        if isinstance(table, SourceError):
+            broken.append(BrokenFile(shard.group, str(table), shard.rows))
+            continue
+        pairs = _own_pairs(table)
+        for prompt_id, text in pairs:
             _check_text(prompt_id, text, shard, unique)
-        content = digest(sorted(texts))
-        asked = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(texts), content=content)
-        own[shard] = found.setdefault(content, asked)
+        content = digest(sorted(pairs))
+        holder = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(pairs), prompts=content)
+        matched[replace(shard, prompts=content, objects=objects.digest(table))] = (asked.setdefault(content, holder),)
     records = [{"prompt_id": one, "text": text, "skills": [], "suite": name} for one, (text, _) in unique.items()]
-    broken = [result for result in results if isinstance(result, BrokenFile)]
-    return Prompts(rows.table(records, rows.PROMPTS), list(found.values()), own, broken)
+    return Prompted(Prompts(rows.table(records, rows.PROMPTS), list(asked.values()), []), matched, broken)
 
 
-def _shard_prompts(shard: Shard, storage: StorageConfig) -> pa.Table | BrokenFile:
-    try:
-        return read_prompts(shard, storage)
-    except SourceError as error:
-        return BrokenFile(shard.group, str(error), shard.rows)
+def _own_pairs(table: pa.Table) -> list[tuple[str, str]]:
+    """Each id and text of the rows once."""
+    pairs = zip(*(table.column(name).to_pylist() for name in ("prompt_id", "prompt")), strict=True)
+    return list(dict.fromkeys((one, text or "") for one, text in pairs))
 
 
 def _check_text(prompt_id: str, text: str, shard: Shard, unique: dict[str, tuple[str, str]]) -> None:
@@ -154,9 +207,8 @@ def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
 
 
 def _own_prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
-    table = read_shard(shard, storage, ("prompt_id", "prompt"))
-    pairs = zip(*(table.column(name).to_pylist() for name in ("prompt_id", "prompt")), strict=True)
-    return [{"prompt_id": one, "text": text} for one, text in dict.fromkeys((one, text or "") for one, text in pairs)]
+    pairs = _own_pairs(read_shard(shard, storage, ("prompt_id", "prompt")))
+    return [{"prompt_id": one, "text": text} for one, text in pairs]
 
 
 def _prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:

@@ -11,7 +11,8 @@ from operators.question_quality import QuestionQuality, assess
 from pipelines.cells import Cell, Outcome
 from pipelines.config import SweepConfig
 from pipelines.progress import NodeProgress
-from pipelines.sweep import PlannedSweep, compute, model_usage, plan_sweep
+from pipelines.store import BrokenCell
+from pipelines.sweep import Looked, PlannedSweep, compute_whole, model_usage, plan_sweep
 
 
 class WrittenQuestions(NamedTuple):
@@ -33,17 +34,29 @@ def plan_questions(config: SweepConfig) -> PlannedSweep:
 
 def write_questions(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> WrittenQuestions:
     """Computes what is missing and looks at the questions of every metric."""
-    outcomes = compute(planned, report)
-    metrics = {name: planned.plan.questions[name] for name in planned.config.metrics if name in planned.plan.questions}
-    failed = {
-        name: outcomes[cell.path].message
-        for name, cells in metrics.items()
-        for cell in cells
-        if cell.path in outcomes and outcomes[cell.path].state == "failed"
-    }
-    quality = {name: _assess(planned, name, cells, outcomes) for name, cells in metrics.items() if name not in failed}
-    places = {name: tuple(cell.path for cell in cells if cell.stage == "questions") for name, cells in metrics.items()}
-    return WrittenQuestions(quality, places, failed, model_usage(planned.plan, outcomes))
+    planned, outcomes, written = compute_whole(planned, report, _look)
+    return written._replace(usage=model_usage(planned.plan, outcomes))
+
+
+def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[WrittenQuestions]:
+    """What the questions cells hold, and which of them cannot be used."""
+    quality: dict[str, QuestionQuality] = {}
+    failed: dict[str, str] = {}
+    broken: set[str] = set()
+    for name, cells in planned.plan.questions.items():
+        failures = [outcome for cell in cells if (outcome := outcomes.get(cell.path)) and outcome.state == "failed"]
+        try:
+            if failures:
+                failed[name] = failures[0].message
+                broken.update(path for failure in failures for path in failure.broken)
+            else:
+                quality[name] = _assess(planned, name, cells, outcomes)
+        except BrokenCell as error:
+            failed[name] = str(error)
+            broken.add(error.path)
+    cells_of = planned.plan.questions.items()
+    places = {name: tuple(cell.path for cell in cells if cell.stage == "questions") for name, cells in cells_of}
+    return Looked(WrittenQuestions(quality, places, failed, {}), broken)
 
 
 def _assess(

@@ -156,7 +156,7 @@ def open_run(store: Store, run_id: str) -> OpenedRun:
 def _gathered(
     store: Store, run_id: str, manifest: Mapping[str, Any], sources: Sources | None, unreadable: str
 ) -> GatheredRun:
-    tables = {name: store.read(f"runs/{run_id}/{name}.parquet") for name in ("scores", "summary", "errors")}
+    tables = {name: store.read_table(f"runs/{run_id}/{name}.parquet") for name in ("scores", "summary", "errors")}
     prompts = sources.prompts.to_pylist() if sources is not None else []
     return GatheredRun(
         run_id=run_id,

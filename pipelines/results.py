@@ -1,9 +1,10 @@
 """What a run hands to people: scores, summary and errors, with every row that should be there."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from operators import rows
 from operators.errors import PlumblineError, RowError
 from operators.images import identify, image_records
+from operators.scores import written_bases
 from operators.summary import Tally
 from pipelines.benchmark import BenchmarkConfig
 from pipelines.cells import Cell, Outcome, Shard
@@ -19,7 +21,7 @@ from pipelines.plan import Plan
 from pipelines.shards import BrokenFile, read_extra, read_shard
 from pipelines.sources import Sources
 from pipelines.storage import StorageConfig
-from pipelines.store import Store, StoreError
+from pipelines.store import BrokenCell, Store, StoreError
 
 CELL_READERS = 16
 CELLS_AT_ONCE = 64
@@ -38,11 +40,13 @@ class Results:
     n_truncated: int
     summary: pa.Table
     errors: pa.Table
+    broken: frozenset[str] = frozenset()
+    """Paths of cells that are damaged, or stand on questions that have been written anew."""
 
     @property
     def scores(self) -> pa.Table:
         """All scores, read from the store."""
-        return self.store.read(self.path)
+        return self.store.read_table(self.path)
 
     @property
     def coverage(self) -> float:
@@ -73,12 +77,14 @@ def gather_results(
     Cells are read, counted and written to the run's scores.parquet a few at a time.
     """
     path = f"runs/{run_id}/scores.parquet"
+    broken: set[str] = set()
+    cells = ScoreCells(store, storage, sources.extra, outcomes, current_bases(plan, outcomes, store, broken), broken)
     total = Tally(sources.skills)
     errors: list[pa.Table] = [rows.ERRORS.empty_table()]
     counts = Counter[str]()
 
     def counted() -> Iterator[pa.Table]:
-        for part in _parts(plan, sources, outcomes, store=store, storage=storage, benchmark=benchmark):
+        for part in _parts(plan, sources, cells, benchmark):
             total.merge(part.tally)
             errors.append(_errors(part.table, part.shard))
             counts["rows"] += len(part.table)
@@ -96,24 +102,108 @@ def gather_results(
         n_truncated=counts["truncated"],
         summary=total.summary(),
         errors=pa.concat_tables(errors),
+        broken=frozenset(broken),
     )
 
 
-def _parts(
-    plan: Plan,
-    sources: Sources,
-    outcomes: Mapping[str, Outcome],
-    *,
-    store: Store,
-    storage: StorageConfig,
-    benchmark: BenchmarkConfig,
-) -> Iterator[Part]:
+def current_bases(
+    plan: Plan, outcomes: Mapping[str, Outcome], store: Store, broken: set[str]
+) -> dict[str, dict[str, str]]:
+    """By metric whose scores read questions, what those of each prompt stand on, as the store has it now.
+
+    A prompt whose questions are not there, as after pruning, is in none. Cells that are damaged are added to `broken`.
+    """
+    cells = {cell.path: cell for cell in plan.cells}
+    read = lru_cache(maxsize=None)(lambda path: _prompt_table(cells[path], outcomes, store, broken))
+    paths = {
+        metric: dict.fromkeys(path for _, cell in scored for path in cell.inputs[1:])
+        for metric, scored in plan.scores.items()
+    }
+    return {metric: _bases([cells[path] for path in of_metric], read) for metric, of_metric in paths.items()}
+
+
+def _bases(cells: Sequence[Cell], read: Callable[[str], pa.Table | None]) -> dict[str, str]:
+    """Of questions cells and entailment cells, by prompt."""
+    entailments = {cell.inputs[0]: cell.path for cell in cells if cell.stage == "entailment"}
+    bases: dict[str, str] = {}
+    for path in (cell.path for cell in cells if cell.stage == "questions"):
+        questions, entailed = read(path), read(entailments[path]) if path in entailments else None
+        if questions is not None and (entailed is not None or path not in entailments):
+            bases.update(written_bases(questions, entailed))
+    return bases
+
+
+def _prompt_table(cell: Cell, outcomes: Mapping[str, Outcome], store: Store, broken: set[str]) -> pa.Table | None:
+    """A cell's rows, or None where it is not there."""
+    try:
+        return store.read(cell.path, key=cell.key, draft=_is_draft(cell, outcomes))
+    except BrokenCell as error:
+        broken.add(error.path)
+    except StoreError:
+        pass
+    return None
+
+
+def _is_draft(cell: Cell, outcomes: Mapping[str, Outcome]) -> bool:
+    return cell.path in outcomes and outcomes[cell.path].state == "draft"
+
+
+class ScoreCells(NamedTuple):
+    """The scores cells of a run, and what reading them takes."""
+
+    store: Store
+    storage: StorageConfig
+    extra: pa.Schema
+    outcomes: Mapping[str, Outcome]
+    bases: Mapping[str, Mapping[str, str]]
+    """By metric and prompt, what a score stands on now."""
+    broken: set[str]
+    """Paths of the cells that turn out not to be usable."""
+
+    def read(self, metric: str, shard: Shard, cell: Cell) -> pa.Table | BrokenFile:
+        """A cell's rows, which are its shard's in their order, beside the shard's further columns."""
+        outcome = self.outcomes.get(cell.path)
+        if outcome is not None and outcome.state == "failed":
+            self.broken.update(outcome.broken)
+            return self._nulls(metric, shard, RowError("shard_failed", outcome.message, retryable=True))
+        try:
+            scores = self.store.read(cell.path, key=cell.key, draft=_is_draft(cell, self.outcomes))
+            self._check_basis(metric, cell, scores)
+            further = _read_extra(shard, self.storage, self.extra)
+            return _beside(scores.select(rows.SCORES.names), further, self.extra)
+        except (OSError, PlumblineError) as error:
+            if isinstance(error, BrokenCell):
+                self.broken.add(error.path)
+            return self._nulls(metric, shard, RowError("cell_unreadable", str(error), retryable=True))
+
+    def _check_basis(self, metric: str, cell: Cell, scores: pa.Table) -> None:
+        """Raises BrokenCell where a score stands on questions that have been written anew since."""
+        now = self.bases.get(metric, {})
+        sound = scores.filter(scores.column("error").is_null())
+        held = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
+        if any(now.get(prompt_id, basis) != basis for prompt_id, basis in held):
+            raise BrokenCell(
+                cell.path, f"{cell.path}: scores by questions that have been written anew since; run again"
+            )
+
+    def _nulls(self, metric: str, shard: Shard, error: RowError) -> pa.Table | BrokenFile:
+        """A null row per image of a shard that failed whole, where at least the ids can be read."""
+        try:
+            records = image_records(read_shard(shard, self.storage, ("image_id", "prompt_id")))
+            further = _read_extra(shard, self.storage, self.extra)
+        except PlumblineError:
+            return BrokenFile(shard.group, error.message, shard.rows)
+        nulls = [_null_row(metric, error, **_known_ids(record, shard.group)) for record in records]
+        return _beside(rows.table(nulls, rows.SCORES), further, self.extra)
+
+
+def _parts(plan: Plan, sources: Sources, cells: ScoreCells, benchmark: BenchmarkConfig) -> Iterator[Part]:
     """Every cell's rows in the plan's order, then for each metric those that are missing."""
     lost: dict[str, list[BrokenFile]] = defaultdict(list)
     seen: dict[str, set[tuple[str, str | None]]] = defaultdict(set)
 
     def read(metric: str, shard: Shard, cell: Cell) -> tuple[str, Shard, pa.Table | BrokenFile, Tally]:
-        found = _cell_scores(metric, shard, cell, outcomes=outcomes, store=store, storage=storage, extra=sources.extra)
+        found = cells.read(metric, shard, cell)
         tally = Tally(sources.skills)
         if isinstance(found, pa.Table):
             tally.add(found)
@@ -134,43 +224,6 @@ def _parts(
         tally = Tally(sources.skills)
         tally.add(missing)
         yield Part(_beside(missing, sources.extra.empty_table(), sources.extra), None, tally)
-
-
-def _cell_scores(
-    metric: str,
-    shard: Shard,
-    cell: Cell,
-    *,
-    outcomes: Mapping[str, Outcome],
-    store: Store,
-    storage: StorageConfig,
-    extra: pa.Schema,
-) -> pa.Table | BrokenFile:
-    """A cell's rows, which are its shard's in their order, beside the shard's further columns."""
-    outcome = outcomes.get(cell.path)
-    if outcome is not None and outcome.state == "failed":
-        error = RowError("shard_failed", outcome.message, retryable=True)
-        return _failed_rows(metric, shard, error, storage, extra)
-    try:
-        kept = store.read(cell.path, key=cell.key, draft=outcome is not None and outcome.state == "draft")
-        scores = kept.select(rows.SCORES.names)
-        return _beside(scores, _read_extra(shard, storage, extra), extra)
-    except (OSError, PlumblineError) as error:
-        unreadable = RowError("cell_unreadable", str(error), retryable=True)
-        return _failed_rows(metric, shard, unreadable, storage, extra)
-
-
-def _failed_rows(
-    metric: str, shard: Shard, error: RowError, storage: StorageConfig, extra: pa.Schema
-) -> pa.Table | BrokenFile:
-    """A null row per image of a shard that failed whole, where at least the ids can be read."""
-    try:
-        records = image_records(read_shard(shard, storage, ("image_id", "prompt_id")))
-        further = _read_extra(shard, storage, extra)
-    except PlumblineError:
-        return BrokenFile(shard.group, error.message, shard.rows)
-    nulls = [_null_row(metric, error, **_known_ids(record, shard.group)) for record in records]
-    return _beside(rows.table(nulls, rows.SCORES), further, extra)
 
 
 def _read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:

@@ -24,10 +24,12 @@ from operators.batches import device_lost
 from operators.errors import PlumblineError, RowError, without_secrets
 from pipelines.cells import Cell, Outcome, Work
 from pipelines.config import ClusterConfig, PoolConfig
+from pipelines.earlier import source_of
 from pipelines.placement import NodeResources, plan_waves
 from pipelines.plan import Node, Plan
 from pipelines.progress import History, NodeProgress, ProgressLog
 from pipelines.stages import RowByRow, StageContext, StageRunner, start_stage
+from pipelines.store import BrokenCell
 
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
@@ -58,6 +60,7 @@ class StageActor:
     def __init__(self, node: Node, context: StageContext, progress: Any, pool: PoolConfig, max_attempts: int) -> None:
         self.node = node
         self.store = context.store
+        self.limits = context.limits
         self.progress = progress
         self.max_attempts = max_attempts
         self.deadline = pool.deadline
@@ -109,12 +112,18 @@ class StageActor:
                 tables = self._row_by_row(self.stage, work, able, history)
             else:
                 tables = self._whole(work, able)
-            return blocked | {cell.path: self.store.save(cell, tables[cell.metric]) for cell in able}
         except Exception as error:
             if device_lost(error):
                 os._exit(1)  # no later call of this process can use the device; Ray starts another one
-            failure = Outcome(state="failed", message=_one_line(error))
-            return blocked | {cell.path: failure for cell in able}
+            return blocked | {cell.path: _failure(error) for cell in able}
+        return blocked | {cell.path: self._save(cell, tables[cell.metric], work) for cell in able}
+
+    def _save(self, cell: Cell, table: pa.Table, work: Work) -> Outcome:
+        """A cell that cannot be saved has failed, and the others of its shard have not."""
+        try:
+            return self.store.save(cell, table, **source_of(work.shard, self.limits))
+        except Exception as error:
+            return _failure(error)
 
     def _whole(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
         with self._deadline():
@@ -185,6 +194,11 @@ def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
     """The failure of a cell upstream, passed on."""
     failures = [outcomes[path] for path in cell.inputs if path in outcomes and outcomes[path].state == "failed"]
     return failures[0] if failures else None
+
+
+def _failure(error: Exception) -> Outcome:
+    broken = (error.path,) if isinstance(error, BrokenCell) else ()
+    return Outcome(state="failed", message=_one_line(error), broken=broken)
 
 
 def shard_name(work: Work) -> str:

@@ -14,7 +14,7 @@ from operators.errors import SourceError
 from operators.images import id_text
 from operators.rows import require_once
 from pipelines.cells import Shard
-from pipelines.storage import Location, StorageConfig, first_line, is_storage_error, list_below, locate
+from pipelines.storage import Location, StorageConfig, etag, first_line, is_storage_error, list_below, locate
 from pipelines.store import is_mark
 
 FILE_READERS = 16
@@ -55,7 +55,7 @@ def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Ite
         if is_table(relative, suffixes) and not path.startswith(stores):
             url = location.fs.unstrip_protocol(path)
             regular = entry["type"] == "file"
-            yield ListedFile(group, _name(relative), url, entry["size"], _etag(entry), regular)
+            yield ListedFile(group, _name(relative), url, entry["size"], etag(entry), regular)
 
 
 def _name(relative: str) -> str:
@@ -70,12 +70,6 @@ def _name(relative: str) -> str:
 def is_table(relative: str, suffixes: tuple[str, ...]) -> bool:
     """Whether a file is named as a table, and neither it nor a folder of its path is hidden or a marker."""
     return relative.lower().endswith(suffixes) and not any(part[:1] in (".", "_") for part in relative.split("/"))
-
-
-def _etag(entry: Mapping[str, Any]) -> str:
-    if "ETag" in entry:
-        return str(entry["ETag"]).strip('"')
-    return str(entry["mtime"])
 
 
 def read_footer(file: ListedFile, storage: StorageConfig) -> pq.FileMetaData:
@@ -153,34 +147,71 @@ def read_shard(shard: Shard, storage: StorageConfig, columns: Sequence[str]) -> 
 
     Raises SourceError naming the file, where it cannot be read or is not the one that was planned.
     """
+    with opened(shard, storage) as stream:
+        return _named(pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True), shard, columns)
+
+
+def _named(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Table:
+    """The shard's rows of an open file, by our names."""
     names = dict(shard.columns)
     if not (shard.holds_prompts and "prompt_id" in columns):
-        return _read(shard, storage, {name: names.get(name, name) for name in columns})
+        return _row_groups(file, shard, {name: names.get(name, name) for name in columns})
     wanted = {name: names.get(name, name) for name in (*columns, "prompt")}
-    table = _with_prompt_ids(_read(shard, storage, wanted), shard)
+    table = _with_prompt_ids(_row_groups(file, shard, wanted), shard)
     return table.select([name for name in columns if name in table.column_names])
+
+
+def read_each(shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]) -> list[pa.Table | SourceError]:
+    """Those of `columns` that one file has, shard by shard; the error in place of a shard that cannot be read.
+
+    Addresses only where an image may be read by its own: not where every row has its bytes.
+    """
+    try:
+        with opened(shards[0], storage) as stream:
+            file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+            return [_readable(file, shard, columns) for shard in shards]
+    except SourceError as error:
+        return [error] * len(shards)
+
+
+def _readable(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Table | SourceError:
+    try:
+        return _named(file, shard, [name for name in columns if name != "uri" or _lacks_bytes(file.metadata, shard)])
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        return _unreadable(shard, error)
+    except SourceError as error:
+        return error
+
+
+def _lacks_bytes(footer: pq.FileMetaData, shard: Shard) -> bool:
+    """Whether some row may have no encoded image of its own, as far as the footer tells."""
+    image = dict(shard.columns).get("image", "image")
+    paths = [footer.schema.column(index).path for index in range(footer.num_columns)]
+    places = [index for index, path in enumerate(paths) if path in (image, f"{image}.bytes")]
+    statistics = [footer.row_group(group).column(index).statistics for group in shard.row_groups for index in places]
+    return not places or any(one is None or not one.has_null_count or one.null_count for one in statistics)
 
 
 def read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:
     """A shard's further columns for its scores, in the order of its rows; null where its file has no such column."""
-    found = _read(shard, storage, {name: name for name in extra.names})
+    with opened(shard, storage) as stream:
+        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        found = _row_groups(file, shard, {name: name for name in extra.names})
     absent = pa.nulls(shard.rows)
     columns = [found.column(name) if name in found.column_names else absent.cast(extra.field(name).type)
                for name in extra.names]  # fmt: skip
     return pa.table(columns, schema=extra)
 
 
-def _read(shard: Shard, storage: StorageConfig, names: Mapping[str, str]) -> pa.Table:
+def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str]) -> pa.Table:
     """The shard's columns by our names, of those that the file has.
 
     Read in this thread: Arrow's own threads hold on to the Python stream, and abort a process that ends meanwhile.
     """
-    with opened(shard, storage) as stream:
-        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-        present = {name: its for name, its in names.items() if its in file.schema_arrow.names}
-        wanted = list(dict.fromkeys(present.values()))
-        table = file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False)
-        return table.select(list(present.values())).rename_columns(list(present))
+    present = {name: column for name, column in names.items() if column in file.schema_arrow.names}
+    wanted = list(dict.fromkeys(present.values()))
+    table = file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False)
+    return table.select(list(present.values())).rename_columns(list(present))
 
 
 @contextmanager
@@ -196,10 +227,12 @@ def opened(shard: Shard, storage: StorageConfig) -> Iterator[Any]:
         if not isinstance(error, (pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(error):
             raise
         _check_unchanged(shard, location)
-        groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
-        raise SourceError(
-            f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again"
-        ) from error
+        raise _unreadable(shard, error) from error
+
+
+def _unreadable(shard: Shard, error: Exception) -> SourceError:
+    groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
+    return SourceError(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
 
 
 def _check_unchanged(shard: Shard, location: Location) -> None:
@@ -211,10 +244,10 @@ def _check_unchanged(shard: Shard, location: Location) -> None:
             f"{shard.url}: the file was there when the run was planned and is gone; put it back and run again: "
             "the plan is made anew"
         ) from error
-    if (entry["size"], _etag(entry)) != (shard.size, shard.etag):
+    if (entry["size"], etag(entry)) != (shard.size, shard.etag):
         raise SourceError(
             f"{shard.url}: the file has changed since the run was planned ({shard.size} bytes, etag {shard.etag}; now "
-            f"{entry['size']} bytes, etag {_etag(entry)}); run again: the plan is made anew"
+            f"{entry['size']} bytes, etag {etag(entry)}); run again: the plan is made anew"
         )
 
 

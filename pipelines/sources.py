@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from operators import rows
 from operators.errors import ConfigError, SourceError
+from operators.images import ImageLimits
 from pipelines.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
 from pipelines.cells import Shard
-from pipelines.prompts import gather_prompts, open_prompts
+from pipelines.prompts import gather_prompts, match_prompts, open_prompts
 from pipelines.shards import (
     FILE_READERS,
     BrokenFile,
@@ -25,6 +26,7 @@ from pipelines.shards import (
 )
 from pipelines.storage import Location, StorageConfig, list_folder, locate, readable_errors
 from pipelines.store import MARK, is_mark
+from pipelines.uris import benchmark_uris
 
 PARQUET = (".parquet",)
 
@@ -35,13 +37,16 @@ class Sources(NamedTuple):
     prompts: pa.Table
     """Schema PROMPTS, all prompts."""
     prompt_shards: list[Shard]
-    image_shards: list[Shard]
+    prompts_of: Mapping[Shard, tuple[Shard, ...]]
+    """By images shard, the prompts shards that hold the prompts of its images."""
     broken: list[BrokenFile]
     generators: list[str]
-    own_prompts: Mapping[Shard, Shard]
-    """The prompts shard of each images shard, where the images' rows hold their own prompts; else empty."""
     extra: pa.Schema
     """The further columns that go to the scores."""
+
+    @property
+    def image_shards(self) -> list[Shard]:
+        return list(self.prompts_of)
 
     @property
     def skills(self) -> Mapping[str, Sequence[str]]:
@@ -66,22 +71,25 @@ class _Images(NamedTuple):
 
 
 def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_rows: int) -> Sources:
-    """Lists the sources and reads their footers and the prompts; no image is read.
+    """Lists the sources and reads their footers, the prompts and which images are of which; no image is read.
 
     A Parquet file without rows is read like any other and counts no rows. Raises ConfigError where prompts or images
     are missing or cannot be reached, and where no file has the columns that the configuration names.
     """
     prompts = open_prompts(benchmark, storage, shard_rows) if benchmark.prompts is not None else None
     images = _open_images(benchmark, storage, shard_rows)
-    prompts = prompts or gather_prompts(images.shards, benchmark.name, storage)
-    readable = prompts.own if benchmark.prompts is None else images.shards
+    uris = benchmark_uris(benchmark, storage, ImageLimits())
+    prompted = (
+        gather_prompts(images.shards, benchmark.name, storage, uris.locate)
+        if prompts is None
+        else match_prompts(images.shards, prompts, storage, uris.locate)
+    )
     return Sources(
-        prompts=prompts.table,
-        prompt_shards=prompts.shards,
-        image_shards=list(readable),
-        broken=images.broken + prompts.broken,
+        prompts=prompted.prompts.table,
+        prompt_shards=prompted.prompts.shards,
+        prompts_of=prompted.images,
+        broken=images.broken + prompted.broken,
         generators=images.generators,
-        own_prompts=prompts.own,
         extra=images.extra,
     )
 

@@ -1,29 +1,31 @@
 """Each stage as an actor runs it: read a shard and the cells upstream, call the operator, give tables back."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from operators import entailment, questions, scores
+from operators import entailment, questions, rows, scores
 from operators.answers import AnswerOperator, QuestionIndex, index_questions
 from operators.errors import RowError
-from operators.images import ImageLimits, PreparedImages, identify, image_records
+from operators.images import ImageLimits, PreparedImages, id_text, identify, image_records
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.configs import AskingConfig, WritingConfig
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.scores import WrittenIndex
-from operators.similarities import SimilarityOperator
+from operators.similarities import SimilarityOperator, text_basis
 from pipelines.benchmark import IMAGE_COLUMNS
 from pipelines.cells import Cell, Shard, Stage, Work
+from pipelines.earlier import MOST_EARLIER, KeptRows, kept_images, kept_questions
 from pipelines.plan import Node
 from pipelines.prompts import read_prompts
 from pipelines.shards import read_shard
 from pipelines.storage import StorageConfig
-from pipelines.store import Store
+from pipelines.store import BrokenCell, Store
 from pipelines.uris import Uris
 
 REMEMBERED_INDICES = 16
@@ -102,8 +104,12 @@ class WrittenQuestionsStage:
     def compute(self, prepared: pa.Table, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
         """All metrics' questions at once, so that the model's batches are full."""
         with ThreadPoolExecutor(len(cells)) as pool:
-            tables = pool.map(lambda cell: questions.write(prepared, self.metrics[cell.metric], self.model), cells)
+            tables = pool.map(lambda cell: self._write(prepared, cell), cells)
             return {cell.metric: table for cell, table in zip(cells, tables, strict=True)}
+
+    def _write(self, prompts: pa.Table, cell: Cell) -> pa.Table:
+        kept = kept_questions(cell, self.context.store.read_cell)
+        return questions.write(prompts, self.metrics[cell.metric], self.model, kept)
 
 
 class EntailmentStage:
@@ -118,27 +124,108 @@ class EntailmentStage:
         self.context = context
         self.model = load_entailment(node.model)
 
-    def prepare(self, work: Work, cells: Sequence[Cell]) -> tuple[pa.Table, Mapping[str, pa.Table]]:
-        prompts = read_prompts(work.shard, self.context.storage)
-        return prompts, {cell.metric: _read_inputs(self.context.store, cell.inputs, work) for cell in cells}
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        store = self.context.store
+        return {cell.metric: _read_all(store, cell.inputs, _drafts(cell.inputs, work)) for cell in cells}
 
-    def compute(
-        self, prepared: tuple[pa.Table, Mapping[str, pa.Table]], cells: Sequence[Cell]
-    ) -> Mapping[str, pa.Table]:
-        prompts, asked = prepared
-        return {name: entailment.entail(prompts, table, self.model) for name, table in asked.items()}
+    def compute(self, prepared: Mapping[str, pa.Table], cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        return {name: entailment.entail(table, self.model) for name, table in prepared.items()}
 
 
-class AnswersStage:
-    """Images and questions to answers."""
+class PreparedShard(NamedTuple):
+    """A shard's images as a stage computes them."""
+
+    images: PreparedImages
+    """Those of `left`."""
+    reads: Mapping[str, Any]
+    """By metric, what is asked about the images, or compared with them."""
+    wanted: Sequence[int]
+    """Rows of the shard that the stage's tables are to have."""
+    left: Sequence[int]
+    """Those of them that some cell's model has to compute."""
+    kept: Mapping[str, KeptRows]
+    """By metric, those that earlier cells hold."""
+
+
+class ImageOperator(Protocol):
+    """An operator on a shard's images."""
+
+    def prepare(self, images: pa.Table, generator: str) -> PreparedImages:
+        """Decodes and preprocesses them on the CPU."""
+
+
+class ImagesStage(ABC):
+    """Images and what is asked about them to what a model says: all of a shard, or row by row."""
 
     side_by_side: ClassVar[bool] = False
+    schema: ClassVar[pa.Schema]
+    operator: ImageOperator
+
+    def __init__(self, context: StageContext) -> None:
+        self.context = context
+        self._shard = _shard_reader(context)
+        self._earlier = lru_cache(maxsize=MOST_EARLIER)(context.store.read_cell)
+
+    @abstractmethod
+    def _reads(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, Any]:
+        """By metric, what is asked about the shard's images."""
+
+    @abstractmethod
+    def _basis(self, metric: str, reads: Any, prompt_id: str | None) -> str | None:
+        """What a metric's row of this prompt stands on; None where the prompt is not there."""
+
+    @abstractmethod
+    def _measure(self, prepared: PreparedShard, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        """The tables of the images left, by metric."""
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> PreparedShard:
+        images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
+        return self._prepare(images, range(len(images)), work, cells)
+
+    def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> PreparedShard:
+        return self._prepare(self._shard(work.shard), [row], work, cells)
+
+    def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> PreparedShard:
+        (record,) = image_records(self._shard(work.shard).slice(row, 1))
+        refused = PreparedImages([identify(record, work.shard.group)], [error], [])
+        return PreparedShard(refused, self._reads(work, cells), [row], [row], {})
+
+    def compute(self, prepared: PreparedShard, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        tables = self._measure(prepared, cells)
+        return {
+            metric: prepared.kept[metric].completed(table, prepared.left, prepared.wanted)
+            if metric in prepared.kept
+            else table
+            for metric, table in tables.items()
+        }
+
+    def _prepare(self, images: pa.Table, wanted: Sequence[int], work: Work, cells: Sequence[Cell]) -> PreparedShard:
+        reads = self._reads(work, cells)
+        kept = {cell.metric: self._kept(cell, images, work.shard, reads[cell.metric]) for cell in cells if cell.earlier}
+        held = [kept[cell.metric].places if cell.metric in kept else {} for cell in cells]
+        left = [row for row in wanted if not all(row in places for places in held)]
+        prepared = self.operator.prepare(
+            images if len(left) == len(images) else images.take(pa.array(left, pa.int64())), work.shard.group
+        )
+        return PreparedShard(prepared, reads, wanted, left, kept)
+
+    def _kept(self, cell: Cell, images: pa.Table, shard: Shard, reads: Any) -> KeptRows:
+        prompts = [id_text(record["prompt_id"]) for record in image_records(images.select(["prompt_id"]))]
+        bases = [self._basis(cell.metric, reads, prompt_id) for prompt_id in prompts]
+        return kept_images(cell, shard, self.context.limits, bases, self._earlier, self.schema)
+
+
+class AnswersStage(ImagesStage):
+    """Images and questions to answers."""
+
+    schema = rows.ANSWERS
+    operator: AnswerOperator
 
     def __init__(self, node: Node, context: StageContext) -> None:
         from operators.models.loading import load_embedder, load_likelihood  # the driver never imports torch
 
         assert node.model is not None
-        self.context = context
+        super().__init__(context)
         self.metrics = {name: metric for name, metric in node.metrics.items() if isinstance(metric, AskingConfig)}
         self.operator = AnswerOperator(
             load_likelihood(node.model),
@@ -148,45 +235,31 @@ class AnswersStage:
             matcher=load_embedder(node.matcher) if node.matcher is not None else None,
         )
         self._index = lru_cache(maxsize=REMEMBERED_INDICES)(self._read_index)
-        self._shard = _shard_reader(context)
 
-    def prepare(self, work: Work, cells: Sequence[Cell]) -> tuple[PreparedImages, dict[str, QuestionIndex]]:
-        images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
-        return self.operator.prepare(images, work.shard.group), self._asked(work, cells)
-
-    def prepare_row(
-        self, work: Work, cells: Sequence[Cell], row: int
-    ) -> tuple[PreparedImages, dict[str, QuestionIndex]]:
-        image = self._shard(work.shard).slice(row, 1)
-        return self.operator.prepare(image, work.shard.group), self._asked(work, cells)
-
-    def refuse_row(
-        self, work: Work, cells: Sequence[Cell], row: int, error: RowError
-    ) -> tuple[PreparedImages, dict[str, QuestionIndex]]:
-        return _refused(self._shard(work.shard), work.shard, row, error), self._asked(work, cells)
-
-    def _asked(self, work: Work, cells: Sequence[Cell]) -> dict[str, QuestionIndex]:
+    def _reads(self, work: Work, cells: Sequence[Cell]) -> dict[str, QuestionIndex]:
         return {cell.metric: self._index(cell.metric, cell.inputs, _drafts(cell.inputs, work)) for cell in cells}
 
-    def compute(
-        self, prepared: tuple[PreparedImages, dict[str, QuestionIndex]], cells: Sequence[Cell]
-    ) -> Mapping[str, pa.Table]:
-        return self.operator.answer(*prepared)
+    def _basis(self, metric: str, reads: QuestionIndex, prompt_id: str | None) -> str | None:
+        return reads[prompt_id].basis if prompt_id is not None and prompt_id in reads else None
+
+    def _measure(self, prepared: PreparedShard, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        return self.operator.answer(prepared.images, prepared.reads)
 
     def _read_index(self, metric: str, paths: tuple[str, ...], drafts: frozenset[str]) -> QuestionIndex:
-        return index_questions(_read_all(self.context.store, paths, drafts), self.metrics[metric])
+        return index_questions(_read_all(self.context.store, paths, drafts, rows.QUESTIONS), self.metrics[metric])
 
 
-class SimilaritiesStage:
+class SimilaritiesStage(ImagesStage):
     """Images and prompts to similarities."""
 
-    side_by_side: ClassVar[bool] = False
+    schema = rows.SIMILARITIES
+    operator: SimilarityOperator
 
     def __init__(self, node: Node, context: StageContext) -> None:
         from operators.models.loading import load_similarity  # the driver never imports torch
 
         assert node.model is not None
-        self.context = context
+        super().__init__(context)
         self.metrics = {name: metric for name, metric in node.metrics.items() if isinstance(metric, ClipScoreConfig)}
         self.operator = SimilarityOperator(
             load_similarity(node.model),
@@ -195,31 +268,21 @@ class SimilaritiesStage:
             fetch=context.uris.read,
             rules={metric.pixels for metric in self.metrics.values()},
         )
-        self._shard = _shard_reader(context)
         self._own_texts = lru_cache(maxsize=REMEMBERED_SHARDS)(lambda shard: _texts([shard], context))
-        self.texts = _texts(context.prompt_shards, context)
+        self._texts = lru_cache(maxsize=1)(lambda: _texts(context.prompt_shards, context))
 
-    def prepare(self, work: Work, cells: Sequence[Cell]) -> tuple[PreparedImages, Mapping[str, str]]:
-        images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
-        return self.operator.prepare(images, work.shard.group), self._texts_of(work.shard)
-
-    def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> tuple[PreparedImages, Mapping[str, str]]:
-        image = self._shard(work.shard).slice(row, 1)
-        return self.operator.prepare(image, work.shard.group), self._texts_of(work.shard)
-
-    def refuse_row(
-        self, work: Work, cells: Sequence[Cell], row: int, error: RowError
-    ) -> tuple[PreparedImages, Mapping[str, str]]:
-        return _refused(self._shard(work.shard), work.shard, row, error), self._texts_of(work.shard)
-
-    def compute(
-        self, prepared: tuple[PreparedImages, Mapping[str, str]], cells: Sequence[Cell]
-    ) -> Mapping[str, pa.Table]:
-        return self.operator.compare(*prepared, {cell.metric: self.metrics[cell.metric] for cell in cells})
-
-    def _texts_of(self, shard: Shard) -> Mapping[str, str]:
+    def _reads(self, work: Work, cells: Sequence[Cell]) -> dict[str, Mapping[str, str]]:
         """The prompts of a shard's images: its own, where its rows hold them, or else the benchmark's."""
-        return self._own_texts(shard) if shard.holds_prompts else self.texts
+        texts = self._own_texts(work.shard) if work.shard.holds_prompts else self._texts()
+        return {cell.metric: texts for cell in cells}
+
+    def _basis(self, metric: str, reads: Mapping[str, str], prompt_id: str | None) -> str | None:
+        return text_basis(prompt_id, reads, self.metrics[metric])
+
+    def _measure(self, prepared: PreparedShard, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        return self.operator.compare(
+            prepared.images, prepared.reads[cells[0].metric], {cell.metric: self.metrics[cell.metric] for cell in cells}
+        )
 
 
 class ScoresStage:
@@ -239,13 +302,18 @@ class ScoresStage:
         """What was measured, and for a metric with elements the questions that its other inputs hold."""
         measured, *prompts = cell.inputs
         table = _read_all(self.store, (measured,), _drafts((measured,), work))
-        return table, self._written(tuple(prompts), _drafts(prompts, work)) if prompts else None
+        if not isinstance(self.metrics[cell.metric], WritingConfig):
+            return table, None
+        written = self._written(tuple(prompts), _drafts(prompts, work))
+        if not written.stands_under(table):
+            raise BrokenCell(measured, f"{measured}: answers to questions that have been written anew since; run again")
+        return table, written
 
     def _read_written(self, paths: tuple[str, ...], drafts: frozenset[str]) -> WrittenIndex:
         asked = tuple(path for path in paths if path.startswith("questions/"))
         entailed = tuple(path for path in paths if path.startswith("entailment/"))
-        entailments = _read_all(self.store, entailed, drafts) if entailed else None
-        return WrittenIndex(_read_all(self.store, asked, drafts), entailments)
+        entailments = _read_all(self.store, entailed, drafts, rows.ENTAILMENTS) if entailed else None
+        return WrittenIndex(_read_all(self.store, asked, drafts, rows.QUESTIONS), entailments)
 
     def compute(
         self, prepared: Mapping[str, tuple[pa.Table, WrittenIndex | None]], cells: Sequence[Cell]
@@ -291,20 +359,12 @@ def _texts(shards: Sequence[Shard], context: StageContext) -> dict[str, str]:
     return {record["prompt_id"]: record["text"] or "" for record in records}
 
 
-def _refused(images: pa.Table, shard: Shard, row: int, error: RowError) -> PreparedImages:
-    (record,) = image_records(images.slice(row, 1))
-    return PreparedImages([identify(record, shard.group)], [error], [])
-
-
 def _drafts(paths: Sequence[str], work: Work) -> frozenset[str]:
     """Which of the cells a cell stands on are drafts."""
     return frozenset(path for path in paths if path in work.outcomes and work.outcomes[path].state == "draft")
 
 
-def _read_inputs(store: Store, paths: Sequence[str], work: Work) -> pa.Table:
-    return _read_all(store, paths, _drafts(paths, work))
-
-
-def _read_all(store: Store, paths: Sequence[str], drafts: frozenset[str]) -> pa.Table:
-    """The cells' rows one after the other."""
-    return pa.concat_tables([store.read(path, draft=path in drafts) for path in paths], promote_options="default")
+def _read_all(store: Store, paths: Sequence[str], drafts: frozenset[str], schema: pa.Schema | None = None) -> pa.Table:
+    """The cells' rows one after the other; of no cells, no rows of the schema."""
+    tables = [store.read(path, draft=path in drafts) for path in paths]
+    return pa.concat_tables(tables) if schema is None else pa.concat_tables([schema.empty_table(), *tables])

@@ -118,9 +118,19 @@ def _absolute(path: str, url: str) -> str:
     if not path.strip() or "\0" in path:
         raise ConfigError(f"{url!r}: expected a local path or an s3:// URL; write one, or set the variable that does")
     try:
-        return str(Path(path).expanduser().absolute())
+        return os.path.realpath(Path(path).expanduser())
     except RuntimeError as error:
         raise ConfigError(f"{url}: there is no such user's home folder; write the whole path") from error
+
+
+def etag(entry: Mapping[str, Any]) -> str:
+    """What changes when an object does, from its entry in a listing: S3's ETag, or a local file's time."""
+    return str(entry["ETag"]).strip('"') if "ETag" in entry else str(entry["mtime"])
+
+
+def modified(entry: Mapping[str, Any]) -> float:
+    """When an object was last written, in seconds since 1970, from its entry in a listing."""
+    return float(entry["mtime"]) if "mtime" in entry else float(entry["LastModified"].timestamp())
 
 
 @lru_cache(maxsize=8)

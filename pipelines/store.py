@@ -3,11 +3,10 @@
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,13 +22,17 @@ from pipelines.storage import (
     first_line,
     is_storage_error,
     locate,
+    modified,
     readable_errors,
     replace,
     write_errors,
     written_whole,
 )
 
-METADATA = b"plumbline"
+DIGEST_MARK = "sha256:"
+NO_DIGEST = DIGEST_MARK + "0" * 64
+"""Stands in place of a cell's digest while that is made, and checked."""
+DRAFT = ".draft.parquet"
 ROWS_OF_A_GROUP = 1 << 16
 """Of a table that is written part by part."""
 LATEST = "runs/latest"
@@ -40,6 +43,23 @@ WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
 
 class StoreError(PlumblineError):
     """What stands in the store is not what its name says."""
+
+
+class BrokenCell(StoreError):
+    """A cell cannot be used and is to be computed anew: it is damaged, or stands on what is no more."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+        """Of the cell, relative to the store."""
+
+
+class StoredCell(NamedTuple):
+    """A cell as it stands in the store."""
+
+    table: pa.Table
+    provenance: Mapping[str, Any]
+    """Its key, the node that computed it, the cells it stands on, its errors, its model calls and its digest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,58 +79,68 @@ class Store:
         with readable_errors(location, "store"):
             create(location, location.at(MARK), b'{"plumbline_store": 1}\n')
 
-    def committed(self, cells: Iterable[Cell]) -> set[str]:
-        """The paths among `cells` that are committed: one listing per stage and recipe."""
+    def listing(self, cells: Iterable[Cell]) -> dict[str, float]:
+        """What stands in the folders of these cells, with the time it was written: one listing per stage and recipe."""
         folders = {"/".join(cell.path.split("/")[:2]) for cell in cells}
-        found: set[str] = set()
-        for folder in folders:
-            found |= self._listing(folder)
-        return {cell.path for cell in cells} & found
+        return {path: written for folder in sorted(folders) for path, written in self._listing(folder)}
 
-    def _listing(self, folder: str) -> set[str]:
+    def _listing(self, folder: str) -> Iterator[tuple[str, float]]:
         location = self.location
         prefix = location.at("")
         with readable_errors(location, "store"):
             try:
-                return {path.removeprefix(prefix) for path in location.fs.find(location.at(folder))}
+                entries = location.fs.find(location.at(folder), detail=True)
             except FileNotFoundError:
-                return set()
+                return
+        for path, entry in entries.items():
+            yield path.removeprefix(prefix), modified(entry)
 
-    def save(self, cell: Cell, table: pa.Table) -> Outcome:
+    def save(self, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
         """Commits a cell by one create-only PUT; the first writer wins and a later one is harmless.
 
-        A cell with a retryable error is saved as a draft instead: this run reads it, the next one computes it anew.
-        Raises WriteError where neither can be written.
+        A cell with a retryable error is saved as a draft instead: this run reads it, the next one computes what it
+        lacks. A cell to renew replaces what stands there. Raises WriteError where it cannot be written.
         """
         errors = count_errors(table)
         location = self.location
         usage = usage_of(table)
-        provenance = {"key": cell.key, "node": cell.node, "inputs": cell.inputs, "errors": errors}
-        data = _encode(table, provenance | ({"usage": usage._asdict()} if usage is not None else {}))
+        provenance |= {"key": cell.key, "node": cell.node, "inputs": cell.inputs, "errors": errors}
+        data = encode_cell(table, provenance | ({"usage": usage._asdict()} if usage is not None else {}))
         if count_errors(table, retryable_only=True):
-            self._replace(_draft(cell.path), data)
+            self._replace(draft_path(cell.path), data)
             return Outcome(state="draft", rows=len(table), errors=errors, usage=usage)
         with write_errors(location.at(cell.path)):
-            create(location, location.at(cell.path), data)
+            (replace if cell.renew else create)(location, location.at(cell.path), data)
         return Outcome(state="committed", rows=len(table), errors=errors, usage=usage)
 
     def read(self, path: str, *, key: str | None = None, draft: bool = False) -> pa.Table:
-        """A cell's table; raises StoreError naming the file where it is damaged, another cell's or out of reach."""
+        """A cell's table, checked to the last bit; raises BrokenCell where it is damaged or another cell's."""
+        cell = self.read_cell(draft_path(path) if draft else path)
+        if key is not None and cell.provenance["key"] != key:
+            raise BrokenCell(path, f"{self.location.at(path)}: the cell is of another key; run again")
+        return cell.table
+
+    def read_cell(self, path: str) -> StoredCell:
+        """A cell or draft; raises BrokenCell where it is damaged, and StoreError where it is out of reach."""
         location = self.location
-        where = _draft(path) if draft else path
         try:
-            data = pa.BufferReader(_content(location, where))
-            table = pq.ParquetFile(data, pre_buffer=False).read(use_threads=False)
-        except pa.ArrowInvalid as error:
-            raise StoreError(f"{location.at(where)}: the cell is damaged ({error}); delete it and run again") from error
-        metadata = (table.schema.metadata or {}).get(METADATA)
-        if key is not None and (metadata is None or json.loads(metadata)["key"] != key):
-            raise StoreError(f"{location.at(where)}: the cell is of another key; delete it and run again")
-        return table.replace_schema_metadata(None)
+            return decode_cell(_content(location, path))
+        except DamagedError as error:
+            cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
+            raise BrokenCell(cell, f"{location.at(path)}: the cell is damaged ({error}); run again") from error
+
+    def read_table(self, path: str) -> pa.Table:
+        """A run's output table; raises StoreError naming the file where it is damaged or out of reach."""
+        location = self.location
+        try:
+            return _read_parquet(_content(location, path)).replace_schema_metadata(None)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            problem = first_line(error)
+            raise StoreError(f"{location.at(path)}: the table is damaged ({problem}); run the sweep again") from error
 
     def write_table(self, path: str, table: pa.Table) -> None:
         """A run's output table."""
-        self._replace(path, _encode(table, {}))
+        self._replace(path, _to_parquet(table))
 
     def write_parts(self, path: str, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
         """A run's output table that comes part by part; of it only a row group is in memory at a time."""
@@ -119,7 +149,7 @@ class Store:
         with (
             write_errors(location.at(path)),
             written_whole(location, location.at(path)) as draft,
-            pq.ParquetWriter(draft, schema, compression="zstd") as writer,
+            pq.ParquetWriter(draft, schema, compression="zstd", write_page_checksum=True) as writer,
         ):
             for part in parts:
                 waiting.append(part)
@@ -182,8 +212,9 @@ def is_mark(location: Location, path: str) -> bool:
     return path.rpartition("/")[2] == MARK and b"plumbline_store" in location.fs.cat_file(path)
 
 
-def _draft(path: str) -> str:
-    return path.removesuffix(".parquet") + ".draft.parquet"
+def draft_path(path: str) -> str:
+    """Where the draft of a cell stands."""
+    return path.removesuffix(".parquet") + DRAFT
 
 
 def _content(location: Location, path: str) -> bytes:
@@ -195,10 +226,48 @@ def _content(location: Location, path: str) -> bytes:
         raise StoreError(f"{location.at(path)}: the cell cannot be read ({first_line(error)}); run again") from error
 
 
-def _encode(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
-    """Parquet bytes with the provenance in the file's metadata."""
-    written = datetime.now(UTC).isoformat(timespec="seconds")
-    metadata = {METADATA: json.dumps({**provenance, "written": written})}
+class DamagedError(Exception):
+    """Bytes are not those of a cell that was written."""
+
+
+def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
+    """A cell's file: Parquet with page checksums, its provenance, and the SHA-256 of all of its other bytes."""
+    data = _to_parquet(table, {"plumbline": json.dumps(provenance), "plumbline_digest": NO_DIGEST})
+    before, _, after = _around_digest(data)
+    return before + _digest(before, after) + after
+
+
+def decode_cell(data: bytes) -> StoredCell:
+    """A cell of its file; raises DamagedError, before anything is parsed, where a bit is not as it was written."""
+    before, digest, after = _around_digest(data)
+    if _digest(before, after) != digest:
+        raise DamagedError(f"its {len(data)} bytes are not those that were written")
+    table = _read_parquet(data)
+    provenance = json.loads(table.schema.metadata[b"plumbline"])
+    return StoredCell(table.replace_schema_metadata(None), provenance)
+
+
+def _around_digest(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """The bytes before the digest, the digest itself and the bytes after it."""
+    place = max(data.rfind(DIGEST_MARK.encode()), 0)
+    end = place + len(NO_DIGEST)
+    return data[:place], data[place:end], data[end:]
+
+
+def _digest(before: bytes, after: bytes) -> bytes:
+    return DIGEST_MARK.encode() + hashlib.sha256(before + NO_DIGEST.encode() + after).hexdigest().encode()
+
+
+def _to_parquet(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
+    """Parquet bytes; the metadata stand in the footer, and once."""
+    plain = table.replace_schema_metadata(None)
     buffer = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
+    with pq.ParquetWriter(buffer, plain.schema, compression="zstd", write_page_checksum=True) as writer:
+        writer.write_table(plain)
+        writer.add_key_value_metadata(dict(metadata or {}))
     return buffer.getvalue()
+
+
+def _read_parquet(data: bytes) -> pa.Table:
+    file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False, page_checksum_verification=True)
+    return file.read(use_threads=False)

@@ -1,11 +1,11 @@
 """A sweep: benchmark prompts x generators x metrics, from sources to a run's tables."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from operators.errors import ConfigError, PlumblineError
 from operators.metrics.configs import MetricConfig
@@ -27,6 +27,10 @@ from pipelines.uris import benchmark_uris
 if TYPE_CHECKING:
     from pipelines.metaeval import Findings
 
+T = TypeVar("T")
+
+MOST_ROUNDS = 6
+"""Of computing and looking; the chain from questions to scores is shorter, and what breaks again is told instead."""
 RESAMPLES = 200
 """Of the intervals at a sweep's end; python -m jobs.metaeval draws more."""
 PACKAGES = ("plumbline", "ray", "torch", "transformers", "pyarrow")
@@ -40,6 +44,8 @@ class PlannedSweep:
     store: Store
     sources: Sources
     plan: Plan
+    wanted: tuple[Stage, ...] = ("scores",)
+    """The stages whose cells are to be there in the end."""
 
 
 class FinishedSweep(NamedTuple):
@@ -73,9 +79,8 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) 
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
     config = settle(config)
-    return PlannedSweep(
-        config=config, store=store, sources=sources, plan=make_plan(config, sources, store, wanted=wanted)
-    )
+    plan = make_plan(config, sources, store, wanted=wanted)
+    return PlannedSweep(config=config, store=store, sources=sources, plan=plan, wanted=wanted)
 
 
 def settle(config: SweepConfig) -> SweepConfig:
@@ -107,17 +112,21 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         seconds.update({node: round(state.seconds, 1) for node, state in progress.items()})
         report(progress)
 
-    outcomes = compute(planned, noted)
     run_id = f"{began:%Y%m%d-%H%M%S-%f}"
-    results = gather_results(
-        planned.plan,
-        planned.sources,
-        outcomes,
-        run_id=run_id,
-        store=planned.store,
-        storage=planned.config.storage,
-        benchmark=planned.config.benchmark,
-    )
+
+    def gather(now: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Results]:
+        results = gather_results(
+            now.plan,
+            now.sources,
+            outcomes,
+            run_id=run_id,
+            store=now.store,
+            storage=now.config.storage,
+            benchmark=now.config.benchmark,
+        )
+        return Looked(results, results.broken)
+
+    planned, outcomes, results = compute_whole(planned, noted, gather)
     exit_code = _exit_code(results, planned.config.max_failed)
     _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code, seconds=seconds)
     folder = planned.store.location
@@ -150,8 +159,39 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     return findings
 
 
-def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> dict[str, Outcome]:
-    """Computes the plan's missing cells; what became of each. With nothing missing, Ray is not even imported."""
+class Looked(NamedTuple, Generic[T]):
+    """What was made of the cells of a sweep, and which of them cannot be used."""
+
+    made: T
+    broken: Set[str]
+
+
+def compute_whole(
+    planned: PlannedSweep,
+    report: Callable[[Mapping[str, NodeProgress]], None],
+    look: Callable[[PlannedSweep, Mapping[str, Outcome]], Looked[T]],
+) -> tuple[PlannedSweep, dict[str, Outcome], T]:
+    """Computes what is missing, and anew what turns out to be damaged or to stand on what is no more.
+
+    Gives the sweep with all that it had to compute, what became of it, and what `look` made of the cells.
+    """
+    now, renewed = planned, frozenset[str]()
+    outcomes: dict[str, Outcome] = {}
+    for _ in range(MOST_ROUNDS):
+        outcomes |= _compute(now, report)
+        looked = look(now, outcomes)
+        if not looked.broken:
+            break
+        renewed |= looked.broken
+        left = {path for path in renewed if path not in outcomes or outcomes[path].state == "failed"}
+        plan = make_plan(now.config, now.sources, now.store, wanted=now.wanted, renew=left | looked.broken)
+        now = replace(now, plan=plan)
+    plan = replace(planned.plan, missing=planned.plan.missing | renewed, renewed=renewed)
+    return replace(planned, plan=plan), outcomes, looked.made
+
+
+def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> dict[str, Outcome]:
+    """What became of the plan's missing cells; with nothing missing, Ray is not even imported."""
     if not planned.plan.missing:
         return {}
     from pipelines.runner import run_plan  # imports Ray, which takes seconds
@@ -162,7 +202,7 @@ def compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]]
         storage=planned.config.storage,
         limits=planned.config.limits,
         uris=benchmark_uris(planned.config.benchmark, planned.config.storage, planned.config.limits),
-        prompt_shards=() if planned.sources.own_prompts else tuple(planned.sources.prompt_shards),
+        prompt_shards=tuple(planned.sources.prompt_shards),
     )
     return run_plan(planned.plan, context, planned.config.cluster, report)
 
@@ -214,8 +254,8 @@ def _read_results(store: Store, folder: str, counts: Mapping[str, Any]) -> Resul
         rows=counts["rows"],
         n_null=counts["rows_null"],
         n_truncated=counts["rows_truncated"],
-        summary=store.read(f"{folder}/summary.parquet"),
-        errors=store.read(f"{folder}/errors.parquet"),
+        summary=store.read_table(f"{folder}/summary.parquet"),
+        errors=store.read_table(f"{folder}/errors.parquet"),
     )
 
 
@@ -275,6 +315,7 @@ def _counts(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> di
         "cells_cached": len(plan.cells) - len(plan.missing),
         "cells_computed": len(plan.missing) - failed,
         "cells_failed": failed,
+        "cells_renewed": len(plan.renewed),
         "rows": results.rows,
         "rows_null": results.n_null,
         "rows_truncated": results.n_truncated,

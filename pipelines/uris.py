@@ -2,16 +2,19 @@
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import RefusedUri
-from operators.images import ImageLimits
+from operators.errors import PlumblineError, RefusedUri
+from operators.images import ImageLimits, image_records
 from pipelines.benchmark import BenchmarkConfig
-from pipelines.storage import Location, StorageConfig, locate
+from pipelines.cells import digest
+from pipelines.storage import Location, StorageConfig, etag, is_storage_error, locate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +45,47 @@ class Uris:
             raise
         except Exception as error:  # the S3 client has errors of its own for a network that fails
             raise OSError(str(error)) from error
+
+
+LocateImage = Callable[[str], Location]
+
+
+class StoredObjects:
+    """What stands at the addresses of images, known without reading any: one look at a local file, and one listing of a
+    folder on S3.
+    """
+
+    def __init__(self, locate_image: LocateImage) -> None:
+        self.locate_image = locate_image
+        self.listings: dict[str, dict[str, str]] = {}
+
+    def digest(self, images: pa.Table) -> str:
+        """The digest of what the rows' addresses name now; empty where the table has none."""
+        if "uri" not in images.column_names:
+            return ""
+        uris = [record["uri"] for record in image_records(images.select(["uri"]))]
+        return digest([self._identity(uri) if isinstance(uri, str) and uri else "" for uri in uris])
+
+    def _identity(self, uri: str) -> str:
+        """An object's ETag, or a file's size and time; empty where nothing stands, or cannot be looked at."""
+        try:
+            location = self.locate_image(uri)
+            if isinstance(location.fs, LocalFileSystem):
+                return _identity(location.fs.info(location.path))
+            folder = location.path.rpartition("/")[0]
+            if folder not in self.listings:
+                self.listings[folder] = {
+                    entry["name"]: _identity(entry) for entry in location.fs.ls(folder, detail=True)
+                }
+            return self.listings[folder].get(location.path, "")
+        except Exception as error:
+            if not isinstance(error, PlumblineError) and not is_storage_error(error):
+                raise
+            return ""
+
+
+def _identity(entry: Mapping[str, Any]) -> str:
+    return f"{entry['size']} {etag(entry)}" if entry["type"] == "file" else ""
 
 
 def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> Uris:

@@ -193,6 +193,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
         "generator": "gen",
         "answers": [{**asked, "token_logprobs": [[-0.5, -0.25]], "reply": None, "chosen": None}],
         "error": None,
+        "basis": questions["metric"]["p0"].basis,
     }
 
 

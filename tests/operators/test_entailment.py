@@ -9,8 +9,6 @@ from operators import rows
 from operators.entailment import entail
 from operators.errors import RowError
 
-PROMPTS = rows.table([{"prompt_id": "p0", "text": "a red dog"}, {"prompt_id": "p1", "text": "a cat"}], rows.PROMPTS)
-
 
 class ScriptedModel:
     """Says how many words of the hypothesis are in the premise."""
@@ -26,31 +24,28 @@ class ScriptedModel:
         return [sum(word in premise for word in words) / len(words) for premise, words in shares]
 
 
-def questions(*texts: str, prompt_id: str = "p0") -> pa.Table:
-    asked = [
-        {"prompt_id": prompt_id, "question_id": str(n), "text": text, "choices": ["yes", "no"], "answer": "yes"}
-        for n, text in enumerate(texts)
-    ]
-    return rows.table(asked, rows.QUESTIONS)
+def questions(*texts: str) -> pa.Table:
+    about = {"prompt_id": "p0", "prompt": "a red dog", "choices": ["yes", "no"], "answer": "yes"}
+    return rows.table([{**about, "question_id": str(n), "text": text} for n, text in enumerate(texts)], rows.QUESTIONS)
 
 
 def test_the_premise_is_the_prompt_and_the_hypothesis_the_answered_question() -> None:
     model = ScriptedModel()
-    table = entail(PROMPTS, questions("is there a dog?", "is there a horse?"), model)
+    table = entail(questions("is there a dog?", "is there a horse?"), model)
     assert model.asked == [("a red dog", "There is a dog."), ("a red dog", "There is a horse.")]
     assert table.schema.equals(rows.ENTAILMENTS)
     assert table.column("p_entail").to_pylist() == pytest.approx([0.5, 0.25])
 
 
 def test_a_question_that_the_model_fails_on_keeps_its_place_with_its_error() -> None:
-    table = entail(PROMPTS, questions("is there a dog?", "is there a mouse?", "is there a cat?"), ScriptedModel())
+    table = entail(questions("is there a dog?", "is there a mouse?", "is there a cat?"), ScriptedModel())
     assert [row["p_entail"] is None for row in table.to_pylist()] == [False, True, False]
     assert [row["error"] and row["error"]["kind"] for row in table.to_pylist()] == [None, "model_failed", None]
 
 
 def test_a_prompt_without_questions_passes_its_error_on() -> None:
     error = rows.error_value(RowError("unreadable_reply", "no"))
-    failed = rows.table([{"prompt_id": "p1", "error": error}], rows.QUESTIONS)
+    failed = rows.table([{"prompt_id": "p1", "prompt": "a cat", "error": error}], rows.QUESTIONS)
     model = ScriptedModel()
-    (row,) = entail(PROMPTS, failed, model).to_pylist()
+    (row,) = entail(failed, model).to_pylist()
     assert row["error"] == error and model.asked == []

@@ -222,5 +222,8 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
     empty = compare(operator, image_table([], []))["clipscore"]
     assert full.schema == empty.schema == rows.SIMILARITIES
     assert empty.num_rows == 0
-    expected: dict[str, Any] = {"image_id": "i0", "prompt_id": "p0", "generator": "gen"}
-    assert full.to_pylist() == [{**expected, "similarity": 1.0, "truncated": False, "error": None}]
+    expected: dict[str, Any] = {"image_id": "i0", "prompt_id": "p0", "generator": "gen", "similarity": 1.0}
+    basis = full.column("basis").to_pylist()[0]
+    assert full.to_pylist() == [{**expected, "truncated": False, "error": None, "basis": basis}]
+    again, other = (compare(operator, image_table(PICTURES[:1], [one]))["clipscore"] for one in ("p0", "p1"))
+    assert again.column("basis").to_pylist() == [basis] != other.column("basis").to_pylist()

@@ -66,8 +66,8 @@ def test_columns_of_any_name_are_read_as_ours_and_are_part_of_the_keys(tmp_path:
     (shard,) = theirs.sources.image_shards
     assert read_shard(shard, STORAGE, IMAGE_COLUMNS) == table
     assert theirs.sources.prompts == ours.sources.prompts and theirs.sources.skills == ours.sources.skills
-    assert shard.semantic()["columns"] == (("prompt_id", "key"), ("image", "jpg"))
-    assert "columns" not in ours.sources.image_shards[0].semantic()
+    assert shard.source()["columns"] == (("prompt_id", "key"), ("image", "jpg"))
+    assert shard.source() != ours.sources.image_shards[0].source()
 
 
 def test_the_structs_of_hugging_face_and_addresses_may_have_other_names_too(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from operators import rows
-from operators.errors import ConfigError, SourceError
+from operators.errors import ConfigError
 from pipelines.benchmark import BenchmarkConfig, ColumnsConfig
 from pipelines.shards import read_shard
 from pipelines.sources import Sources, open_sources
@@ -98,9 +98,11 @@ def test_pages_that_do_not_decode_fail_by_file_and_row_groups(tmp_path: Path) ->
     content = bytearray(file.read_bytes())
     content[4:2000] = b"\xff" * 1996
     file.write_bytes(content)
-    shard = opened(folder).image_shards[0]
-    with pytest.raises(SourceError, match=r"00000\.parquet, row groups 0-0: unreadable"):
-        read_shard(shard, StorageConfig(), ["image_id", "prompt_id", "image"])
+    found = opened(folder)
+    [broken] = found.broken
+    assert (broken.generator, broken.rows) == ("atlas", 4)
+    assert "00000.parquet, row groups 0-0: unreadable" in broken.message
+    assert [shard.row_groups for shard in found.image_shards] == [(1,)]
 
 
 @pytest.mark.parametrize(

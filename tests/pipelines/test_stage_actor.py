@@ -12,7 +12,7 @@ import pytest
 from operators.images import ImageLimits
 from operators.rows import QUESTIONS, table
 from pipelines import runner
-from pipelines.cells import Cell, Recipe, Shard, Work, make_cell
+from pipelines.cells import Cell, Shard, Work, make_cell, make_recipe
 from pipelines.config import PoolConfig
 from pipelines.plan import Node
 from pipelines.progress import ProgressLog
@@ -65,8 +65,7 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def batch(name: str) -> dict[str, Any]:
     shard = Shard(group="bench", name=name, url=name, size=1, etag="1", row_groups=(0,), rows=1)
-    recipe = Recipe(stage="questions", version=1, config={})
-    cell = make_cell(recipe, shard, node="questions", metric="vqascore")
+    cell = make_cell(make_recipe("questions", 1, {}), shard, name, node="questions", metric="vqascore")
     return {"work": np.array([Work(shard=shard, cells=(cell,), outcomes={}).to_json()], dtype=object)}
 
 

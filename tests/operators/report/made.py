@@ -13,6 +13,7 @@ from PIL import Image
 
 from operators import rows
 from operators.summary import summarise
+from pipelines.cells import Cell
 from pipelines.storage import StorageConfig
 from pipelines.store import LATEST, Store
 
@@ -97,7 +98,8 @@ def make_run(
                 _row(metric, generator, at, ids[at], text, score, metric in asking) for at, text in enumerate(texts)
             ]
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
-            store.write_table(path, rows.table(records, rows.ELEMENT_SCORES))
+            cell = Cell(node="scores", stage="scores", metric=metric, key=path, path=path, inputs=())
+            store.save(cell, rows.table(records, rows.ELEMENT_SCORES))
             cells.append({"path": path, "state": "committed"})
             tables.append(rows.table(records, rows.ELEMENT_SCORES).select(rows.SCORES.names))
     scores = pa.concat_tables(tables)
