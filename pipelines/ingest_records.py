@@ -62,10 +62,11 @@ class Records:
 
     def listing(self) -> dict[str, str]:
         """Each record's path below the output with what changes when it does."""
-        try:
-            found = self.output.fs.find(self.output.at(RECORDS), detail=True)
-        except FileNotFoundError:
-            return {}
+        with readable_errors(self.output, "output"):
+            try:
+                found = self.output.fs.find(self.output.at(RECORDS), detail=True)
+            except FileNotFoundError:
+                return {}
         return {path.removeprefix(self.output.at("")): entry_tag(entry) for path, entry in sorted(found.items())}
 
     def write(self, record: Record) -> None:

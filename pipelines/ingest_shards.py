@@ -140,7 +140,8 @@ class Shards:
 
     def has(self, path: str, key: str) -> bool:
         """Whether a shard of this path is there and was made from the same."""
-        return self.output.fs.exists(self.output.at(path)) and read_footer(self.output, path).key == key
+        with readable_errors(self.output, "output"):
+            return self.output.fs.exists(self.output.at(path)) and read_footer(self.output, path).key == key
 
     def abandon(self) -> None:
         """Removes the drafts of shards that were not closed."""
@@ -169,7 +170,8 @@ class Shards:
                     "on_change=replace removes this shard, or choose another output"
                 )
             self.forget()
-            self.output.fs.rm_file(self.output.at(path))
+            with readable_errors(self.output, "output"):
+                self.output.fs.rm_file(self.output.at(path))
 
     def prompts(self) -> tuple[dict[str, str], list[str]]:
         """The texts of all prompts of the output as it is now, and its shards.

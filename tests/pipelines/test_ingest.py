@@ -20,6 +20,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError, PlumblineError
 from pipelines import ingest_shards
@@ -499,6 +500,23 @@ def test_tars_that_were_joined_are_named_and_the_first_is_taken(tmp_path: Path, 
     assert (
         "joined by cat" in ended.rejected[0].message and "give each tar a file of its own" in ended.rejected[0].message
     )
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["tar", "gz"])
+def test_a_storage_that_fails_is_no_damage_of_the_tar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    content = pack(write_tar(tmp_path / "t.tar", members_of(source_rows(2))).read_bytes())
+
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell():
+                raise OSError(5, "Input/output error")
+            return super().read(1000)
+
+    monkeypatch.setattr(LocalFileSystem, "open", lambda self, path, mode="rb", **options: Failing(content))
+    with pytest.raises(ConfigError, match=r"t\.tar: cannot be reached \(.*Input/output error"):
+        run(tmp_path / "out", tars=str(tmp_path / "t.tar"))
 
 
 def test_a_tar_in_several_compressed_parts_is_read_whole(tmp_path: Path) -> None:
