@@ -38,13 +38,22 @@ from operators.judging.publish import to_latex, to_markdown
 from operators.judging.scales import off_scale
 from operators.statistics.agreement import reliable_prompts
 from operators.statistics.options import MATCH_COLUMNS, Match, Sampling
-from pipelines.protocols import MetaevalConfig, ProtocolConfig
+from pipelines.protocols import MetaevalConfig, ProtocolConfig, Task
 from pipelines.releases.readers import READERS
 from pipelines.releases.release import Release
 from pipelines.releases.score_tables import read_scores
 from pipelines.releases.scores import of_metrics
 from pipelines.storage import Location, StorageConfig, locate, write_errors
 from pipelines.storage import replace as write_file
+
+JUDGED: Mapping[Task, Sequence[str]] = {
+    "ratings": ["ratings"],
+    "preferences": ["preferences"],
+    "pairings": ["pairings"],
+    "graphs": ["graph_nodes"],
+    "orders": ["ratings", "preferences"],
+}
+"""The tables of a release that each task reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,15 +91,23 @@ def _scores(config: MetaevalConfig, release: Release) -> pa.Table:
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
     release = _in_range(protocol, READERS[protocol.reader](locate(protocol.path, storage)))
+    release = _of_tasks(protocol, _reliable(protocol, release) if protocol.reliable else release)
     _require_judgements(protocol, release)
-    return _reliable(protocol, release) if protocol.reliable else release
+    return release
+
+
+def _of_tasks(protocol: ProtocolConfig, release: Release) -> Release:
+    """The release without the judgements that no task asks for."""
+    wanted = {name for task in protocol.tasks for name in JUDGED[task]}
+    unwanted = {name for names in JUDGED.values() for name in names} - wanted
+    return replace(release, **{name: getattr(release, name).slice(0, 0) for name in unwanted})
 
 
 def _require_judgements(protocol: ProtocolConfig, release: Release) -> None:
     """Raises SourceError where people said nothing that the protocol could set beside scores."""
     columns = {"ratings": release.ratings.column("rating"), "choices": release.preferences.column("preferred")}
-    said = sum(len(column) - column.null_count for column in columns.values())
-    if not said and not len(release.pairings) and not len(release.graph_nodes):
+    answers = sum(len(column) - column.null_count for column in columns.values())
+    if not answers and not len(release.pairings) and not len(release.graph_nodes):
         empty = " and ".join(f"all {len(column)} {name} are empty" for name, column in columns.items() if len(column))
         raise SourceError(
             f"{protocol.path}: nothing to judge by: {empty or 'it holds no judgement'}; fill in the file, or give "

@@ -45,8 +45,8 @@ def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
 def in_common(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
     """How many images have both."""
     keys = list(MATCH_COLUMNS[match])
-    mine, other = (ids[keys].dropna().drop_duplicates() for ids in (judged, scored))
-    return len(mine.merge(other)) if len(mine) and len(other) else 0
+    judged_keys, scored_keys = (ids[keys].dropna().drop_duplicates() for ids in (judged, scored))
+    return len(judged_keys.merge(scored_keys)) if len(judged_keys) and len(scored_keys) else 0
 
 
 def best_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
@@ -98,13 +98,13 @@ def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float
     keys = list(MATCH_COLUMNS[match])
     columns = {}
     frame = scores.select([*keys, "metric", "score"]).to_pandas()
-    for metric, every in frame.groupby("metric", sort=False):
-        its = every.dropna(subset=keys)
-        twice = its.duplicated(keys)
+    for metric, metric_rows in frame.groupby("metric", sort=False):
+        named_rows = metric_rows.dropna(subset=keys)
+        twice = named_rows.duplicated(keys)
         if twice.any():
-            first = its.loc[twice, keys].iloc[0]
+            first = named_rows.loc[twice, keys].iloc[0]
             where = ", ".join(f"{key} {first[key]!r}" for key in keys)
-            times = int((its[keys] == first).all(axis=1).sum())
+            times = int((named_rows[keys] == first).all(axis=1).sum())
             raise SourceError(f"scores: metric {metric} has {where} {times} times; keep one row")
-        columns[str(metric)] = numbers(its.set_index(keys)["score"])
+        columns[str(metric)] = numbers(named_rows.set_index(keys)["score"])
     return columns

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 
 import pandas as pd
 import pyarrow as pa
@@ -31,23 +31,27 @@ def judge_orders(
     judged = pd.concat([rated_ids(ratings), chosen_ids(preferences)], ignore_index=True)
     own, people = dict[str, list[Order]](), dict[str, list[Order]]()
     for metric in scores.column("metric").unique().to_pylist():
-        mine = scores.filter(pc.equal(scores.column("metric"), metric))
-        scored = scored_ids(mine)
-        own[metric] = order_by_scores(complete_ids(of_images(mine, judged, match), judged), alpha=alpha, zeros=zeros)
+        metric_scores = scores.filter(pc.equal(scores.column("metric"), metric))
+        scored, both = scored_ids(metric_scores), of_images(metric_scores, judged, match)
+        own[metric] = order_by_scores(complete_ids(both, judged), alpha=alpha, zeros=zeros)
         by_ratings = order_by_ratings(of_images(ratings, scored, match), match, alpha=alpha, zeros=zeros)
         pairs = of_images(of_images(preferences, scored, match, "a"), scored, match, "b")
         by_choices = order_by_preferences(pairs, alpha=alpha, zeros=zeros) if len(pairs) else []
         people[metric] = by_ratings + by_choices
-    agreements = [its for metric in own for its in agree_on_order([*people[metric], *own[metric]])]
-    return [*_named_apart(people), *(order for orders in own.values() for order in orders)], agreements
+    agreements = [share for metric in own for share in agree_on_order([*people[metric], *own[metric]])]
+    return [*_named_apart(people), *chain.from_iterable(own.values())], agreements
 
 
 def _named_apart(people: Mapping[str, list[Order]]) -> list[Order]:
     """People's orders once where they are the same beside every metric, and otherwise with the metric's name."""
-    orders = list(people.values())
-    if all(repr(other) == repr(orders[0]) for other in orders):
-        return orders[0] if orders else []
-    return [order._replace(judge=f"{PEOPLE}, where {metric} scored") for metric, its in people.items() for order in its]
+    first, *others = people.values() or [[]]
+    if all(repr(orders) == repr(first) for orders in others):  # nan is not equal to itself
+        return first
+    return [
+        order._replace(judge=f"{PEOPLE}, where {metric} scored")
+        for metric, orders in people.items()
+        for order in orders
+    ]
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:

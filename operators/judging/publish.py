@@ -66,7 +66,8 @@ def _wide(judgements: Sequence[Judgement]) -> pd.DataFrame:
         name = its.subset if its.metric == PEOPLE else its.metric
         lines.setdefault(name, {})[its.statistic] = value_text(its)
         counts.setdefault(name, {})[its.statistic] = str(its.n)
-    values = pd.DataFrame.from_dict(lines, orient="index", columns=list(dict.fromkeys(x.statistic for x in judgements)))
+    columns = list(dict.fromkeys(its.statistic for its in judgements))
+    values = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
     return values.assign(**count_columns(counts)).fillna(EMPTY).rename_axis("metric")
 
 
@@ -76,11 +77,11 @@ def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str
     """
     groups: dict[str, dict[str, str]] = {}
     for column in dict.fromkeys(name for row in counts.values() for name in row):
-        own = {name: row[column] for name, row in counts.items() if row.get(column, EMPTY) != EMPTY}
-        alike = (n for n in groups.values() if all(n.get(name, count) == count for name, count in own.items()))
+        n = {name: row[column] for name, row in counts.items() if row.get(column, EMPTY) != EMPTY}
+        alike = (group for group in groups.values() if all(group.get(name, n[name]) == n[name] for name in n))
         if (group := next(alike, None)) is None:
             group = groups.setdefault(f"n of {column}" if groups else "n", {})
-        group.update(own)
+        group.update(n)
     return groups
 
 

@@ -15,8 +15,8 @@ FEW = 0.05
 def off_scale(ratings: pa.Table) -> list[str]:
     """A warning for each template of which a few ratings lie outside the scale that holds the others."""
     frame = ratings.select(["template", "image_id", "rater", "rating"]).to_pandas().dropna(subset=["rating"])
-    found = (_warning(str(template), rows) for template, rows in frame.groupby("template", sort=False))
-    return [warning for warning in found if warning]
+    warnings = (_warning(str(template), rows) for template, rows in frame.groupby("template", sort=False))
+    return [warning for warning in warnings if warning]
 
 
 def _warning(template: str, rows: pd.DataFrame) -> str | None:

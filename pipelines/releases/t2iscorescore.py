@@ -28,6 +28,8 @@ KEYS = ("id", "image_id", "rank", "score", "status")
 COLUMNS = ("id", "file_name", "image_source", "rank")
 SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
 """The graphs of each subset, as upstream's run/compute_metrics.py has them; the released averages lack graph 164."""
+MOST_DIGITS = 6
+"""Of a graph's number, and of an image's number of errors."""
 UPSTREAM = "is this T2IScoreScore's file?"
 
 
@@ -67,14 +69,14 @@ def _nodes(metadata: Sheet, images: list[str]) -> pa.Table:
 
 
 def _subset(graph: str, where: str) -> str:
-    if not graph.isdecimal():
+    if not graph.isdecimal() or len(graph) > MOST_DIGITS:
         raise SourceError(f"{where}: expected a whole number as id, found {graph!r}; {UPSTREAM}")
     return next((name for name, ids in SUBSETS.items() if int(graph) in ids), "other")
 
 
 def _level(rank: str, where: str) -> int:
     digits = rank[: len(rank) - len(rank.lstrip("0123456789"))]
-    if not digits:
+    if not 0 < len(digits) <= MOST_DIGITS:
         raise SourceError(f"{where}: expected a rank such as 0, 1 or 2b, found {rank!r}; correct it")
     return int(digits)
 

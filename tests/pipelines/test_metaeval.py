@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -174,6 +175,17 @@ def test_a_release_in_which_nobody_said_anything_is_refused(
     left_out = ["protocol.rating_range=[1,5]", "protocol.out_of_range=left_out"]
     with pytest.raises(SourceError, match=complaint):
         run_metaeval(config(tmp_path, f"protocol={protocol}", f"protocol.path={path}", f"scores={scores}", *left_out))
+
+
+def test_only_what_a_task_asks_for_counts_as_judged(tmp_path: Path) -> None:
+    pack = tmp_path / "pack"
+    shutil.copytree("assets/shapes", pack, ignore=lambda _, names: [name for name in names if "parquet" not in name])
+    rated = pd.read_parquet(pack / "ratings.parquet")
+    rated.assign(rating=float("nan")).to_parquet(pack / "ratings.parquet")
+    scores = written(tmp_path / "s.csv", {"image_id": list(rated["image_id"].unique()[:9]), "m": list(range(9))})
+    with pytest.raises(SourceError, match=r"nothing to judge by: all \d+ ratings are empty"):
+        asked = [f"protocol.path={pack}", f"scores={scores}", "protocol.tasks=[ratings]"]
+        run_metaeval(config(tmp_path, "protocol=shapes", *asked))
 
 
 def test_scores_that_are_all_empty_are_named_with_their_reason(tmp_path: Path, ratings: Path) -> None:

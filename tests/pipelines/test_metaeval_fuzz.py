@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -158,10 +159,10 @@ def as_table(table: Sequence[Mapping[str, Json]]) -> bytes:
 
 
 def _column(values: list[Json]) -> pa.Array:
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, OverflowError, UnicodeError):
-        return pa.array([None if value is None else repr(value) for value in values])
+    if {} not in values:  # Parquet has no structs without fields
+        with suppress(pa.ArrowException, OverflowError, UnicodeError):
+            return pa.array(values)
+    return pa.array([None if value is None else repr(value) for value in values])
 
 
 WRITERS: Mapping[str, Callable[[Sequence[Mapping[str, Json]]], bytes]] = {

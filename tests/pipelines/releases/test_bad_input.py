@@ -251,6 +251,11 @@ def test_what_does_not_fit_gecko_is_named(name: str, rows: list[Json], complaint
             "row 0: expected a rank such as 0, 1 or 2b",
         ),
         ("ts2_metadata.csv", [{**row, "id": "x"} for row in TS2_METADATA], "row 0: expected "),
+        (
+            "ts2_metadata.csv",
+            [{**row, "rank": "9007199254740993"} for row in TS2_METADATA],
+            "row 0: expected a rank such",
+        ),
         ("ts2_metadata.csv", [TS2_METADATA[0]] * 16, "row 1: image 'images/000-00.jpg' stands in row 0 too"),
     ],
 )
