@@ -1,1 +1,36 @@
 """What a person or a scheduler runs: thin mains that parse a config, call one pipeline, print and exit."""
+
+import errno
+import sys
+from types import TracebackType
+
+KEPT = "what was computed is kept, run the same command to go on"
+REMEDIES = {
+    errno.ENOSPC: "the disk is full: free some space",
+    errno.EPIPE: "whoever read the output has stopped",
+    errno.ENOMEM: "memory ran out: raise its limit (ulimit -v) or free some",
+    errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
+}
+OUT_OF_MEMORY = ("cannot allocate memory", "failed to map segment", "can't start new thread")
+
+
+def refusal(error: BaseException) -> str:
+    """What the machine refused, in one line with the remedy."""
+    code = errno.ENOMEM if _lacks_memory(error) else error.errno if isinstance(error, OSError) else None
+    found = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
+    return f"error: {found}; {REMEDIES.get(code or 0, 'act on the message')}; {KEPT}"
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or any(said in str(error).casefold() for said in OUT_OF_MEMORY)
+
+
+def _in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Tells a lack of memory in a line, also before a job's own imports are done; anything else is shown whole."""
+    if _lacks_memory(error):
+        print(refusal(error), file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _in_one_line

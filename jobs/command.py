@@ -1,18 +1,21 @@
 """What every job's command line shares: Hydra overrides in, a typed config out, errors in one line."""
 
 import argparse
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from jobs import refusal
 from jobs.secrets import hide, masked, resolve
 from operators.errors import ConfigError, PlumblineError, without_secrets
 from pipelines.config import SweepConfig, read_config, suggest
@@ -39,26 +42,60 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, taken as Ctrl-C is: by a scheduler, `ray job stop` or `kill`."""
 
 
+class UsageError(ConfigError):
+    """A command line that cannot be understood."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
 def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None = None) -> int:
     """Parses the command line, runs the job and gives its exit code; what goes wrong is one line on stderr.
 
-    A job that is stopped gives 130 (Ctrl-C) or 143 (SIGTERM), and keeps what it committed.
+    A command line that cannot be understood gives 64, any other error 1. A job that is stopped gives 130 (Ctrl-C) or
+    143 (SIGTERM), and keeps what it committed.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = _run(command, job, argv)
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        return _say(f"error: {error}", os.EX_USAGE)
+    except PlumblineError as error:
+        return _say(f"error: {error}", 1)
+    except (OSError, MemoryError, RecursionError) as error:
+        return _say(refusal(error), 1)
+    except KeyboardInterrupt as stop:
+        code = 143 if isinstance(stop, Terminated) else 130
+        return _say("stopped; what was computed is kept, run the same command to go on", code)
+
+
+def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None) -> int:
     try:
         arguments = _parser(command).parse_args(argv)
         overrides = [_in_full(override, command.short) for override in arguments.overrides]
         values = load_values(command.name, overrides, arguments.config_dir)
-        if arguments.config:
-            print(OmegaConf.to_yaml(OmegaConf.create(masked(values))), end="")
-            return 0
-        return job(read_config(values, command.schema))
-    except PlumblineError as error:
-        print(f"error: {without_secrets(' '.join(str(error).split()))}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stop:
-        print("stopped; what was computed is kept, run the same command to go on", file=sys.stderr)
-        return 143 if isinstance(stop, Terminated) else 130
+        config = None if arguments.config else read_config(values, command.schema)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    if config is None:
+        print(OmegaConf.to_yaml(OmegaConf.create(masked(values))), end="")
+        return 0
+    return job(config)
+
+
+def _say(line: str, code: int) -> int:
+    """Gives the code after saying one line on stderr; output that cannot be written is dropped."""
+    with suppress(OSError, ValueError):
+        print(without_secrets(" ".join(line.split())), file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        sys.stdout = io.StringIO()  # or the interpreter would try once more at its exit
+    return code
 
 
 def _terminate(signum: int, frame: object) -> None:
@@ -70,8 +107,8 @@ def _in_full(override: str, short: Mapping[str, str]) -> str:
     return f"{short.get(key, key)}{separator}{value}"
 
 
-def _parser(command: Command) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser(command: Command) -> _Parser:
+    parser = _Parser(
         prog=f"python -m jobs.{command.name}",
         description=command.purpose,
         epilog=_groups() if command.schema is SweepConfig else None,
@@ -97,6 +134,9 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
     """The composed configuration as plain values; raises ConfigError in one line for what Hydra refuses."""
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
+    for override in overrides:
+        if not _encodes(override):
+            raise ConfigError(f"{override!r}: expected UTF-8; correct the bytes of the command line")
     search = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
     _register_resolvers()
     try:
@@ -108,6 +148,15 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
     return values
+
+
+def _encodes(text: str) -> bool:
+    """Whether a text has a form in UTF-8; arguments that had none carry their bytes as surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _register_resolvers() -> None:

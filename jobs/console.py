@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -28,10 +29,17 @@ SECONDS_BETWEEN_LINES = 10.0
 EMPTY = "-"
 
 
+class JobConsole(Console):
+    """A console whose reader may go away, which is an error like any other and no silent exit."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # Rich calls this while it handles the BrokenPipeError
+
+
 def make_console() -> Console:
     """The terminal, or where output goes to a file or a job's log, wide enough that no column is cut."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH_OF_A_LOG)
+    console = JobConsole(highlight=False)
+    return console if console.is_terminal else JobConsole(highlight=False, width=WIDTH_OF_A_LOG)
 
 
 def show_plan(console: Console, planned: PlannedSweep) -> None:
@@ -96,7 +104,14 @@ class ProgressDisplay:
         self.bars.stop()
 
     def update(self, progress: Mapping[str, NodeProgress]) -> None:
-        """Shows a snapshot; in a log, one line every ten seconds and one whenever a stage is complete."""
+        """Shows a snapshot; in a log, one line every ten seconds and one whenever a stage is complete.
+
+        Where nothing can be shown any more the computing goes on, and the job's end says so.
+        """
+        with suppress(OSError):
+            self._show(progress)
+
+    def _show(self, progress: Mapping[str, NodeProgress]) -> None:
         done = []
         for name, state in progress.items():
             cells = min(state.cells, self.totals[name])

@@ -5,11 +5,12 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,16 @@ DEADLY_ROW = RowError(
     "the process that worked on this row died, or went over the pool's deadline; look at the image, or give the stage "
     "more memory or time (cluster.pools)",
     retryable=True,
+)
+KEPT = "what was computed is committed: run the same command to go on"
+LAST_WORDS = (
+    f"error: this process was ended, by Ray because its own processes died (raylet or GCS), or by the system; {KEPT}"
+)
+START_SECONDS = "180"
+"""That Ray's processes may take to start; RAY_raylet_start_wait_time_s sets another number."""
+NOT_STARTED = (
+    "Ray could not be started on this machine ({error}); it may be busy, or short of memory or disk: run again, and "
+    f"where it starts too slowly set RAY_raylet_start_wait_time_s above {START_SECONDS}"
 )
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, as malloc.h numbers them."""
@@ -237,26 +248,47 @@ def _set_torch_threads(threads: int) -> None:
 @contextmanager
 def ray_session(cluster: ClusterConfig) -> Iterator[None]:
     """The given cluster, or else a local Ray of our own, which is shut down at the end."""
-    address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
-    own = not ray.is_initialized()
-    if own:
-        _connect(address, cluster)
+    if ray.is_initialized():
+        yield
+        return
+    with last_words(LAST_WORDS):
+        _connect(cluster.address or os.environ.get("RAY_ADDRESS") or "local", cluster)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def last_words(line: str) -> Iterator[None]:
+    """Has a line said on stderr should this process end within the body without a chance to say anything.
+
+    Ray's core ends its driver so, where the raylet or the GCS died, and the system a process that takes all memory. The
+    line is said by a shell that waits for a word at a pipe, and finds the pipe closed instead.
+    """
+    reading, writing = os.pipe()
+    guard = subprocess.Popen(["/bin/sh", "-c", 'read -r word || echo "$0" >&2', line], stdin=reading)
+    os.close(reading)
     try:
         yield
     finally:
-        if own:
-            ray.shutdown()
+        with suppress(BrokenPipeError):  # the guard may have been told to end, as its whole group was
+            os.write(writing, b"\n")
+        os.close(writing)
+        guard.wait()
 
 
 def _connect(address: str, cluster: ClusterConfig) -> None:
     local: dict[str, Any] = {"num_cpus": cluster.num_cpus, "include_dashboard": False} if address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", START_SECONDS)
     try:
         _check_port(address)
         with _quiet_backend(), _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except Exception as error:  # Ray raises a bare Exception where its processes do not start in time
+        if address == "local":
+            raise RunnerError(NOT_STARTED.format(error=_one_line(error))) from error
         token = "AuthToken" in "".join(traceback.format_exception(error))
         remedy = "set RAY_AUTH_MODE=token and the cluster's token" if token else "check cluster.address or RAY_ADDRESS"
         raise RunnerError(f"Ray at {address!r}: cannot be reached ({_one_line(error)}); {remedy}") from error
@@ -328,8 +360,7 @@ class Runner:
                 if failure is not None:
                     raise RunnerError(f"stage {failure}") from error
                 raise RunnerError(
-                    f"the cluster gave up on stage(s) {', '.join(wave)} ({_one_line(error)}); what was computed is "
-                    "committed: run the same command to go on"
+                    f"the cluster gave up on stage(s) {', '.join(wave)} ({_one_line(error)}); {KEPT}"
                 ) from error
 
     def _dataset(self, wave: Sequence[str], work: Sequence[Work]) -> Any:
@@ -374,7 +405,7 @@ class Runner:
 
         def poll() -> None:
             while not stop.wait(POLL_SECONDS):
-                self.report(ray.get(self.progress.snapshot.remote()))
+                self._report()
 
         poller = threading.Thread(target=poll, daemon=True)
         poller.start()
@@ -383,21 +414,34 @@ class Runner:
         finally:
             stop.set()
             poller.join()
+            self._report()
+
+    def _report(self) -> None:
+        """Passes a snapshot on; where Ray itself has failed there is none, and what waits for its work tells why."""
+        with suppress(RayError):
             self.report(ray.get(self.progress.snapshot.remote()))
 
 
 def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> dict[str, Outcome]:
     """Computes a plan's missing cells; questions first, since images of any prompt may come in any shard."""
-    with ray_session(cluster):
-        _quieten()
-        runner = Runner(plan, context, cluster, report)
-        try:
+    try:
+        with ray_session(cluster), _running(plan, context, cluster, report) as runner:
             for work in (plan.prompt_work, plan.image_work):
                 if work:
                     runner.run(work)
-        finally:
-            ray.kill(runner.progress)
-        return runner.outcomes
+            return runner.outcomes
+    except RayError as error:
+        raise RunnerError(f"Ray failed ({_one_line(error)}); {KEPT}") from error
+
+
+@contextmanager
+def _running(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> Iterator[Runner]:
+    _quieten()
+    runner = Runner(plan, context, cluster, report)
+    try:
+        yield runner
+    finally:
+        ray.kill(runner.progress)
 
 
 def _machines() -> list[NodeResources]:

@@ -1,14 +1,23 @@
 """The command line and the configuration keys are a promise: what changes here breaks someone's nightly run."""
 
+import io
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from jobs.command import dotted_keys, load_values, run_job
+from jobs.console import JobConsole, ProgressDisplay
+from jobs.status import COMMAND as status_command
 from jobs.sweep import COMMAND, main
 from pipelines.config import StatusConfig, SweepConfig, read_config
+from pipelines.plan import Plan
+from pipelines.progress import NodeProgress
 from pipelines.protocols import MetaevalConfig
 
 ROOT = Path(__file__).parent.parent.parent
@@ -205,8 +214,87 @@ def test_a_bad_configuration_fails_in_one_line_with_the_remedy(
 ) -> None:
     code = run_job(COMMAND, main, ["sweep=shapes", "dry_run=true", *arguments])
     lines = capsys.readouterr().err.splitlines()
-    assert code == 1 and len(lines) == 1
+    assert code in (1, os.EX_USAGE) and len(lines) == 1
     assert lines[0].startswith("error: ") and complaint in lines[0]
+
+
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        (["--nope"], 64),
+        (["storre=x"], 64),
+        (["max_failed=7"], 64),
+        (["sweep=own_images"], 64),
+        (["metric=[vqa]"], 64),
+        (["store=caf\udce9"], 64),
+        (["--config-dir=/nowhere"], 64),
+        (["benchmark.images=/nowhere"], 1),
+        (["store=s3://"], 1),
+        (["--config"], 0),
+    ],
+    ids=str,
+)
+def test_a_command_line_that_cannot_be_understood_has_an_exit_code_of_its_own(
+    arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_job(COMMAND, main, ["sweep=shapes", "dry_run=true", *arguments]) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (1 if code else 0) and all(line.startswith("error: ") for line in lines)
+
+
+# What the machine refuses
+
+
+def status(*, store: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "jobs.status", f"store={store}"]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, **options)
+
+
+def assert_in_one_line(done: subprocess.CompletedProcess[str], remedy: str) -> None:
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and remedy in line
+
+
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        assert_in_one_line(status(store=tmp_path, stdout=full), "the disk is full: free some space")
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert_in_one_line(status(store=tmp_path, stdout=writing), "whoever read the output has stopped")
+    os.close(writing)
+
+
+def test_too_little_memory_is_one_line(tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (300_000_000, 300_000_000))
+
+    done = status(store=tmp_path, stdout=subprocess.DEVNULL, preexec_fn=limit, timeout=100)
+    assert_in_one_line(done, "memory ran out: raise its limit (ulimit -v)")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RecursionError("too deep"), OSError(40, "Too many levels")], ids=repr)
+def test_what_the_machine_refuses_in_a_job_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(config: StatusConfig) -> int:
+        raise error
+
+    assert run_job(status_command, fail, []) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {type(error).__name__}")
+
+
+def test_progress_that_nobody_reads_any_more_stops_no_computing() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    console = JobConsole(file=Gone())
+    with pytest.raises(BrokenPipeError):
+        console.print("a line")
+    plan = SimpleNamespace(nodes=[SimpleNamespace(node=SimpleNamespace(name="scores"), missing=1)])
+    ProgressDisplay(console, cast(Plan, plan)).update(
+        {"scores": NodeProgress(cells=1, rows=1, failed_rows=0, seconds=1.0)}
+    )
 
 
 def test_secrets_are_not_printed() -> None:

@@ -6,9 +6,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from pipelines import runner
+from pipelines.cells import Stage
+from pipelines.config import ClusterConfig, PoolConfig
 from tests.bench_of import write_benchmark
 from tests.s3 import free_ports
 
@@ -53,6 +57,29 @@ def test_a_given_cluster_does_the_work_and_goes_on_living(head: str, tmp_path: P
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
         expected = {1.0} if computed else set()
         assert done.stdout.strip() == f"{computed} 0 {expected}", done.stdout + done.stderr
+
+
+def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_slow(**options: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(runner.ray, "init", too_slow)
+    monkeypatch.setattr(runner.ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    cluster = ClusterConfig(pools={stage: PoolConfig() for stage in get_args(Stage)})
+    with (
+        pytest.raises(runner.RunnerError, match=r"^Ray could not be started .*timed out.* set RAY_raylet_start_wait"),
+        runner.ray_session(cluster),
+    ):
+        raise AssertionError("there is no Ray")
+
+
+@pytest.mark.parametrize("end", ["os._exit(1)", "os.kill(os.getpid(), 9)", "sys.exit(1)", "raise KeyboardInterrupt"])
+def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(end: str) -> None:
+    code = f"import os, sys; from pipelines.runner import last_words\nwith last_words('error: gone'):\n    {end}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode != 0
+    assert ("error: gone" in done.stderr) == end.startswith("os.")
 
 
 def test_an_address_where_nothing_is_fails_in_one_line(tmp_path: Path) -> None:
