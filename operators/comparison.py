@@ -113,10 +113,12 @@ class Board(NamedTuple):
         return [standing for standing in self.scored() if standing.generator not in worse]
 
     def leaders(self) -> list[Standing]:
-        """Of the unbeaten generators those that are told to be better than the most others, highest mean first."""
+        """Of the unbeaten generators those that are told to be better than the most others, and than one at least;
+        highest mean first.
+        """
         unbeaten, wins = self.unbeaten(), Counter(duel.better for duel in self.duels)
         most = max((wins[one.generator] for one in unbeaten), default=0)
-        return [one for one in unbeaten if wins[one.generator] == most]
+        return [one for one in unbeaten if wins[one.generator] == most > 0]
 
     def close(self) -> list[Standing]:
         """The other generators that are told apart from no leader, highest mean first; none where nobody leads."""

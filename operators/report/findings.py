@@ -15,6 +15,7 @@ from operators.report.words import Sentence, names, number, plural, signed
 from operators.summary import OVERALL
 
 MOST_PAIRS = 5
+NOBODY = "each that is clearly better than one is clearly worse than another."
 
 Boards = Mapping[str, Board]
 """By metric, the board over all prompts."""
@@ -87,7 +88,8 @@ def headline(found: Boards, failed: str = "") -> Sentence:
     if not duels:
         return Sentence("No two generators can be compared:", "no metric scored two of them on the same prompt.")
     if not any(duel.better for duel in duels):
-        return Sentence("No generator is clearly better than another", f"by {_metrics(list(found))}.")
+        by = next(iter(found)) if len(found) == 1 else f"any of {len(found)} metrics"
+        return Sentence("No generator is clearly better than another", f"by {by}.")
     return _winner(found)
 
 
@@ -106,8 +108,8 @@ def _winner(found: Boards) -> Sentence:
             f"{first} is the best generator by {best[first]} of {len(boards)} metrics.", _rivals(first, boards)
         )
     if 2 * leading[first] <= len(boards):
-        leads = f"in the lead are {_counted(leading, len(boards))}." if leading else ""
-        return Sentence("No single best generator:", leads or "each is clearly worse than another.")
+        leads = f"in the lead are {_counted(leading, len(boards))}." if leading else NOBODY
+        return Sentence("No single best generator:", leads)
     by = _metrics(list(found)) if leading[first] == len(boards) else f"{leading[first]} of {len(boards)} metrics"
     return Sentence(f"{first} leads by {by}, but not alone.", _rivals(first, boards))
 
@@ -150,7 +152,7 @@ def board_sentence(board: Board) -> Sentence:
     if not any(duel.better for duel in board.duels):
         return Sentence(f"No generator leads by {board.metric}:", f"no two are told apart. {_highest(scored)}")
     if not first:
-        return Sentence(f"No generator leads by {board.metric}:", "each is clearly worse than another.")
+        return Sentence(f"No generator leads by {board.metric}:", NOBODY)
     return _leading_sentence(board, first)
 
 

@@ -216,7 +216,7 @@ def _lead_cell(board: Board | None) -> LeadCell:
     if len(board.scored()) > 1 and not any(duel.better for duel in board.duels):
         return LeadCell("", 0, "all tied" if board.duels else "not compared", False)
     if not board.leaders():
-        return LeadCell("", 0, "each worse than another", False)
+        return LeadCell("", 0, "none leads", False)
     first = board.leaders()[0].generator
     tied = board.tied_with(first)
     return LeadCell(first, len(tied), f"tied: {names(tied)}" if tied else "", not tied)

@@ -64,8 +64,11 @@ def board(metric: str, order: str, *told: str, skill: str = OVERALL, unscored: s
         ([board("m", "abc", "ac", "bc"), board("k", "abc", "ab", "ac"), board("l", "cab", "ca")],
          "a is the best generator by 1 of 3 metrics. Cannot be told from it: b by 2, of 3 metrics. "
          "Clearly better: c by 1, of 3 metrics."),
-        ([board("m", "abc", "ab", "bc", "ca")], "No single best generator: each is clearly worse than another."),
-        ([board(one, "abc") for one in "mk"], "No generator is clearly better than another by both metrics."),
+        ([board("m", "abc", "ac", "bc"), board("k", "abc")],
+         "No single best generator: in the lead are a by 1 and b by 1, of 2 metrics."),
+        ([board("m", "abc", "ab", "bc", "ca")],
+         "No single best generator: each that is clearly better than one is clearly worse than another."),
+        ([board(one, "abc") for one in "mk"], "No generator is clearly better than another by any of 2 metrics."),
         ([board("m", "a", unscored="b")], "One generator was scored: a. There is nothing to rank it against."),
         ([board("m", "", unscored="a")], "Nothing could be scored. Failed rows: 9 corrupt_image"),
         ([], "Nothing could be scored. Failed rows: 9 corrupt_image"),
@@ -106,7 +109,8 @@ def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> Non
         (board("m", "abcd", "ad", "bd"),
          "a and b lead by m and cannot be told apart. c cannot be told from them. "
          "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
-        (board("m", "abc", "ab", "bc", "ca"), "No generator leads by m: each is clearly worse than another."),
+        (board("m", "abc", "ab", "bc", "ca"),
+         "No generator leads by m: each that is clearly better than one is clearly worse than another."),
         (board("m", "ab"),
          "No generator leads by m: no two are told apart. "
          "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
