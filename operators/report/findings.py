@@ -111,7 +111,7 @@ def _winner(found: Boards) -> Sentence:
         leads = f"in the lead are {_counted(leading, len(boards))}." if leading else NOBODY
         return Sentence("No single best generator:", leads)
     by = _metrics(list(found)) if leading[first] == len(boards) else f"{leading[first]} of {len(boards)} metrics"
-    return Sentence(f"{first} leads by {by}, but not alone.", _rivals(first, boards))
+    return Sentence(f"{first} leads by {by}, but is not clearly the best.", _rivals(first, boards))
 
 
 def _metrics(found: Sequence[str]) -> str:

@@ -174,7 +174,9 @@ def read_headline(said: str, pairs: Pairs) -> bool:
     elif found := re.fullmatch(r"(\w+) is the best generator by (\d) of \d metrics\.(.*)", said):
         assert best(found[1]) == int(found[2]) < len(pairs.metrics)
         check_rivals(found[1], found[3], pairs)
-    elif found := re.fullmatch(r"(\w+) leads by (\w+)(?: of \d)?(?: metrics| \d metrics)?, but not alone\.(.*)", said):
+    elif found := re.fullmatch(
+        r"(\w+) leads by (\w+)(?: of \d)?(?: metrics| \d metrics)?, but is not clearly the best\.(.*)", said
+    ):
         assert leads(found[1]) == (int(found[2]) if found[2].isdigit() else len(pairs.metrics))
         check_rivals(found[1], found[3], pairs)
     elif found := re.fullmatch(r"No single best generator: in the lead are (.*)\.", said):

@@ -56,7 +56,7 @@ def board(metric: str, order: str, *told: str, skill: str = OVERALL, unscored: s
         ([board(one, "ab", "ab") for one in "mkl"], "a is the best generator — by all 3 metrics."),
         ([board("m", "ab", "ab"), board("k", "ab")],
          "a is the best generator by 1 of 2 metrics. Cannot be told from it: b by 1, of 2 metrics."),
-        ([board("m", "abc", "ac", "bc")], "a leads by m, but not alone. Cannot be told from it: b."),
+        ([board("m", "abc", "ac", "bc")], "a leads by m, but is not clearly the best. Cannot be told from it: b."),
         ([board("m", "ab", "ab"), board("k", "ba", "ba")],
          "The metrics disagree on the best generator: a by 1 and b by 1, of 2 metrics."),
         ([board("m", "ab", "ab"), board("k", "b", unscored="a")],
@@ -81,7 +81,7 @@ def test_the_headline_says_no_more_than_the_pairs_do(found: list[Board], said: s
 def test_one_clear_difference_beside_two_that_are_not_makes_no_winner() -> None:
     """a is clearly better than b, and c, with few prompts, is told from neither."""
     found = board("m", "abc", "ab")
-    assert str(headline({"m": found})) == "a leads by m, but not alone. Cannot be told from it: c."
+    assert str(headline({"m": found})) == "a leads by m, but is not clearly the best. Cannot be told from it: c."
     assert str(board_sentence(found)).endswith("; c cannot be told from it.")
     assert [one.generator for one in found.leaders()] == ["a"] and found.best() is None
 
