@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share: a clean environment, the S3 server, one Ray for all."""
+"""Fixtures that several rooms share, once for each test worker: a clean environment, the S3 server, Ray."""
 
 import hashlib
 import os
@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.ray_head import RayHead, run_head  # noqa: E402
 from tests.s3 import S3Server, run_server  # noqa: E402
 
 for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_PROFILE", "RAY_ADDRESS"):
@@ -19,8 +21,12 @@ os.environ |= {
     "AWS_EC2_METADATA_DISABLED": "true",
     "HF_HUB_OFFLINE": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "180",  # several start at once on a busy machine
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # Ray Data leaves a detached actor, which a head node would wait for
     "PYTHONPATH": str(ROOT),  # Ray's workers import the tests' hook by it
 }
+settings.register_profile("untimed", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +66,10 @@ def ray_cluster(s3_server: S3Server) -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
+    """A cluster of somebody else's, for tests that are given one."""
+    with run_head(tmp_path_factory.mktemp("head") / "log") as head:
+        yield head

@@ -1,10 +1,7 @@
 """A given Ray cluster is used and left running; without one a local Ray is started and ended."""
 
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -14,45 +11,22 @@ from pipelines import runner
 from pipelines.cells import Stage
 from pipelines.config import ClusterConfig, PoolConfig
 from tests.bench_of import write_benchmark
+from tests.ray_head import RESOURCE, RayHead, head_environment
 from tests.s3 import free_ports
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.fixture
-def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A Ray of another process: its address. Ended by its own process group, never by name."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")  # of Ray Data's detached actor
-    port = free_ports(1)[0]
-    ray = str(Path(sys.executable).parent / "ray")
-    with (tmp_path / "head.log").open("w") as log:
-        process = subprocess.Popen(
-            [ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=4",
-             "--include-dashboard=false", "--resources={\"given_cluster\": 1}"],
-            stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    try:
-        waiting = threading.Event()
-        while "Ray runtime started" not in (tmp_path / "head.log").read_text():
-            assert process.poll() is None, (tmp_path / "head.log").read_text()
-            waiting.wait(0.25)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def test_a_given_cluster_does_the_work_and_goes_on_living(head: str, tmp_path: Path) -> None:
+def test_a_given_cluster_does_the_work_and_goes_on_living(ray_head: RayHead, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     code = (
         "import ray; from tests.bench_of import sweep_config; from pipelines.sweep import plan_sweep, run_sweep\n"
         "seen = []\n"
         f"config = sweep_config({str(folder)!r}, {str(tmp_path / 'store')!r}, 'metric=[clipscore]')\n"
-        "done = run_sweep(plan_sweep(config), lambda _: seen.append(ray.cluster_resources().get('given_cluster')))\n"
+        f"done = run_sweep(plan_sweep(config), lambda _: seen.append(ray.cluster_resources().get({RESOURCE!r})))\n"
         "assert not ray.is_initialized(); print(done.computed, done.exit_code, set(seen))"
     )
-    environment = {**os.environ, "RAY_ADDRESS": head, "PYTHONPATH": str(ROOT)}
+    environment = {**head_environment(), "RAY_ADDRESS": ray_head.address}
     for computed in (4, 0):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
         expected = {1.0} if computed else set()
