@@ -11,7 +11,7 @@ import pyarrow as pa
 from operators import rows
 from operators.batches import isolate
 from operators.errors import RowError
-from operators.images import FetchUri, ImageLimits, PreparedImages, prepare_images
+from operators.images import FetchUri, Held, ImageLimits, PreparedImages, nothing_held, prepare_images
 from operators.metrics.configs import AskingConfig
 from operators.metrics.tifa import match_choice
 from operators.metrics.vqascore import VqaScoreConfig
@@ -114,9 +114,10 @@ class AnswerOperator:
         self.fetch = fetch
         self.match = ChoiceMatcher(matcher) if matcher is not None else None
 
-    def prepare(self, images: pa.Table, generator: str) -> PreparedImages:
+    def prepare(self, images: pa.Table, generator: str, held: Held = nothing_held) -> PreparedImages:
         """Decodes and preprocesses a shard on the CPU; needs no model, so it may overlap `answer`."""
-        return prepare_images(images, generator, preprocess=self.model.preprocess, limits=self.limits, fetch=self.fetch)
+        preprocess = self.model.preprocess
+        return prepare_images(images, generator, preprocess=preprocess, limits=self.limits, fetch=self.fetch, held=held)
 
     def answer(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> dict[str, pa.Table]:
         """Answers tables (schema ANSWERS) by metric, one row per row of the shard whatever befell it.
@@ -231,8 +232,11 @@ class _Answers:
             row.row(
                 answers=None if error else answers,
                 error=rows.error_value(error),
+                image_digest=digest,
                 basis=None if error else self.index[str(row.prompt_id)].basis,
             )
-            for row, answers, error in zip(self.images.rows, self.answers, self.errors, strict=True)
+            for row, digest, answers, error in zip(
+                self.images.rows, self.images.digests, self.answers, self.errors, strict=True
+            )
         ]
         return rows.table(records, rows.ANSWERS)

@@ -56,8 +56,11 @@ def decode_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -
     orientation is applied.
     """
     encoded = _encoded(row, fetch)
-    if isinstance(encoded, RowError):
-        return encoded
+    return encoded if isinstance(encoded, RowError) else decode_bytes(encoded, limits)
+
+
+def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+    """An encoded image as RGB, or why it is none."""
     if len(encoded) > limits.max_bytes:
         return _too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
     return _decode(encoded, limits)
@@ -189,17 +192,37 @@ class ImageRow(NamedTuple):
 
 
 Preprocess = Callable[[Image.Image], Any]
+Held = Callable[[int, ImageRow, str], bool]
+"""Whether the result for a row of a table is known already, by its place, its ids and the digest of its image."""
+
+
+def nothing_held(place: int, row: ImageRow, digest: str) -> bool:
+    """No result is known: every row is to be computed."""
+    return False
 
 
 class PreparedImages(NamedTuple):
     """One shard's images, decoded and preprocessed once for every question on them."""
 
     rows: list[ImageRow]
-    """All rows of the shard, in its order."""
+    """In the shard's order."""
+    digests: list[str | None]
+    """Beside each row, the SHA-256 of its encoded image, 16 hexadecimal digits; None where there is none."""
     errors: list[RowError | None]
     """Beside each row, why it has no pixels."""
     pixels: list[Any]
     """What the preprocessing made of every image without error, in row order, on the CPU."""
+    places: list[int]
+    """Which rows of the table they are: all but those that were held already."""
+
+    def add(self, place: int, row: ImageRow, digest: str | None, pixels: Any) -> None:
+        """Adds a row with its pixels, or with the RowError in their place."""
+        failed = isinstance(pixels, RowError)
+        self.rows.append(row)
+        self.digests.append(digest)
+        self.errors.append(pixels if failed else None)
+        self.pixels.extend([] if failed else [pixels])
+        self.places.append(place)
 
 
 def prepare_images(
@@ -209,33 +232,24 @@ def prepare_images(
     preprocess: Preprocess,
     limits: ImageLimits,
     fetch: FetchUri,
+    held: Held = nothing_held,
 ) -> PreparedImages:
-    """Decodes and preprocesses a shard; a row that cannot be is kept with its error."""
-    rows: list[ImageRow] = []
-    errors: list[RowError | None] = []
-    pixels: list[Any] = []
-    for record in image_records(images):
-        rows.append(identify(record, generator))
-        pixel = _prepare(record, rows[-1], preprocess, limits, fetch)
-        if isinstance(pixel, RowError):
-            errors.append(pixel)
-        else:
-            errors.append(None)
-            pixels.append(pixel)
-    return PreparedImages(rows, errors, pixels)
+    """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that is `held` left out."""
+    prepared = PreparedImages([], [], [], [], [])
+    for place, record in enumerate(image_records(images)):
+        row, encoded = identify(record, generator), _encoded(record, fetch)
+        digest = None if isinstance(encoded, RowError) else hashlib.sha256(encoded).hexdigest()[:16]
+        if digest is None or not held(place, row, digest):
+            pixels = _prepare(row, encoded, preprocess, limits)
+            prepared.add(place, row, digest, pixels)
+    return prepared
 
 
-def _prepare(
-    record: Mapping[str, Any],
-    row: ImageRow,
-    preprocess: Preprocess,
-    limits: ImageLimits,
-    fetch: FetchUri,
-) -> Any:
+def _prepare(row: ImageRow, encoded: bytes | RowError, preprocess: Preprocess, limits: ImageLimits) -> Any:
     """What the preprocessing makes of one image, or a RowError."""
     if row.prompt_id is None:
         return RowError("missing_prompt_id", "the row names no prompt; fill its prompt_id")
-    image = decode_image(record, limits, fetch)
+    image = encoded if isinstance(encoded, RowError) else decode_bytes(encoded, limits)
     if isinstance(image, RowError):
         return image
     try:

@@ -74,13 +74,14 @@ Where a metric wants the model's own words instead, `reply` has them and `chosen
 _IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 
 _BASIS = ("basis", pa.string())
-"""The digest of what a row stands on besides its image: the questions put about it, or its text. A row whose basis is
-no more what it was has to be computed anew."""
+"""The digest of what a row stands on besides its image: the questions put about it, or its text. A row whose basis or
+image is no more what it was has to be computed anew."""
+_STANDS_ON = [("image_digest", pa.string()), _BASIS]
 
-ANSWERS = pa.schema([*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR), _BASIS])
+ANSWERS = pa.schema([*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR), *_STANDS_ON])
 
 SIMILARITIES = pa.schema(
-    [*_IMAGE_COLUMNS, ("similarity", pa.float32()), ("truncated", pa.bool_()), ("error", ERROR), _BASIS]
+    [*_IMAGE_COLUMNS, ("similarity", pa.float32()), ("truncated", pa.bool_()), ("error", ERROR), *_STANDS_ON]
 )
 """`similarity` is the raw cosine; `truncated` tells that the text was longer than the model's context."""
 

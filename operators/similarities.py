@@ -11,7 +11,7 @@ from operators import rows
 from operators.answers import UNKNOWN_PROMPT
 from operators.batches import isolate
 from operators.errors import RowError
-from operators.images import FetchUri, ImageLimits, ImageRow, PreparedImages, prepare_images
+from operators.images import FetchUri, Held, ImageLimits, PreparedImages, nothing_held, prepare_images
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.models.calls import PixelRule, SimilarityModel
 from operators.questions import EMPTY_PROMPT
@@ -50,9 +50,11 @@ class SimilarityOperator:
         self.fetch = fetch
         self.texts: dict[str, _Text | RowError] = {}
 
-    def prepare(self, images: pa.Table, generator: str) -> PreparedImages:
+    def prepare(self, images: pa.Table, generator: str, held: Held = nothing_held) -> PreparedImages:
         """Decodes and preprocesses a shard on the CPU; needs no model, so it may overlap `compare`."""
-        return prepare_images(images, generator, preprocess=self._preprocess, limits=self.limits, fetch=self.fetch)
+        return prepare_images(
+            images, generator, preprocess=self._preprocess, limits=self.limits, fetch=self.fetch, held=held
+        )
 
     def _preprocess(self, image: Image.Image) -> dict[PixelRule, "torch.Tensor"]:
         """One image by every rule."""
@@ -64,9 +66,7 @@ class SimilarityOperator:
         """Similarities tables (schema SIMILARITIES) by metric; `prompts` maps prompt_id to text."""
         rules = dict.fromkeys(metric.pixels for metric in metrics.values())
         features = {rule: self._encode_images(images, rule) for rule in rules}
-        return {
-            name: self._table(images.rows, features[metric.pixels], prompts, metric) for name, metric in metrics.items()
-        }
+        return {name: self._table(images, features[metric.pixels], prompts, metric) for name, metric in metrics.items()}
 
     def _encode_images(self, images: PreparedImages, rule: PixelRule) -> "list[torch.Tensor | RowError]":
         encoded: list[torch.Tensor | RowError] = []
@@ -78,16 +78,20 @@ class SimilarityOperator:
 
     def _table(
         self,
-        images: Sequence[ImageRow],
+        images: PreparedImages,
         features: "Sequence[torch.Tensor | RowError]",
         prompts: Mapping[str, str],
         metric: ClipScoreConfig,
     ) -> pa.Table:
-        wanted = [_prompt_text(image.prompt_id, prompts, metric) for image in images]
+        wanted = [_prompt_text(row.prompt_id, prompts, metric) for row in images.rows]
         self._encode_texts([text for text in wanted if isinstance(text, str)])
         records = [
-            image.row(**_compare(feature, self.texts[text] if isinstance(text, str) else text), basis=_basis(text))
-            for image, feature, text in zip(images, features, wanted, strict=True)
+            row.row(
+                **_compare(feature, self.texts[text] if isinstance(text, str) else text),
+                image_digest=digest,
+                basis=_basis(text),
+            )
+            for row, digest, feature, text in zip(images.rows, images.digests, features, wanted, strict=True)
         ]
         return rows.table(records, rows.SIMILARITIES)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from operators import rows
 from operators.images import ImageLimits
-from pipelines.cells import Cell, Shard, Stage, digest
+from pipelines.cells import Cell, Stage
 from pipelines.store import StoredCell, StoreError
 
 OF_PROMPTS: tuple[Stage, ...] = ("questions",)
@@ -46,62 +46,43 @@ def _place(path: str) -> str:
     return path.rpartition("/" if path.startswith(OF_PROMPTS) else "-")[0]
 
 
+RowKey = tuple[str | None, str | None, str, str]
+"""All that a row follows from: the image's and the prompt's id, the digest of the image, and the basis."""
+
+
 class KeptRows(NamedTuple):
-    """Rows of a shard that need no computing."""
+    """Rows of earlier cells on images, by what they stand on."""
 
     table: pa.Table
-    places: Mapping[int, int]
-    """By row of the shard, its row in the table."""
-
-    def completed(self, computed: pa.Table, left: Sequence[int], wanted: Sequence[int]) -> pa.Table:
-        """The wanted rows of the shard, of which the ones `left` were computed."""
-        places = {**{row: len(self.table) + place for place, row in enumerate(left)}, **self.places}
-        both = pa.concat_tables([self.table, computed.replace_schema_metadata(None)])
-        return both.take(pa.array([places[row] for row in wanted], pa.int64())).replace_schema_metadata(
-            computed.schema.metadata
-        )
+    places: Mapping[RowKey, int]
 
 
-def source_of(shard: Shard, limits: ImageLimits) -> dict[str, Any]:
-    """What a cell's file says about the images it was computed from."""
-    return {"source": digest(shard.source()), "limits": asdict(limits)}
+def kept_rows(cell: Cell, limits: ImageLimits, read: ReadCell, schema: pa.Schema) -> KeptRows:
+    """The rows without an error of a cell's earlier cells, but for those that let in what `limits` may refuse."""
+    tables = [table for path in cell.earlier if (table := _admitted(path, limits, read, schema)) is not None]
+    both = pa.concat_tables([schema.empty_table(), *reversed(tables)])
+    ids = [both.column(name).to_pylist() for name in ("image_id", "prompt_id", "image_digest", "basis")]
+    sound = both.column("error").is_null().to_pylist()
+    return KeptRows(both, {key: place for place, key in enumerate(zip(*ids, strict=True)) if sound[place]})
 
 
-def kept_images(
-    cell: Cell, shard: Shard, limits: ImageLimits, bases: Sequence[str | None], read: ReadCell, schema: pa.Schema
-) -> KeptRows:
-    """The shard's rows that earlier cells hold without an error, on the same images and the same basis.
-
-    `bases` are what every row stands on now: the digest of its questions or text.
-    """
-    tables = [schema.empty_table()]
-    places: dict[int, int] = {}
-    for path in cell.earlier:
-        table = _of_same_images(path, shard, limits, read, schema)
-        if table is not None:
-            first = sum(map(len, tables))
-            places |= {row: first + row for row in _sound(table, bases) if row not in places}
-            tables.append(table)
-    return KeptRows(pa.concat_tables(tables), places)
-
-
-def _of_same_images(path: str, shard: Shard, limits: ImageLimits, read: ReadCell, schema: pa.Schema) -> pa.Table | None:
-    """An earlier cell's rows, unless it is damaged, of other images, or let in images that are refused now."""
+def _admitted(path: str, limits: ImageLimits, read: ReadCell, schema: pa.Schema) -> pa.Table | None:
+    """An earlier cell's rows, unless it is damaged, of another schema, or computed under looser limits."""
     try:
         cell = read(path)
     except StoreError:
         return None
-    now, then = source_of(shard, limits), cell.provenance
-    admitted = then.get("limits", {})
-    same = then.get("source") == now["source"] and admitted.keys() == now["limits"].keys()
-    refused_now = any(admitted[name] > most for name, most in now["limits"].items()) if same else True
-    fits = same and not refused_now and len(cell.table) == shard.rows and cell.table.schema.equals(schema)
-    return cell.table if fits else None
+    then, now = cell.provenance.get("limits") or {}, asdict(limits)
+    tighter = then.keys() == now.keys() and all(then[name] <= now[name] for name in now)
+    return cell.table if tighter and cell.table.schema.equals(schema) else None
 
 
-def _sound(table: pa.Table, bases: Sequence[str | None]) -> list[int]:
-    held = zip(table.column("basis").to_pylist(), table.column("error").is_null().to_pylist(), bases, strict=True)
-    return [row for row, (basis, sound, now) in enumerate(held) if sound and basis is not None and basis == now]
+def completed(computed: pa.Table, places: Sequence[int], kept: KeptRows, found: Mapping[int, int]) -> pa.Table:
+    """A shard's rows in their order: kept ones at the places `found`, and those `computed` at the other `places`."""
+    both = pa.concat_tables([kept.table, computed.replace_schema_metadata(None)])
+    at = {**{place: len(kept.table) + row for row, place in enumerate(places)}, **found}
+    ordered = both.take(pa.array([at[place] for place in sorted(at)], pa.int64()))
+    return ordered.replace_schema_metadata(computed.schema.metadata)
 
 
 def kept_questions(cell: Cell, read: ReadCell) -> dict[str, list[dict[str, Any]]]:

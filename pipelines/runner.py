@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from operators.batches import device_lost
 from operators.errors import PlumblineError, RowError, without_secrets
 from pipelines.cells import Cell, Outcome, Work
 from pipelines.config import ClusterConfig, PoolConfig
-from pipelines.earlier import source_of
 from pipelines.placement import NodeResources, plan_waves
 from pipelines.plan import Node, Plan
 from pipelines.progress import History, NodeProgress, ProgressLog
@@ -127,12 +126,12 @@ class StageActor:
             if device_lost(error):
                 os._exit(1)  # no later call of this process can use the device; Ray starts another one
             return blocked | {cell.path: _failure(error) for cell in able}
-        return blocked | {cell.path: self._save(cell, tables[cell.metric], work) for cell in able}
+        return blocked | {cell.path: self._save(cell, tables[cell.metric]) for cell in able}
 
-    def _save(self, cell: Cell, table: pa.Table, work: Work) -> Outcome:
+    def _save(self, cell: Cell, table: pa.Table) -> Outcome:
         """A cell that cannot be saved has failed, and the others of its shard have not."""
         try:
-            return self.store.save(cell, table, **source_of(work.shard, self.limits))
+            return self.store.save(cell, table, limits=asdict(self.limits))
         except Exception as error:
             return _failure(error)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from operators import entailment, questions, rows, scores
 from operators.answers import AnswerOperator, QuestionIndex, index_questions
 from operators.errors import RowError
-from operators.images import ImageLimits, PreparedImages, id_text, identify, image_records
+from operators.images import Held, ImageLimits, ImageRow, PreparedImages, identify, image_records, nothing_held
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.configs import AskingConfig, WritingConfig
 from operators.metrics.vqascore import VqaScoreConfig
@@ -20,7 +20,7 @@ from operators.scores import WrittenIndex
 from operators.similarities import SimilarityOperator, text_basis
 from pipelines.benchmark import IMAGE_COLUMNS
 from pipelines.cells import Cell, Shard, Stage, Work
-from pipelines.earlier import MOST_EARLIER, KeptRows, kept_images, kept_questions
+from pipelines.earlier import KeptRows, completed, kept_questions, kept_rows
 from pipelines.plan import Node
 from pipelines.prompts import read_prompts
 from pipelines.shards import read_shard
@@ -136,22 +136,20 @@ class PreparedShard(NamedTuple):
     """A shard's images as a stage computes them."""
 
     images: PreparedImages
-    """Those of `left`."""
+    """Those that some cell lacks."""
     reads: Mapping[str, Any]
     """By metric, what is asked about the images, or compared with them."""
-    wanted: Sequence[int]
-    """Rows of the shard that the stage's tables are to have."""
-    left: Sequence[int]
-    """Those of them that some cell's model has to compute."""
     kept: Mapping[str, KeptRows]
-    """By metric, those that earlier cells hold."""
+    """By metric, what earlier cells hold."""
+    found: Mapping[str, dict[int, int]]
+    """By metric, the rows of the shard that are among what is kept, with their places there."""
 
 
 class ImageOperator(Protocol):
     """An operator on a shard's images."""
 
-    def prepare(self, images: pa.Table, generator: str) -> PreparedImages:
-        """Decodes and preprocesses them on the CPU."""
+    def prepare(self, images: pa.Table, generator: str, held: Held) -> PreparedImages:
+        """Decodes and preprocesses on the CPU those that are not held."""
 
 
 class ImagesStage(ABC):
@@ -164,7 +162,7 @@ class ImagesStage(ABC):
     def __init__(self, context: StageContext) -> None:
         self.context = context
         self._shard = _shard_reader(context)
-        self._earlier = lru_cache(maxsize=MOST_EARLIER)(context.store.read_cell)
+        self._kept = lru_cache(maxsize=REMEMBERED_SHARDS)(self._read_kept)
 
     @abstractmethod
     def _reads(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, Any]:
@@ -179,40 +177,42 @@ class ImagesStage(ABC):
         """The tables of the images left, by metric."""
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> PreparedShard:
-        images = read_shard(work.shard, self.context.storage, IMAGE_COLUMNS)
-        return self._prepare(images, range(len(images)), work, cells)
+        return self._prepare(read_shard(work.shard, self.context.storage, IMAGE_COLUMNS), work, cells)
 
     def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> PreparedShard:
-        return self._prepare(self._shard(work.shard), [row], work, cells)
+        return self._prepare(self._shard(work.shard).slice(row, 1), work, cells)
 
     def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> PreparedShard:
         (record,) = image_records(self._shard(work.shard).slice(row, 1))
-        refused = PreparedImages([identify(record, work.shard.group)], [error], [])
-        return PreparedShard(refused, self._reads(work, cells), [row], [row], {})
+        refused = PreparedImages([], [], [], [], [])
+        refused.add(0, identify(record, work.shard.group), None, error)
+        return PreparedShard(refused, self._reads(work, cells), {}, {})
 
     def compute(self, prepared: PreparedShard, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        tables = self._measure(prepared, cells)
-        return {
-            metric: prepared.kept[metric].completed(table, prepared.left, prepared.wanted)
-            if metric in prepared.kept
-            else table
-            for metric, table in tables.items()
-        }
+        tables = dict(self._measure(prepared, cells))
+        for metric, kept in prepared.kept.items():
+            tables[metric] = completed(tables[metric], prepared.images.places, kept, prepared.found[metric])
+        return tables
 
-    def _prepare(self, images: pa.Table, wanted: Sequence[int], work: Work, cells: Sequence[Cell]) -> PreparedShard:
+    def _prepare(self, images: pa.Table, work: Work, cells: Sequence[Cell]) -> PreparedShard:
+        """Decodes the images of which some cell has no row among what earlier cells hold."""
         reads = self._reads(work, cells)
-        kept = {cell.metric: self._kept(cell, images, work.shard, reads[cell.metric]) for cell in cells if cell.earlier}
-        held = [kept[cell.metric].places if cell.metric in kept else {} for cell in cells]
-        left = [row for row in wanted if not all(row in places for places in held)]
-        prepared = self.operator.prepare(
-            images if len(left) == len(images) else images.take(pa.array(left, pa.int64())), work.shard.group
-        )
-        return PreparedShard(prepared, reads, wanted, left, kept)
+        kept = {cell.metric: self._kept(cell) for cell in cells if cell.earlier}
+        found: dict[str, dict[int, int]] = {metric: {} for metric in kept}
 
-    def _kept(self, cell: Cell, images: pa.Table, shard: Shard, reads: Any) -> KeptRows:
-        prompts = [id_text(record["prompt_id"]) for record in image_records(images.select(["prompt_id"]))]
-        bases = [self._basis(cell.metric, reads, prompt_id) for prompt_id in prompts]
-        return kept_images(cell, shard, self.context.limits, bases, self._earlier, self.schema)
+        def held(place: int, row: ImageRow, image_digest: str) -> bool:
+            for metric, its in kept.items():
+                basis = self._basis(metric, reads[metric], row.prompt_id)
+                key = (row.image_id, row.prompt_id, image_digest, basis or "")
+                if key in its.places:
+                    found[metric][place] = its.places[key]
+            return len(kept) == len(cells) and all(place in places for places in found.values())
+
+        prepared = self.operator.prepare(images, work.shard.group, held if kept else nothing_held)
+        return PreparedShard(prepared, reads, kept, found)
+
+    def _read_kept(self, cell: Cell) -> KeptRows:
+        return kept_rows(cell, self.context.limits, self.context.store.read_cell, self.schema)
 
 
 class AnswersStage(ImagesStage):

@@ -4,7 +4,7 @@ stores that have no room."""
 import errno
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,15 +33,13 @@ def install() -> None:
 
     storage.write_new = scarce(storage.write_new)
     SimilarityOperator.compare = hanging(SimilarityOperator.compare)  # type: ignore[method-assign]
-    decode = module.decode_image
+    decode = module.decode_bytes
 
-    def deadly_decode(row: Mapping[str, Any], *arguments: Any) -> Any:
-        image = row.get("image")
-        if isinstance(image, bytes):
-            _hurt(image)
-        return decode(row, *arguments)
+    def deadly_decode(encoded: bytes, *arguments: Any) -> Any:
+        _hurt(encoded)
+        return decode(encoded, *arguments)
 
-    module.decode_image = deadly_decode
+    module.decode_bytes = deadly_decode
 
 
 def hanging(compare: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """Every image gets the log-probabilities of its answers, or keeps its place with its error; no number is made up."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -193,6 +194,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
         "generator": "gen",
         "answers": [{**asked, "token_logprobs": [[-0.5, -0.25]], "reply": None, "chosen": None}],
         "error": None,
+        "image_digest": hashlib.sha256(PICTURES[0]).hexdigest()[:16],
         "basis": questions["metric"]["p0"].basis,
     }
 

@@ -549,4 +549,4 @@ def test_a_sliver_that_preprocessing_would_blow_up_costs_only_itself(
 
 def test_an_empty_shard_prepares_to_nothing() -> None:
     prepared = prepare_images(image_table([], []), "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch)
-    assert prepared == ([], [], [])
+    assert prepared == ([], [], [], [], [])

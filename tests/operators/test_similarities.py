@@ -1,5 +1,6 @@
 """Every image gets the cosine with its prompt's text, or keeps its place with its error."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -224,6 +225,7 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
     assert empty.num_rows == 0
     expected: dict[str, Any] = {"image_id": "i0", "prompt_id": "p0", "generator": "gen", "similarity": 1.0}
     basis = full.column("basis").to_pylist()[0]
-    assert full.to_pylist() == [{**expected, "truncated": False, "error": None, "basis": basis}]
+    digest = hashlib.sha256(PICTURES[0]).hexdigest()[:16]
+    assert full.to_pylist() == [{**expected, "truncated": False, "error": None, "image_digest": digest, "basis": basis}]
     again, other = (compare(operator, image_table(PICTURES[:1], [one]))["clipscore"] for one in ("p0", "p1"))
     assert again.column("basis").to_pylist() == [basis] != other.column("basis").to_pylist()
