@@ -37,7 +37,7 @@ def ratings_table(found: Iterable[Rating]) -> pa.Table:
         if key in seen:
             raise SourceError(_twice(rating, seen[key]))
         seen[key] = rating
-    columns = zip(*(rating[:-1] for rating in seen.values()), strict=True)
+    columns = list(zip(*(rating[:-1] for rating in seen.values()), strict=True)) or [()] * len(rows.RATINGS)
     return pa.table([pa.array(column, field.type) for column, field in zip(columns, rows.RATINGS, strict=True)],
                     schema=rows.RATINGS)  # fmt: skip
 

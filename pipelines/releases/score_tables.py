@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators import rows
-from operators.errors import SourceError
+from operators.errors import ConfigError, SourceError
 from pipelines.releases.scores import IDS, check_once, long_scores, of_metrics, require_metrics, wide_scores
-from pipelines.releases.tables import NO_NUMBER, Sheet, below, is_folder, read_sheet
+from pipelines.releases.tables import NO_NUMBER, Sheet, below, exists, is_folder, read_sheet
 from pipelines.storage import Location
 
 RUN = "scores.parquet"
@@ -28,8 +28,10 @@ def read_scores(location: Location, metrics: Collection[str] = ()) -> pa.Table:
     Of these `metrics` alone where they are given: what is not asked for need be no number. A score that is NaN or
     infinite is null with the error `not_finite`, an empty one null with `not_scored`. Raises SourceError where the
     columns are not those of a score table, a score is no number, or one image is scored twice by one metric, and
-    ConfigError for a metric that is not there.
+    ConfigError where the table or a metric is not there.
     """
+    if not exists(location):
+        raise ConfigError(f"scores {location.url}: not found; check the path")
     sheet = read_sheet(below(location, RUN) if is_folder(location) else location)
     names = set(sheet.names)
     if set(rows.SCORES.names) <= names:

@@ -164,6 +164,12 @@ def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image
         ),
         ("long", "r.csv", "image_id,rating\ni0,7\n", "nothing to judge by: all 1 ratings are empty"),
         ("tifa160", "t.json", '{"p_g": {"text_id": "p", "human_scores": [null]}}', "all 1 ratings are empty"),
+        (
+            "genai_bench",
+            "g.json",
+            '{"1": {"models": {}}}',
+            "nothing to judge by: it holds no judgement; fill in the file",
+        ),
     ],
 )
 def test_a_release_in_which_nobody_said_anything_is_refused(

@@ -150,7 +150,7 @@ def as_lines(table: Sequence[Mapping[str, Json]]) -> bytes:
 
 
 def as_table(table: Sequence[Mapping[str, Json]]) -> bytes:
-    """Parquet, where Arrow can make it of these values; else of their texts."""
+    """Parquet, of columns whose values are of one kind; of texts where they are not."""
     names = list(dict.fromkeys(name for row in table for name in row)) or ["x"]
     columns = [_column([row.get(name) for row in table]) for name in names]
     sink = pa.BufferOutputStream()
@@ -159,7 +159,8 @@ def as_table(table: Sequence[Mapping[str, Json]]) -> bytes:
 
 
 def _column(values: list[Json]) -> pa.Array:
-    if {} not in values:  # Parquet has no structs without fields
+    kinds = {type(value) for value in values if value is not None}
+    if (len(kinds) < 2 or kinds == {int, float}) and {} not in values:  # Parquet has no structs without fields
         with suppress(pa.ArrowException, OverflowError, UnicodeError):
             return pa.array(values)
     return pa.array([None if value is None else repr(value) for value in values])

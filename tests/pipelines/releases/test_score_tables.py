@@ -166,6 +166,8 @@ def test_parquet_of_another_kind_is_named(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^file .*scores\.parquet: not found; check the path"):
         scores(tmp_path)
+    with pytest.raises(ConfigError, match=r"^scores .*none\.csv: not found; check the path"):
+        scores(tmp_path / "none.csv")
 
 
 def test_everything_is_read_from_s3_as_from_disk(bucket: str) -> None:
