@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -49,7 +50,7 @@ ODD = st.sampled_from(
     [None, True, "", " ", "nan", "-inf", "1e400", "1,5", "NaN", "p0", "i0", "g", -1, 0, 1, 2.5, 55, 2**53 + 1, 2**70,
      1e308, -1e308, 5e-324, math.nan, math.inf, "é", "\x00", "\u2028", "a\nb", '"', ";", "x" * 5000, [], [1, None], {},
      {"bytes": None, "path": "a"}, ["a", ["b"]], "\ud800", "=1+1", "'); drop", "../../etc"]
-)  # fmt: skip
+).map(deepcopy)  # fmt: skip
 
 
 @cache
@@ -128,9 +129,9 @@ def harmed_tree(draw: st.DrawFn, tree: Json) -> Json:
         elif how == "dropped":
             del place[key]
         elif isinstance(place, list):
-            place.append(place[key])
+            place.append(deepcopy(place[key]))
         else:
-            place[draw(st.sampled_from(["", "x", "models", "id", f"{key} "]))] = place[key]
+            place[draw(st.sampled_from(["", "x", "models", "id", f"{key} "]))] = deepcopy(place[key])
     return text
 
 
