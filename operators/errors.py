@@ -60,6 +60,7 @@ REMEDIES: Mapping[str, str] = {
     "corrupt_image": "generate the image again, as 8-bit PNG or JPEG",
     "empty_prompt": "fill in the prompt's text, or drop the prompt",
     "empty_reply": "run again; if it stays, raise the metric's max_tokens or use another model",
+    "image_not_embedded": "embed the images' bytes, or put their addresses in `uri`",
     "image_too_large": "check the image, or raise limits.max_pixels, limits.max_bytes or limits.max_scans",
     "image_too_slow": "save the image anew as PNG or JPEG, or raise limits.max_seconds",
     "incomplete_cell": "run again; if it stays, delete the folder that the message names",

@@ -77,7 +77,7 @@ def _encoded(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
         )
     if not embedded and uri:
         return _fetched(uri, fetch)
-    return embedded or RowError("missing_image", f"the row has neither image bytes nor a uri{_path_remedy(row)}")
+    return embedded or _absent(row)
 
 
 def _embedded(row: Mapping[str, Any]) -> Any:
@@ -86,12 +86,13 @@ def _embedded(row: Mapping[str, Any]) -> Any:
     return image.get("bytes") if isinstance(image, Mapping) else image
 
 
-def _path_remedy(row: Mapping[str, Any]) -> str:
+def _absent(row: Mapping[str, Any]) -> RowError:
     """What to do about a row without bytes, whose struct may still have a path."""
     image = row.get("image")
     if isinstance(image, Mapping) and image.get("path"):
-        return f", only the path {image['path']!r} in `image`; embed the bytes, or put the address in `uri`"
-    return "; generate the image again"
+        found = f"only the path {image['path']!r} in `image`"
+        return RowError("image_not_embedded", f"{found}; embed the bytes, or put the address in `uri`")
+    return RowError("missing_image", "the row has neither image bytes nor a uri; generate the image again")
 
 
 def _fetched(uri: Any, fetch: FetchUri) -> bytes | RowError:

@@ -373,7 +373,7 @@ def test_what_is_no_bytes_is_named_by_its_type(value: Any, bare: bool) -> None:
 
 def test_a_struct_with_only_a_path_says_where_to_put_it() -> None:
     error = refusal({"image": {"bytes": None, "path": "a.png"}})
-    assert error.kind == "missing_image" and "only the path 'a.png'" in error.message and "`uri`" in error.message
+    assert error.kind == "image_not_embedded" and "only the path 'a.png'" in error.message and "`uri`" in error.message
 
 
 def test_a_uri_that_is_no_text_is_named_and_not_fetched() -> None:
