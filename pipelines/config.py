@@ -151,7 +151,7 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
 
 def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"]]
+    path = [str(part) for part in first["loc"]] or ["the whole"]
     if path[0] == "metrics" and len(path) > 2:
         del path[2]  # pydantic names the kind it chose, which is not a key
     key = ".".join(path)
