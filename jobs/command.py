@@ -143,7 +143,7 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
         composed = _compose(name, [*overrides, *search])
         missing = OmegaConf.missing_keys(composed)
         values = resolve(composed)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
         raise ConfigError(hide(_explain(error, name, overrides), overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
@@ -176,6 +176,8 @@ def _compose(name: str, overrides: Sequence[str]) -> DictConfig:
 
 def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
     """Hydra's message in one line with the remedy."""
+    if isinstance(error, AssertionError):  # Hydra's own, of an override such as `+=`
+        return f"expected overrides as key=value, got {' '.join(overrides)}"
     text = str(error).split("Config search path", 1)[0]
     if text.startswith(OURS):
         return text.removeprefix(OURS).splitlines()[0]

@@ -98,6 +98,7 @@ def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
         _MANIFEST.validate_python(content, strict=True)
+        json.dumps(content, ensure_ascii=False).encode()  # half a character could not be shown
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"

@@ -121,6 +121,8 @@ def _absolute(path: str, url: str) -> str:
         return os.path.realpath(Path(path).expanduser())
     except RuntimeError as error:
         raise ConfigError(f"{url}: there is no such user's home folder; write the whole path") from error
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{url!r}: expected a path in UTF-8; correct it") from error
 
 
 def etag(entry: Mapping[str, Any]) -> str:

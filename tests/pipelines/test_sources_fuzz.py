@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jobs.command import dotted_keys, load_values
@@ -97,10 +97,11 @@ def read_all(benchmark: BenchmarkConfig) -> Sources | None:
     sources = in_one_line(lambda: open_sources(benchmark, STORAGE, shard_rows=2))
     if sources is None:
         return None
+    names = (*IMAGE_COLUMNS, "prompt") if benchmark.prompts is None else IMAGE_COLUMNS
     for shard in sources.prompt_shards:
         in_one_line(lambda shard=shard: read_prompts(shard, STORAGE))
     for shard in sources.image_shards:
-        in_one_line(lambda shard=shard: read_shard(shard, STORAGE, (*IMAGE_COLUMNS, "prompt")))
+        in_one_line(lambda shard=shard: read_shard(shard, STORAGE, names))
         in_one_line(lambda shard=shard: read_extra(shard, STORAGE, sources.extra))
     assert all(broken.message.strip() for broken in sources.broken)
     return sources
@@ -252,6 +253,7 @@ def whole_manifest(store: Store) -> dict[str, Any]:
 
 
 @bounded
+@example(values={182: "\ud800"})
 @given(values=st.dictionaries(st.integers(0, 200), odd, min_size=1, max_size=3))
 def test_odd_values_in_manifests(store: Store, whole_manifest: dict[str, Any], values: dict[int, Any]) -> None:
     content = json.loads(json.dumps(whole_manifest))
@@ -262,8 +264,8 @@ def test_odd_values_in_manifests(store: Store, whole_manifest: dict[str, Any], v
         for name in parents:
             inner = inner.get(name, {}) if isinstance(inner, dict) else {}
         if isinstance(inner, dict):
-            inner[last] = value
-    show_all(store, json.dumps(content, default=repr).encode())
+            inner[last] = json.loads(json.dumps(value, default=repr))
+    show_all(store, json.dumps(content).encode())
 
 
 # Overrides
@@ -277,6 +279,7 @@ VALUES = [
 
 
 @few
+@example(key="", value="", prefix="+")
 @given(
     key=st.sampled_from(KEYS)
     | st.sampled_from(["", "x", "metric", "sweep", "cluster", "model@models.vqa", "hydra.run"]),
