@@ -166,7 +166,8 @@ class ResolvedModel:
     def semantic(self) -> dict[str, Any]:
         """The part of the model that can change a result, for the cells' keys."""
         if self.remote is not None:
-            remote = {"model": self.remote.name, "endpoint": self.remote.endpoint}
+            endpoint = (self.remote.endpoint or "").rstrip("/") or None
+            remote = {"model": self.remote.name, "endpoint": endpoint}
             return {"family": self.family, "label": self.label, **remote}
         identities = {role: part.identity for role, part in self.parts.items()}
         semantic = {"family": self.family, "dtype": self.dtype, "label": self.label, "parts": identities}

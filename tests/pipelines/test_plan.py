@@ -1,5 +1,6 @@
 """The plan names exactly what has to be computed, and every change touches only what stands below it."""
 
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,7 @@ from operators.pack.lessons import GoldWriter
 from operators.pack.prompts import make_prompts
 from pipelines.plan import Plan
 from pipelines.sweep import plan_sweep, public_config
-from tests.bench_of import PACK, images, sweep_config, write_benchmark, write_rows
+from tests.bench_of import PACK, images, prompts, sweep_config, write_benchmark, write_rows
 from tests.operators import tiny
 
 
@@ -220,3 +221,81 @@ def test_the_matcher_belongs_to_tifa_alone(folder: Path) -> None:
     after = planned(folder, "metric=[gecko,tifa]", "models.matcher.revision=v2")
     assert changed(before, after) == {"answers:vqa": 4, "scores": 4}
     assert {cell.metric for cell in after.cells if cell.path not in {one.path for one in before.cells}} == {"tifa"}
+
+
+# What is in a key and what is not
+
+
+def test_prompts_are_known_by_ids_and_texts_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
+    before = planned(folder)
+    os.utime(folder / "prompts.parquet")
+    assert changed(before, planned(folder)) == {}
+    shutil.copy(folder / "prompts.parquet", tmp_path / "prompts.parquet")
+    assert changed(before, planned(folder, f"benchmark.prompts={tmp_path}/prompts.parquet")) == {}
+    relabelled = [{**prompt, "skills": ["others"], "source": "web"} for prompt in prompts(8)]
+    write_rows(folder / "prompts.parquet", list(reversed(relabelled)), row_group=4)
+    assert changed(before, planned(folder)) == {"questions": 2}, "two other shards of prompts, and nothing on images"
+
+
+def test_a_path_is_the_same_however_it_is_spelled(folder: Path) -> None:
+    before = planned(folder)
+    (folder.parent / "link").symlink_to(folder)
+    for spelling in (f"{folder}/../bench", f"{folder}/./", f"{folder.parent}/link", f"file://{folder}"):
+        images = f"benchmark.images={spelling}/images"
+        assert changed(before, planned(folder, images, f"benchmark.prompts={spelling}/prompts.parquet")) == {}
+
+
+def test_an_edited_prompt_touches_the_shards_whose_images_were_made_of_it(folder: Path) -> None:
+    before = planned(folder)
+    edited = prompts(8)
+    edited[5]["text"] += " at night"
+    write_rows(folder / "prompts.parquet", edited)
+    after = planned(folder)
+    assert changed(before, after) == {"questions": 1, "answers:vqa": 2, "similarities:clip": 2, "scores": 4}
+    old = {cell.path for cell in before.cells}
+    shards = {cell.path.split("/")[3][:-17] for cell in after.cells if cell.path not in old}
+    assert shards == {"prompts-00001", "00000-00001"}
+
+
+def test_a_benchmark_that_grows_touches_nothing_that_was_there(folder: Path) -> None:
+    (folder / "prompts").mkdir()
+    (folder / "prompts.parquet").rename(folder / "prompts/0.parquet")
+    both = f"benchmark.prompts={folder}/prompts"
+    before = planned(folder, both)
+    write_rows(folder / "prompts/1.parquet", prompts(12)[8:])
+    write_rows(folder / "images/atlas/1.parquet", images("atlas", 12)[8:])
+    added = {"questions": 1, "answers:vqa": 1, "similarities:clip": 1, "scores": 2}
+    assert changed(before, planned(folder, both)) == added
+
+
+def test_limits_are_in_the_keys_of_all_that_looks_at_images(folder: Path) -> None:
+    assert changed(planned(folder), planned(folder, "limits.max_pixels=1000")) == {
+        "answers:vqa": 4, "similarities:clip": 4, "scores": 8,
+    }  # fmt: skip
+
+
+def test_what_stands_at_an_address_is_in_the_keys(folder: Path) -> None:
+    image, place = images("atlas", 1)[0], folder / "images/atlas/0.png"
+    place.write_bytes(image["image"])
+    write_rows(folder / "images/atlas/00000.parquet", [{"prompt_id": image["prompt_id"], "uri": str(place)}])
+    before = planned(folder)
+    assert planned(folder) == before
+    place.write_bytes(images("flint", 1)[0]["image"])
+    replaced = planned(folder)
+    assert changed(before, replaced) == {"answers:vqa": 1, "similarities:clip": 1, "scores": 2}
+    place.unlink()
+    assert changed(replaced, planned(folder)) == {"answers:vqa": 1, "similarities:clip": 1, "scores": 2}
+
+
+def test_an_address_beside_an_images_own_bytes_is_not_looked_at(folder: Path) -> None:
+    rows = [{**row, "uri": f"{folder}/images/atlas/{n}.png"} for n, row in enumerate(images("atlas", 8))]
+    write_rows(folder / "images/atlas/00000.parquet", rows)
+    before = planned(folder)
+    (folder / "images/atlas/0.png").write_bytes(b"anything")
+    assert changed(before, planned(folder)) == {}
+
+
+def test_an_endpoint_is_the_same_with_and_without_a_slash(folder: Path) -> None:
+    api = ("metric=[gecko]", "model@models.llm=api", "models.llm.checkpoint=m", "models.llm.revision=v1")
+    plans = [planned(folder, *api, f"models.llm.endpoint=http://127.0.0.1:9/v1{slash}") for slash in ("", "/")]
+    assert changed(*plans) == {}

@@ -1,20 +1,33 @@
 """The store behaves the same on a folder and on S3: create-only commits, drafts, and readable damage."""
 
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from operators import rows
 from operators.errors import ConfigError
 from pipelines import storage
 from pipelines.cells import Cell
 from pipelines.storage import StorageConfig, WriteError, create
-from pipelines.store import BrokenCell, Store, draft_path, open_store
+from pipelines.store import (
+    BrokenCell,
+    DamagedError,
+    Store,
+    StoreError,
+    decode_cell,
+    draft_path,
+    encode_cell,
+    open_store,
+)
 from tests.faults.hook import ROOM, scarce
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
@@ -209,3 +222,67 @@ def test_parts_that_fail_leave_no_table(store: Store) -> None:
     with pytest.raises(ConfigError, match="no more"):
         store.write_parts("runs/r/scores.parquet", schema, parts())
     assert not store.location.fs.exists(store.location.at("runs/r/scores.parquet"))
+
+
+def of_every_stage() -> dict[str, pa.Table]:
+    """A table of each stage, with a few rows that hold something in every column."""
+    error = {"kind": "x", "message": "y", "retryable": False}
+    ids = {"image_id": "i", "prompt_id": "p", "generator": "g"}
+    asked = {"prompt_id": "p", "prompt": "two cats", "question_id": "q", "text": "how many?", "choices": ["1", "2"]}
+    answer = {"question_id": "q", "token_logprobs": [[-0.5], [-1.5]]}
+    element = {"question_id": "q", "text": "how many?", "wanted": "2", "given": "1", "score": 0.25}
+    scored = {**ids, "metric": "m", "score": 0.25, "n_questions": 1, "truncated": False, "elements": [element]}
+    return {
+        "questions": rows.table([asked, {**asked, "error": error}], rows.QUESTIONS),
+        "entailment": rows.table([{"prompt_id": "p", "question_id": "q", "p_entail": 0.75}] * 3, rows.ENTAILMENTS),
+        "answers": rows.table([{**ids, "answers": [answer], "basis": "b"}, {**ids, "error": error}], rows.ANSWERS),
+        "similarities": rows.table([{**ids, "similarity": n / 7, "basis": "b"} for n in range(7)], rows.SIMILARITIES),
+        "scores": rows.table([scored] * 5, rows.ELEMENT_SCORES),
+    }
+
+
+@pytest.mark.parametrize("stage", of_every_stage())
+def test_no_flipped_bit_of_a_cell_is_ever_read_as_another_value(stage: str) -> None:
+    """Two thousand single bits and two hundred pairs, in every part of the file, for a cell of each stage."""
+    table, drawn = of_every_stage()[stage], random.Random(0)
+    data = encode_cell(table, {"key": "k" * 64, "inputs": ["a", "b"]})
+    assert decode_cell(data).table == table
+    for number in range(2_200):
+        harmed = bytearray(data)
+        for _ in range(1 if number < 2_000 else 2):
+            place = drawn.randrange(8 * len(data))
+            harmed[place // 8] ^= 1 << place % 8
+        if harmed != data:
+            with pytest.raises(DamagedError):
+                decode_cell(bytes(harmed))
+
+
+@given(st.binary(max_size=400), st.integers(0, 3000))
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_bytes_that_are_no_cell_and_cells_that_are_cut_are_damaged(junk: bytes, kept: int) -> None:
+    data = encode_cell(scores(0.5, None), {"key": "k" * 64})
+    for harmed in (junk, data[: min(kept, len(data) - 1)], data + junk + b"x", junk + b"x" + data):
+        with pytest.raises(DamagedError):
+            decode_cell(harmed)
+
+
+def test_the_same_rows_are_the_same_bytes() -> None:
+    """So a cell that is computed twice over is one cell, whoever wins."""
+    assert encode_cell(scores(0.5), {"key": "k"}) == encode_cell(scores(0.5), {"key": "k"})
+
+
+def test_a_cell_to_renew_takes_the_place_of_what_stands(store: Store) -> None:
+    store.save(CELL, scores(0.5))
+    store.save(replace(CELL, renew=True), scores(0.9))
+    assert store.read(CELL.path, key=CELL.key).column("score").to_pylist() == [0.9]
+
+
+def test_a_runs_table_that_is_damaged_is_refused_by_name(tmp_path: Path) -> None:
+    store = Store(url=str(tmp_path), storage=StorageConfig())
+    store.write_table("runs/r/scores.parquet", scores(*[0.5] * 100))
+    path = tmp_path / "runs/r/scores.parquet"
+    content = bytearray(path.read_bytes())
+    content[30] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"runs/r/scores\.parquet: the table is damaged .*; run the sweep again"):
+        store.read_table("runs/r/scores.parquet")
