@@ -41,8 +41,12 @@ class ImageLimits:
     max_seconds: float = 10.0
     """Processor time after which decoding an image is given up."""
 
+    def semantic(self) -> dict[str, int]:
+        """What refuses an image for good; one that took too long is tried again by the next run."""
+        return {"max_pixels": self.max_pixels, "max_bytes": self.max_bytes, "max_scans": self.max_scans}
+
     def __post_init__(self) -> None:
-        for name in ("max_pixels", "max_bytes", "max_scans"):
+        for name in self.semantic():
             if getattr(self, name) < 1:
                 raise ConfigError(f"limits.{name}: expected at least 1, got {getattr(self, name)}")
         if self.max_seconds <= 0:

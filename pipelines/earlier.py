@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -72,7 +72,7 @@ def _admitted(path: str, limits: ImageLimits, read: ReadCell, schema: pa.Schema)
         cell = read(path)
     except StoreError:
         return None
-    then, now = cell.provenance.get("limits") or {}, asdict(limits)
+    then, now = cell.provenance.get("limits") or {}, limits.semantic()
     tighter = then.keys() == now.keys() and all(then[name] <= now[name] for name in now)
     return cell.table if tighter and cell.table.schema.equals(schema) else None
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -244,7 +244,7 @@ def _cells_of_images(
 
     `holders` are the cells of the shards that hold its images' prompts.
     """
-    semantic = {"source": shard.source(), "prompts": shard.prompts, "limits": asdict(limits)}
+    semantic = {"source": shard.source(), "prompts": shard.prompts, "limits": limits.semantic()}
     measured: dict[str, Cell] = {}
     scored: list[Cell] = []
     for name, chain in chains.items():

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ class StageActor:
     def _save(self, cell: Cell, table: pa.Table) -> Outcome:
         """A cell that cannot be saved has failed, and the others of its shard have not."""
         try:
-            return self.store.save(cell, table, limits=asdict(self.limits))
+            return self.store.save(cell, table, limits=self.limits.semantic())
         except Exception as error:
             return _failure(error)
 

@@ -1,7 +1,6 @@
 """A cell computed anew asks its model only for the rows that no earlier cell holds as they are needed now."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def compute_here(planned: PlannedSweep) -> dict[str, Outcome]:
                 known = Work(shard=work.shard, cells=work.cells, outcomes=outcomes)
                 tables = stage.compute(stage.prepare(known, cells), cells)
                 for cell in cells:
-                    outcomes[cell.path] = store.save(cell, tables[cell.metric], limits=asdict(config.limits))
+                    outcomes[cell.path] = store.save(cell, tables[cell.metric], limits=config.limits.semantic())
     return outcomes
 
 

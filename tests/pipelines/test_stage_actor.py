@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import pytest
 from operators.images import ImageLimits
 from operators.rows import QUESTIONS, table
 from pipelines import runner
-from pipelines.cells import Cell, Shard, Work, make_cell, make_recipe
+from pipelines.cells import Cell, Outcome, Shard, Work, make_cell, make_recipe
 from pipelines.config import PoolConfig
 from pipelines.plan import Node
 from pipelines.progress import ProgressLog
 from pipelines.runner import CALLS_PER_ACTOR, StageActor, shard_name
 from pipelines.stages import StageContext
-from pipelines.storage import StorageConfig
+from pipelines.storage import StorageConfig, WriteError
 from pipelines.store import Store
 from pipelines.uris import Uris
 
@@ -85,3 +86,24 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
         thread.join(2 * PATIENCE)
     assert states == {"bench/first": "committed", "bench/second": "committed"}
     assert isinstance(actor.stage, OverlappingStage) and actor.stage.most_computing == 1
+
+
+def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work.from_json(batch("first")["work"][0])
+    second = make_cell(make_recipe("questions", 2, {}), work.shard, "first", node="questions", metric="other")
+    save = Store.save
+
+    def refusing(self: Store, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
+        if cell.metric == "other":
+            raise WriteError("the disk is full: free some space")
+        return save(self, cell, table, **provenance)
+
+    monkeypatch.setattr(Store, "save", refusing)
+    monkeypatch.setattr(actor.stage, "prepare", lambda work, cells: "alone")
+    both = replace(work, cells=(*work.cells, second))
+    done = Work.from_json(actor({"work": np.array([both.to_json()], dtype=object)})["work"][0])
+    assert {path: outcome.state for path, outcome in done.outcomes.items()} == {
+        work.cells[0].path: "committed",
+        second.path: "failed",
+    }
+    assert done.outcomes[second.path].message == "the disk is full: free some space"

@@ -1,0 +1,132 @@
+"""Cells that are damaged, or that stand on what is no more, are computed anew within the run that finds them."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipelines.cells import Cell
+from pipelines.questions import plan_questions, write_questions
+from pipelines.runs import read_manifest
+from pipelines.store import Store
+from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+METRICS = "metric=[clipscore,gecko]"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> FinishedSweep:
+    """A sweep's run, whose store the tests copy."""
+    folder = write_benchmark(tmp_path_factory.mktemp("whole") / "bench", ["atlas"])
+    done = run_sweep(plan_sweep(sweep_config(folder, folder.parent / "store", METRICS)), lambda progress: None)
+    assert done.exit_code == 0
+    return done
+
+
+@pytest.fixture
+def folder(whole: FinishedSweep, tmp_path: Path) -> Path:
+    """The benchmark with a store of the test's own, in which the run is forgotten and its cells are not."""
+    origin = Path(whole.folder).parent.parent.parent
+    shutil.copytree(origin / "store", tmp_path / "store")
+    shutil.rmtree(tmp_path / "store/runs")
+    return origin / "bench"
+
+
+def planned(folder: Path, tmp_path: Path) -> PlannedSweep:
+    return plan_sweep(sweep_config(folder, tmp_path / "store", METRICS))
+
+
+def cells(plan: PlannedSweep, stage: str) -> list[Cell]:
+    return [cell for cell in plan.plan.cells if cell.stage == stage]
+
+
+def flip(store: Store, path: str) -> None:
+    file = Path(store.location.at(path))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+
+
+def forget(store: Store, *paths: str) -> None:
+    for path in paths:
+        Path(store.location.at(path)).unlink()
+
+
+def rerun(folder: Path, tmp_path: Path) -> FinishedSweep:
+    return run_sweep(planned(folder, tmp_path), lambda progress: None)
+
+
+def same_scores(one: FinishedSweep, other: FinishedSweep) -> bool:
+    order = [("metric", "ascending"), ("image_id", "ascending")]
+    return bool(one.results.scores.sort_by(order) == other.results.scores.sort_by(order))
+
+
+def test_damaged_cells_of_every_stage_are_computed_anew_and_counted(
+    whole: FinishedSweep, folder: Path, tmp_path: Path
+) -> None:
+    plan = planned(folder, tmp_path)
+    assert not plan.plan.missing
+    harmed = [cells(plan, stage)[0] for stage in ("questions", "entailment", "answers", "similarities", "scores")]
+    for cell in harmed:
+        flip(plan.store, cell.path)
+    forget(plan.store, *(cell.path for cell in cells(plan, "scores")[1:]))
+    done = rerun(folder, tmp_path)
+    assert (done.exit_code, done.results.n_null) == (0, 0)
+    assert same_scores(done, whole)
+    counts = read_manifest(plan.store, done.run_id)["counts"]
+    assert counts["cells_renewed"] == len(harmed) and counts["cells_failed"] == 0
+    assert not planned(folder, tmp_path).plan.missing
+    for cell in harmed:
+        assert plan.store.read(cell.path, key=cell.key) is not None
+
+
+def test_scores_and_answers_by_questions_that_were_written_anew_are_computed_anew(folder: Path, tmp_path: Path) -> None:
+    """As when a question writer, whose words are never promised, writes a lost cell another time."""
+    plan = planned(folder, tmp_path)
+    [asked, *_] = cells(plan, "questions")
+    kept = plan.store.read(asked.path)
+    lost = kept.column("prompt_id").to_pylist()[0]
+    rewritten = kept.slice(1)
+    assert lost in rewritten.column("prompt_id").to_pylist(), "the prompt has another question"
+    forget(plan.store, asked.path)
+    plan.store.save(asked, rewritten)
+    done = rerun(folder, tmp_path)
+    assert (done.exit_code, done.results.n_null) == (0, 0)
+    [scored] = [cell for cell in cells(plan, "scores") if cell.metric == "gecko" and asked.path in cell.inputs]
+    elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
+    now = [row["question_id"] for row in rewritten.to_pylist() if row["prompt_id"] == lost]
+    assert [element["question_id"] for element in elements[lost]] == now
+
+
+def test_questions_alone_are_written_anew_where_they_are_damaged(folder: Path, tmp_path: Path) -> None:
+    plan = planned(folder, tmp_path)
+    flip(plan.store, cells(plan, "questions")[0].path)
+    config = sweep_config(folder, tmp_path / "store", "metric=[gecko]")
+    written = write_questions(plan_questions(config), lambda progress: None)
+    assert not written.failed and written.quality["gecko"].failed == 0
+    assert plan.store.read(cells(plan, "questions")[0].path) is not None
+
+
+def test_damage_that_comes_back_is_told_and_loses_no_row(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(folder, tmp_path)
+    harmed = next(cell for cell in cells(plan, "scores") if cell.metric == "clipscore")
+
+    def failing(read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
+        def damaged(self: Store, path: str, **options: object) -> pa.Table:
+            if path == harmed.path:
+                flip(self, path)
+            return read(self, path, **options)
+
+        return damaged
+
+    monkeypatch.setattr(Store, "read", failing(Store.read))
+    done = rerun(folder, tmp_path)
+    kinds = {row["kind"] for row in done.results.errors.to_pylist()}
+    assert kinds == {"cell_unreadable"} and done.results.n_null == 4 and done.results.rows == 16
