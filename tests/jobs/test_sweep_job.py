@@ -163,7 +163,7 @@ def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(store: Path
     before = sorted(store.rglob("*"))
     done = job("sweep", "sweep=shapes", f"store={store}", "models.vqa.revision=v2", "dry_run=true")
     assert done.returncode == 0
-    assert re.search(r"answers:vqa\s+│\s+56 │\s+0 │\s+56 │\s+1792 │\s+8960", done.stdout)
+    assert re.search(r"answers:vqa\s+│\s+56 │\s+0 │\s+56 │\s+1792 │\s+21896", done.stdout)
     assert re.search(r"similarities:clip\s+│\s+14 │\s+14 │\s+0 │\s+0 │\s+0", done.stdout)
     assert sorted(store.rglob("*")) == before
 
