@@ -25,6 +25,7 @@ os.environ |= {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # Ray Data leaves a detached actor, which a head node would wait for
     "PYTHONPATH": str(ROOT),  # Ray's workers import the tests' hook by it
 }
+# for machines that others use too; nothing is written beside the code
 settings.register_profile("untimed", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 

@@ -3,13 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hypothesis import HealthCheck, settings
-
 from operators.metrics.writing import Writing
 from operators.models.calls import Generation, Request, Usage
-
-CALM = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
-"""For property tests on machines that others use too; nothing is written beside the code."""
 
 
 class Run(NamedTuple):

@@ -16,7 +16,7 @@ from operators.metrics import dsg
 from operators.metrics.answered import NO_QUESTIONS, Answered, Scored
 from operators.metrics.dsg import DsgConfig, read_dependencies, read_questions, read_tuples
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
-from tests.operators.metrics.scripted import CALM, examples, run
+from tests.operators.metrics.scripted import examples, run
 
 PROMPT = "A blue dog on a mat"
 TUPLES = """1 | entity - whole (dog)
@@ -160,7 +160,6 @@ def test_a_prompt_is_taken_literally_whatever_it_holds(prompt: str) -> None:
 PIECES = st.sampled_from(["1", "2", " | ", "(", ")", ",", "a?", "dog", "\n", ". ", "0", "|", "-", " and "])
 
 
-@CALM
 @given(st.text() | st.lists(PIECES, max_size=60).map("".join))
 def test_any_reply_is_read_or_refused(reply: str) -> None:
     for read in (read_tuples, partial(read_questions, [1, 2]), partial(read_dependencies, [1, 2])):
@@ -209,7 +208,6 @@ def test_in_a_cycle_every_question_depends_on_all() -> None:
     assert score(DIRECT, {"1": True, "2": True, "3": False}, cycle).score == pytest.approx(1 / 3)
 
 
-@CALM
 @given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 7))), min_size=1, max_size=8))
 def test_recursive_zeroing_is_the_product_down_from_the_parents(graph: list[tuple[bool, set[int]]]) -> None:
     """T2IScoreScore: v_i = c_i * product of v_parent, here on graphs without cycles."""

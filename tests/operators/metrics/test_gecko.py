@@ -13,7 +13,7 @@ from operators.metrics.answered import NO_QUESTIONS, Answered
 from operators.metrics.gecko import GeckoConfig, Span, annotated, hypothesis, read_questions, read_spans
 from operators.metrics.reading import Place, one_line
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
-from tests.operators.metrics.scripted import CALM, examples, run
+from tests.operators.metrics.scripted import examples, run
 
 SPANS = "A {1}[red colored, color, 1.0] {2}[dog, entity, 0.9] on {3}[a, counting, 0.0] {4}[mat, entity, 1.0]"
 QUESTIONS = """About {1}:
@@ -192,7 +192,6 @@ def labelled(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
     return prompt, reply, places
 
 
-@CALM
 @given(labelled())
 def test_every_label_of_a_faithful_reply_is_found_in_its_place(case: tuple[str, str, list[tuple[int, int]]]) -> None:
     prompt, reply, places = case
@@ -206,7 +205,6 @@ PIECES = st.sampled_from(
 )
 
 
-@CALM
 @given(st.text(max_size=30), st.text() | st.lists(PIECES, max_size=60).map("".join))
 def test_any_reply_is_labels_of_the_prompt_or_refused(prompt: str, reply: str) -> None:
     try:
@@ -292,7 +290,6 @@ def test_certain_and_impossible_choices_share_alike(likelihood: str) -> None:
     assert metric.score([answered(1.0, 1.0)]).score == 0.5
 
 
-@CALM
 @given(st.lists(st.floats(-800, 0), min_size=2, max_size=6), st.sampled_from(["probability", "nll"]))
 def test_the_shares_of_all_choices_add_up(logs: list[float], likelihood: str) -> None:
     metric = GeckoConfig(likelihood=likelihood)  # type: ignore[arg-type]
@@ -368,7 +365,6 @@ def test_a_question_and_its_answer_become_a_statement(asked: str, answer: str, s
     assert hypothesis(asked, answer) == said
 
 
-@CALM
 @given(st.text() | st.text().map(lambda text: f"is there {text}?"), st.text() | st.sampled_from(["yes", "no"]))
 def test_anything_becomes_one_line_that_ends_in_a_stop(asked: str, answer: str) -> None:
     said = hypothesis(asked, answer)

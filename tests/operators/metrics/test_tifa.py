@@ -9,7 +9,7 @@ from operators.metrics import tifa
 from operators.metrics.answered import NO_QUESTIONS, Answered
 from operators.metrics.tifa import TifaConfig, free_f1, match_choice, read_questions
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
-from tests.operators.metrics.scripted import CALM, examples, run
+from tests.operators.metrics.scripted import examples, run
 
 PROMPT = "Two red apples"
 REPLY = """About two (counting):
@@ -161,7 +161,6 @@ def test_a_word_that_comes_twice_is_found_in_both_places() -> None:
     assert [one.start for one in read_questions("a cat, a dog", reply)] == [0, 7]
 
 
-@CALM
 @given(st.text(max_size=20), st.text() | st.text(max_size=20).map(lambda text: f"About {text}:\nQ: is it?\nA: yes"))
 def test_any_reply_is_questions_about_the_prompt_or_refused(prompt: str, reply: str) -> None:
     try:
@@ -203,7 +202,6 @@ def test_a_reply_is_a_choice_but_for_case_and_punctuation(
     assert match_choice(reply, choices) == chosen
 
 
-@CALM
 @given(st.text(), st.lists(st.text(min_size=1), min_size=1, max_size=5))
 def test_what_matches_is_a_choice_and_a_choice_matches_itself(reply: str, choices: list[str]) -> None:
     assert match_choice(reply, choices) in [None, *choices]

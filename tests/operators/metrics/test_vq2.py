@@ -13,7 +13,7 @@ from operators.metrics.answered import NO_QUESTIONS, Answered
 from operators.metrics.reading import Place
 from operators.metrics.vq2 import Vq2Config, read_question, read_spans
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
-from tests.operators.metrics.scripted import CALM, examples, run
+from tests.operators.metrics.scripted import examples, run
 
 PROMPT = "Two red apples"
 YES_NO = ("yes", "no")
@@ -111,7 +111,6 @@ def test_a_question_is_read_in_every_form(reply: str) -> None:
     assert read_question(reply) == "What color?"
 
 
-@CALM
 @given(st.text(max_size=30), st.text() | st.lists(st.sampled_from(["a", " ", "\n", ",", "1. ", "?"])).map("".join))
 def test_any_reply_is_read_or_refused(prompt: str, reply: str) -> None:
     with suppress(UnreadableReply):
@@ -120,7 +119,6 @@ def test_any_reply_is_read_or_refused(prompt: str, reply: str) -> None:
         assert read_question(reply).endswith("?")
 
 
-@CALM
 @given(st.lists(st.text("abcdefé漢", min_size=2, max_size=6), min_size=1, max_size=8), st.data())
 def test_every_listed_phrase_of_the_prompt_is_found(words: list[str], data: st.DataObject) -> None:
     prompt = " ".join(words)

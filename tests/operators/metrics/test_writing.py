@@ -13,7 +13,7 @@ from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
 from operators.metrics.writing import Sampling, UnreadableReply, ask, ask_each, read_each
-from tests.operators.metrics.scripted import CALM, reply, run
+from tests.operators.metrics.scripted import reply, run
 
 CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
 REQUEST = Sampling(max_tokens=50, temperature=0.5, seed=3).request("How many?", stop=("\n\n",))
@@ -165,7 +165,6 @@ def noise(draw: st.DrawFn) -> list[str]:
     return draw(st.lists(st.sampled_from(["", "   ", "---", "I hope this is of use.", "(see above)"]), max_size=2))
 
 
-@CALM
 @given(rendered())
 def test_questions_are_read_whatever_is_written_around_them(pair: tuple[list[Block], str]) -> None:
     blocks, text = pair
@@ -173,7 +172,6 @@ def test_questions_are_read_whatever_is_written_around_them(pair: tuple[list[Blo
     assert [block._replace(subject=(block.subject or "").strip(" :")) for block in read] == blocks
 
 
-@CALM
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
@@ -191,7 +189,6 @@ PIECES = st.sampled_from(
 SOUP = st.lists(PIECES | st.text(max_size=3), max_size=60).map(" ".join)
 
 
-@CALM
 @given(SOUP)
 def test_any_soup_of_labels_is_read_or_refused(text: str) -> None:
     try:
@@ -283,7 +280,6 @@ def test_token_f1_is_that_of_bags_of_words(answer: str, gold: str, f1: float) ->
     assert reading.token_f1(answer, gold) == pytest.approx(f1)
 
 
-@CALM
 @given(st.text(), st.text())
 def test_token_f1_is_symmetric_and_a_share(one: str, other: str) -> None:
     assert 0.0 <= reading.token_f1(one, other) == reading.token_f1(other, one) <= 1.0
@@ -310,14 +306,12 @@ def test_words_are_found_whole_whatever_their_case_spacing_and_quotes(
     assert (prompt[place.start : place.end] if place else None) == found
 
 
-@CALM
 @given(st.text(), st.text(), st.integers(0, 50))
 def test_what_is_found_stands_in_the_prompt(words: str, prompt: str, after: int) -> None:
     place = reading.find(words, prompt, after=after)
     assert place is None or 0 <= place.start < place.end <= len(prompt)
 
 
-@CALM
 @given(st.text(min_size=1), st.data())
 def test_words_of_the_prompt_are_found_in_it(prompt: str, data: st.DataObject) -> None:
     words = data.draw(st.sampled_from(prompt.split() or ["x"]))
