@@ -14,6 +14,8 @@ from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_swe
 
 COMMAND = Command("sweep", "Score every image of a benchmark with every metric, and rank the generators.", SweepConfig)
 
+RENEWED = "cells were damaged, or stood on what is no more, and were computed anew; if that goes on, check the disk"
+
 
 def main(config: SweepConfig) -> int:
     """Shows the plan, computes what is missing, shows the leaderboards; 0 complete, 2 within budget, 1 over it."""
@@ -34,6 +36,8 @@ def main(config: SweepConfig) -> int:
     if not finished.unchanged:
         report = f"jobs.report run={finished.run_id}"
         _afterwards(console, "report", report, lambda: _report(console, planned, finished))
+    if finished.renewed:
+        console.print(f"[yellow]warning[/] {finished.renewed} {RENEWED}", soft_wrap=True)
     console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {finished.exit_code}")
     return finished.exit_code
 

@@ -56,7 +56,7 @@ def without_secrets(text: str) -> str:
 
 REMEDIES: Mapping[str, str] = {
     "broken_file": "write or upload the file again",
-    "cell_unreadable": "run again; if it stays, delete the cell that the message names",
+    "cell_unreadable": "check the store's disk or server, and run again",
     "corrupt_image": "generate the image again, as 8-bit PNG or JPEG",
     "empty_prompt": "fill in the prompt's text, or drop the prompt",
     "empty_reply": "run again; if it stays, raise the metric's max_tokens or use another model",

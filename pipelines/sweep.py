@@ -57,6 +57,8 @@ class FinishedSweep(NamedTuple):
     results: Results
     computed: int
     """Cells this run computed."""
+    renewed: int
+    """Those of them that were committed and could not be used."""
     exit_code: int
     """0 complete, 2 within the failure budget, 1 over it."""
     usage: Mapping[str, Usage]
@@ -137,6 +139,7 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         folder=f"{folder.url}/runs/{run_id}",
         results=results,
         computed=computed,
+        renewed=len(planned.plan.renewed),
         exit_code=exit_code,
         usage=usage,
         unchanged=False,
@@ -223,7 +226,7 @@ def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
     except (PlumblineError, KeyError):
         return None
     url = f"{store.location.url}/{folder}"
-    return FinishedSweep(run_id, url, results, 0, manifest["exit_code"], usage={}, unchanged=True)
+    return FinishedSweep(run_id, url, results, 0, 0, manifest["exit_code"], usage={}, unchanged=True)
 
 
 def _stands_on(planned: PlannedSweep) -> str:

@@ -204,6 +204,7 @@ def _cost_note(manifest: Mapping[str, Any]) -> str:
         for key, said in (
             ("cells_computed", "computed"),
             ("cells_cached", "found in the store from earlier runs"),
+            ("cells_renewed", "of them found damaged, or to stand on what is no more, and computed anew"),
             ("cells_failed", "failed"),
         )
         if counts.get(key)
