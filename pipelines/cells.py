@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -45,8 +47,14 @@ class Shard:
 
     def source(self) -> dict[str, Any]:
         """The images themselves, for keys: their file and what their addresses name."""
-        file = {"url": self.url, "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
+        file = {"url": _followed(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
         return file | {"columns": self.columns, "objects": self.objects}
+
+
+@lru_cache(maxsize=4096)
+def _followed(url: str) -> str:
+    """A local file's address with all links followed, so that it is the same however its path is spelled."""
+    return os.path.realpath(url.removeprefix("file://")) if url.startswith("file://") else url
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -115,10 +115,14 @@ def locate(url: str, storage: StorageConfig) -> Location:
 
 
 def _absolute(path: str, url: str) -> str:
+    """The path without links and `..` before its last part, whose own name tells what it is, as in a hub's cache."""
     if not path.strip() or "\0" in path:
         raise ConfigError(f"{url!r}: expected a local path or an s3:// URL; write one, or set the variable that does")
     try:
-        return os.path.realpath(Path(path).expanduser())
+        place = Path(path).expanduser()
+        if place.name in ("", ".."):
+            return os.path.realpath(place)
+        return str(Path(os.path.realpath(place.parent)) / place.name)
     except RuntimeError as error:
         raise ConfigError(f"{url}: there is no such user's home folder; write the whole path") from error
     except UnicodeEncodeError as error:

@@ -245,6 +245,26 @@ def test_a_path_is_the_same_however_it_is_spelled(folder: Path) -> None:
         assert changed(before, planned(folder, images, f"benchmark.prompts={spelling}/prompts.parquet")) == {}
 
 
+def test_a_link_is_known_by_its_own_name_and_its_file_by_where_it_lies(folder: Path, tmp_path: Path) -> None:
+    """As in a hub's cache, where train.parquet is a link to a blob without a suffix."""
+    for name, place in (
+        ("prompts.parquet", folder / "prompts.parquet"),
+        ("sdxl.parquet", folder / "images/atlas/00000.parquet"),
+    ):
+        place.rename(tmp_path / f"blob-{name.split('.')[0]}")
+        (tmp_path / name).symlink_to(tmp_path / f"blob-{name.split('.')[0]}")
+    sources = plan_sweep(
+        sweep_config(
+            folder,
+            tmp_path / "store",
+            f"benchmark.prompts={tmp_path}/prompts.parquet",
+            f"benchmark.images={tmp_path}/sdxl.parquet",
+        )
+    ).sources
+    assert sources.generators == ["sdxl"] and len(sources.prompts) == 8
+    assert {shard.source()["url"] for shard in sources.image_shards} == {str(tmp_path / "blob-sdxl")}
+
+
 def test_an_edited_prompt_touches_the_shards_whose_images_were_made_of_it(folder: Path) -> None:
     before = planned(folder)
     edited = prompts(8)

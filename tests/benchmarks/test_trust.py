@@ -1,0 +1,84 @@
+"""What it costs that nothing read from the store is believed: a share of the sweep that it protects."""
+
+import hashlib
+import io
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.progress import NodeProgress
+from pipelines.store import Store, decode_cell, encode_cell
+from pipelines.sweep import plan_sweep, run_sweep
+from tests.bench_of import PACK, sweep_config
+
+GENERATORS = ("atlas", "flint")
+MOST = 0.03
+"""Of the seconds that the stages take."""
+READS = 2
+"""Of each cell: by the stage below, and by the driver or the report."""
+LOOKS = 2
+"""At each image: by the stage of answers and that of similarities."""
+REPEATS = 5
+
+
+def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last: dict[str, NodeProgress] = {}
+    generators = f"benchmark.generators=[{','.join(GENERATORS)}]"
+    planned = plan_sweep(sweep_config(PACK, tmp_path / "store", "shard_rows=256", generators))
+    assert run_sweep(planned, last.update).exit_code == 0
+    stages = sum(state.seconds for state in last.values())
+    tables = [planned.store.read(cell.path) for cell in planned.plan.cells]
+    files = [content(planned.store, cell.path) for cell in planned.plan.cells]
+    written = seconds(lambda: [encode_cell(table, {}) for table in tables]) - seconds(lambda: list(map(plain, tables)))
+    read = seconds(lambda: list(map(decode_cell, files))) - seconds(lambda: list(map(plain_read, files)))
+    images = [image for name in GENERATORS for image in encoded(name)]
+    looked = seconds(lambda: digest_images(images))
+    cost = written + READS * read + LOOKS * looked
+    with capsys.disabled():
+        print(
+            f"\n{len(files)} cells of {sum(map(len, files)):,} bytes: writing takes {written:.3f} s more, reading "
+            f"{READS * read:.3f} s, images {LOOKS * looked:.3f} s, of stages that take {stages:.1f} s: "
+            f"{cost / stages:.2%} ({MOST:.0%} allowed)"
+        )
+    assert cost < MOST * stages
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """The shortest of some tries."""
+    tries = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        action()
+        tries.append(time.perf_counter() - began)
+    return min(tries)
+
+
+def content(store: Store, path: str) -> bytes:
+    return Path(store.location.at(path)).read_bytes()
+
+
+def plain(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def plain_read(data: bytes) -> pa.Table:
+    return pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
+
+
+def encoded(generator: str) -> list[bytes]:
+    tables = [
+        pq.read_table(file, columns=["image"]) for file in sorted((PACK / "images" / generator).glob("*.parquet"))
+    ]
+    return [image for table in tables for image in table.column("image").to_pylist()]
+
+
+def digest_images(images: Sequence[bytes]) -> list[str]:
+    return [hashlib.sha256(image).hexdigest() for image in images]
