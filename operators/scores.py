@@ -108,6 +108,15 @@ class WrittenIndex:
         return next(missing, None)
 
 
+def covers(entailments: pa.Table, questions: pa.Table) -> bool:
+    """Whether every question (schema QUESTIONS) has its row of entailment, be it an error."""
+    return _question_keys(questions) <= _question_keys(entailments)
+
+
+def _question_keys(table: pa.Table) -> set[tuple[str, str | None]]:
+    return set(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "question_id")), strict=True))
+
+
 def written_bases(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
     """By prompt_id, what a score stands on besides the answers: the questions, and how likely each is entailed."""
     p_entail = _p_entail(entailments) if entailments is not None else {}

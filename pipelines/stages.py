@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from operators.images import Held, ImageLimits, ImageRow, PreparedImages, identi
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.configs import AskingConfig, WritingConfig
 from operators.metrics.vqascore import VqaScoreConfig
-from operators.scores import WrittenIndex
+from operators.scores import WrittenIndex, covers
 from operators.similarities import SimilarityOperator, text_basis
 from pipelines.benchmark import IMAGE_COLUMNS
 from pipelines.cells import Cell, Shard, Stage, Work
@@ -310,10 +311,15 @@ class ScoresStage:
         return table, written
 
     def _read_written(self, paths: tuple[str, ...], drafts: frozenset[str]) -> WrittenIndex:
-        asked = tuple(path for path in paths if path.startswith("questions/"))
-        entailed = tuple(path for path in paths if path.startswith("entailment/"))
-        entailments = _read_all(self.store, entailed, drafts, rows.ENTAILMENTS) if entailed else None
-        return WrittenIndex(_read_all(self.store, asked, drafts, rows.QUESTIONS), entailments)
+        """Cells of questions, each with that of its entailments after it where the metric reads any."""
+        tables = {path: self.store.read(path, draft=path in drafts) for path in paths}
+        entailed = {path: asked for asked, path in pairwise(paths) if path.startswith("entailment/")}
+        for path, asked in entailed.items():
+            if not covers(tables[path], tables[asked]):
+                raise BrokenCell(path, f"{path}: of questions that have been written anew since; run again")
+        questions = [rows.QUESTIONS.empty_table(), *(table for path, table in tables.items() if path not in entailed)]
+        entailments = pa.concat_tables([tables[path] for path in entailed]) if entailed else None
+        return WrittenIndex(pa.concat_tables(questions), entailments)
 
     def compute(
         self, prepared: Mapping[str, tuple[pa.Table, WrittenIndex | None]], cells: Sequence[Cell]

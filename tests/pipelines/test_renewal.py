@@ -7,6 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from operators import rows
+from operators.metrics.writing import content_id
 from pipelines.cells import Cell
 from pipelines.questions import plan_questions, write_questions
 from pipelines.runs import read_manifest
@@ -85,22 +87,33 @@ def test_damaged_cells_of_every_stage_are_computed_anew_and_counted(
         assert plan.store.read(cell.path, key=cell.key) is not None
 
 
-def test_scores_and_answers_by_questions_that_were_written_anew_are_computed_anew(folder: Path, tmp_path: Path) -> None:
+def reworded(questions: pa.Table) -> pa.Table:
+    """The first question asked in other words, under the id of what it asks now."""
+    first, *others = questions.to_pylist()
+    text = "is this what it shows?"
+    changed = {**first, "text": text, "question_id": content_id(text, first["choices"], first["answer"])}
+    return rows.table([changed, *others], rows.QUESTIONS)
+
+
+@pytest.mark.parametrize("rewrite", [lambda table: table.slice(1), reworded], ids=["one less", "another"])
+def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
+    folder: Path, tmp_path: Path, rewrite: Callable[[pa.Table], pa.Table]
+) -> None:
     """As when a question writer, whose words are never promised, writes a lost cell another time."""
     plan = planned(folder, tmp_path)
-    [asked, *_] = cells(plan, "questions")
-    kept = plan.store.read(asked.path)
-    lost = kept.column("prompt_id").to_pylist()[0]
-    rewritten = kept.slice(1)
-    assert lost in rewritten.column("prompt_id").to_pylist(), "the prompt has another question"
+    asked = cells(plan, "questions")[0]
+    written = plan.store.read(asked.path)
+    prompt_id = written.column("prompt_id").to_pylist()[0]
+    rewritten = rewrite(written)
+    assert prompt_id in rewritten.column("prompt_id").to_pylist(), "the prompt has another question"
     forget(plan.store, asked.path)
     plan.store.save(asked, rewritten)
     done = rerun(folder, tmp_path)
     assert (done.exit_code, done.results.n_null) == (0, 0)
-    [scored] = [cell for cell in cells(plan, "scores") if cell.metric == "gecko" and asked.path in cell.inputs]
+    [scored] = [cell for cell in cells(plan, "scores") if asked.path in cell.inputs]
     elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
-    now = [row["question_id"] for row in rewritten.to_pylist() if row["prompt_id"] == lost]
-    assert [element["question_id"] for element in elements[lost]] == now
+    now = [row["question_id"] for row in rewritten.to_pylist() if row["prompt_id"] == prompt_id]
+    assert [element["question_id"] for element in elements[prompt_id]] == now
 
 
 def test_questions_alone_are_written_anew_where_they_are_damaged(folder: Path, tmp_path: Path) -> None:
