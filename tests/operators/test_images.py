@@ -392,7 +392,6 @@ def test_an_empty_file_at_a_uri_is_a_missing_image() -> None:
         {},
         {"image": None, "uri": None},
         {"image": b""},
-        {"image": {"bytes": None, "path": "a.png"}},
         {"image": {"bytes": b"", "path": None}, "uri": ""},
     ],
 )
