@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -70,22 +70,24 @@ class StoredObjects:
         """An object's ETag, or a file's size and time; empty where nothing stands, or cannot be looked at."""
         try:
             location = self.locate_image(uri)
-            if isinstance(location.fs, LocalFileSystem):
-                return _identity(location.fs.info(location.path))
-            folder = location.path.rpartition("/")[0]
-            if folder not in self.listings:
-                self.listings[folder] = {
-                    entry["name"]: _identity(entry) for entry in location.fs.ls(folder, detail=True)
-                }
-            return self.listings[folder].get(location.path, "")
-        except Exception as error:
-            if not isinstance(error, PlumblineError) and not is_storage_error(error):
-                raise
+        except PlumblineError:
             return ""
+        if isinstance(location.fs, LocalFileSystem):
+            return _listed(lambda: [location.fs.info(location.path)]).get(location.path, "")
+        folder = location.path.rpartition("/")[0]
+        if folder not in self.listings:
+            self.listings[folder] = _listed(lambda: location.fs.ls(folder, detail=True))
+        return self.listings[folder].get(location.path, "")
 
 
-def _identity(entry: Mapping[str, Any]) -> str:
-    return f"{entry['size']} {etag(entry)}" if entry["type"] == "file" else ""
+def _listed(look: Callable[[], Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+    """The identity of every file by its path; of none where a place is not there or does not answer."""
+    try:
+        return {entry["name"]: f"{entry['size']} {etag(entry)}" for entry in look() if entry["type"] == "file"}
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        return {}
 
 
 def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> Uris:

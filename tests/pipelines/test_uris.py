@@ -3,13 +3,15 @@
 import os
 from pathlib import Path
 
+import fsspec
+import pyarrow as pa
 import pytest
 
 from operators.errors import ConfigError, RefusedUri
 from operators.images import ImageLimits, RowError, decode_image
 from pipelines.benchmark import BenchmarkConfig
 from pipelines.storage import StorageConfig
-from pipelines.uris import Uris, benchmark_uris
+from pipelines.uris import StoredObjects, Uris, benchmark_uris
 from tests.operators.tiny import encoded, picture
 from tests.s3 import S3Server
 
@@ -186,3 +188,21 @@ def test_an_image_on_s3_is_read_below_its_prefix(s3_server: S3Server) -> None:
     assert uris.read("s3://uris/images/a.png") == PNG
     assert refusal(uris, "s3://uris/images/b.png").kind == "missing_image"
     assert refusal(uris, "s3://uris/secret").kind == "uri_refused"
+
+
+def test_an_object_on_s3_is_known_by_its_etag_and_its_folder_is_listed_once(bucket: str) -> None:
+    fs = fsspec.filesystem("s3", use_listings_cache=False)
+    for name in ("a", "b"):
+        fs.pipe_file(f"{bucket}/images/{name}.png", name.encode())
+    images = pa.table({"uri": [f"{bucket}/images/{name}.png" for name in ("a", "b", "gone")]})
+    reader = Uris(roots=(f"{bucket}/images",), storage=StorageConfig(), max_bytes=10)
+    objects = StoredObjects(reader.locate)
+    before = objects.digest(images)
+    assert list(objects.listings) == [f"{bucket}/images".removeprefix("s3://")]
+    assert StoredObjects(reader.locate).digest(images) == before
+    fs.pipe_file(f"{bucket}/images/b.png", b"another")
+    replaced = StoredObjects(reader.locate).digest(images)
+    fs.pipe_file(f"{bucket}/images/gone.png", b"there")
+    assert len({before, replaced, StoredObjects(reader.locate).digest(images)}) == 3
+    outside = pa.table({"uri": ["/etc/passwd", f"{bucket}/others/x.png", "", None, "https://x/y.png"]})
+    assert StoredObjects(reader.locate).digest(outside) == StoredObjects(reader.locate).digest(outside)
