@@ -125,7 +125,7 @@ class StageActor:
         except Exception as error:
             if device_lost(error):
                 os._exit(1)  # no later call of this process can use the device; Ray starts another one
-            return blocked | {cell.path: _failure(error) for cell in able}
+            return blocked | {cell.path: failure_of(error) for cell in able}
         return blocked | {cell.path: self._save(cell, tables[cell.metric]) for cell in able}
 
     def _save(self, cell: Cell, table: pa.Table) -> Outcome:
@@ -133,7 +133,7 @@ class StageActor:
         try:
             return self.store.save(cell, table, limits=self.limits.semantic())
         except Exception as error:
-            return _failure(error)
+            return failure_of(error)
 
     def _whole(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
         with self._deadline():
@@ -206,7 +206,8 @@ def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
     return failures[0] if failures else None
 
 
-def _failure(error: Exception) -> Outcome:
+def failure_of(error: Exception) -> Outcome:
+    """Of a cell, with the cell upstream that it failed of where that is to be computed anew."""
     broken = (error.path,) if isinstance(error, BrokenCell) else ()
     return Outcome(state="failed", message=_one_line(error), broken=broken)
 

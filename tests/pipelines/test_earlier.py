@@ -13,37 +13,13 @@ from operators.models.calls import Generation, Request
 from operators.models.causal_lm import CausalLM
 from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
-from pipelines.cells import Outcome, Work
-from pipelines.stages import StageContext, start_stage
+from pipelines.cells import Outcome
 from pipelines.sweep import PlannedSweep, plan_sweep
-from pipelines.uris import benchmark_uris
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from tests.here import compute_here
 
 BOTH = "metric=[vqascore,clipscore]"
 """Metrics whose cells are compared by their rows."""
-
-
-def compute_here(planned: PlannedSweep) -> dict[str, Outcome]:
-    """Computes what a plan lacks stage by stage in this process."""
-    config, store = planned.config, planned.store
-    context = StageContext(
-        store=store,
-        storage=config.storage,
-        limits=config.limits,
-        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
-        prompt_shards=tuple(planned.sources.prompt_shards),
-    )
-    outcomes: dict[str, Outcome] = {}
-    for item in planned.plan.nodes:
-        stage = start_stage(item.node, context) if item.missing else None
-        for work in (*planned.plan.prompt_work, *planned.plan.image_work):
-            cells = [cell for cell in work.cells if cell.node == item.node.name]
-            if stage is not None and cells:
-                known = Work(shard=work.shard, cells=work.cells, outcomes=outcomes)
-                tables = stage.compute(stage.prepare(known, cells), cells)
-                for cell in cells:
-                    outcomes[cell.path] = store.save(cell, tables[cell.metric], limits=config.limits.semantic())
-    return outcomes
 
 
 @pytest.fixture

@@ -1,0 +1,40 @@
+"""A plan's stages one after the other in this process: what they compute, without Ray and its actors."""
+
+from pipelines.cells import Outcome, Work
+from pipelines.runner import failed_input, failure_of
+from pipelines.stages import StageContext, StageRunner, start_stage
+from pipelines.sweep import PlannedSweep
+from pipelines.uris import benchmark_uris
+
+
+def compute_here(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
+    """What became of the plan's missing cells; a shard that fails, fails its cells."""
+    config = planned.config
+    context = StageContext(
+        store=planned.store,
+        storage=config.storage,
+        limits=config.limits,
+        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
+        prompt_shards=tuple(planned.sources.prompt_shards),
+    )
+    outcomes: dict[str, Outcome] = {}
+    for item in planned.plan.nodes:
+        stage = start_stage(item.node, context) if item.missing else None
+        for work in (*planned.plan.prompt_work, *planned.plan.image_work):
+            known = Work(shard=work.shard, cells=work.cells, outcomes=outcomes)
+            outcomes |= _compute_shard(stage, known, item.node.name, context) if stage is not None else {}
+    return outcomes
+
+
+def _compute_shard(stage: StageRunner, work: Work, node: str, context: StageContext) -> dict[str, Outcome]:
+    mine = [cell for cell in work.cells if cell.node == node]
+    failed = {cell.path: failure for cell in mine if (failure := failed_input(cell, work.outcomes))}
+    cells = [cell for cell in mine if cell.path not in failed]
+    if not cells:
+        return failed
+    try:
+        tables = stage.compute(stage.prepare(work, cells), cells)
+    except Exception as error:
+        return failed | {cell.path: failure_of(error) for cell in cells}
+    limits = context.limits.semantic()
+    return failed | {cell.path: context.store.save(cell, tables[cell.metric], limits=limits) for cell in cells}
