@@ -258,7 +258,7 @@ def test_files_without_rows_count_none_and_break_nothing(tmp_path: Path) -> None
     assert all(shard.rows for shard in sources.image_shards)
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("here")
 def test_what_changes_between_plan_and_run_fails_alone_and_commits_nothing(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=4)
     config = sweep_config(folder, tmp_path / "store", CLIP)
@@ -273,7 +273,7 @@ def test_what_changes_between_plan_and_run_fails_alone_and_commits_nothing(tmp_p
     assert len(list((tmp_path / "store").glob("scores/*/flint/*"))) == 2
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("here")
 def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_columns(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=6)
     rows = captioned("atlas", 6)
@@ -293,7 +293,7 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_col
     assert again.computed == 0 and again.results.scores.column_names[-1] == "error"
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("here")
 def test_a_broken_file_of_rows_with_prompts_loses_no_row(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows/a.parquet", captioned("atlas", 4))
     write_rows(tmp_path / "rows/b.parquet", captioned("flint", 4))

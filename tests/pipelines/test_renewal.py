@@ -61,12 +61,6 @@ def forget(store: Store, *paths: str) -> None:
         Path(store.location.at(path)).unlink()
 
 
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stages run in this process: which cells are computed anew is decided outside of Ray."""
-    monkeypatch.setattr(sweep, "_compute", compute_here)
-
-
 def rerun(folder: Path, tmp_path: Path) -> FinishedSweep:
     return run_sweep(planned(folder, tmp_path), lambda progress: None)
 

@@ -1,4 +1,4 @@
-"""Question-based metrics in whole sweeps on a real Ray: written once, answered once, scored by element."""
+"""Question-based metrics in whole sweeps: written once, answered once, scored by element (on Ray: tests/jobs)."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 from operators import rows
+from pipelines import sweep
 from pipelines.questions import plan_questions, write_questions
 from pipelines.storage import StorageConfig
 from pipelines.store import Store
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+from tests.here import compute_here
 
 METRICS = "metric=[vqascore,gecko_normalised,gecko,tifa,dsg,vq2]"
 
@@ -28,8 +28,10 @@ def store(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(folder: Path, store: Path, ray_cluster: None) -> FinishedSweep:
-    return run_sweep(plan_sweep(sweep_config(folder, store, METRICS)), lambda progress: None)
+def done(folder: Path, store: Path) -> FinishedSweep:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "_compute", compute_here)
+        return run_sweep(plan_sweep(sweep_config(folder, store, METRICS)), lambda progress: None)
 
 
 def cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
@@ -63,6 +65,7 @@ def test_a_further_metric_computes_only_its_own(done: FinishedSweep, folder: Pat
     assert {path.split("/")[0] for path in plan.missing} == {"scores"} and len(plan.missing) == 4
 
 
+@pytest.mark.usefixtures("here")
 def test_questions_can_be_written_ahead_of_the_images(folder: Path, tmp_path: Path) -> None:
     config = sweep_config(folder, tmp_path, "metric=[gecko,dsg]", "benchmark.images=null", "benchmark.generators={}")
     written = write_questions(plan_questions(config), lambda progress: None)
