@@ -42,7 +42,9 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> VlmLikelihood:
     write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
     size_of = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
     write_json(folder / "preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor", **size_of})
-    return load_vlm(folder, tokenizer=folder, device="cpu", dtype=torch.float32, pair_batch=64)
+    return load_vlm(
+        folder, tokenizer=folder, system=None, pad_to_square=False, device="cpu", dtype=torch.float32, pair_batch=64
+    )
 
 
 def pictures() -> list[Image.Image]:
