@@ -15,6 +15,9 @@ from operators.models.calls import Usage
 Stage = Literal["questions", "entailment", "answers", "similarities", "scores"]
 State = Literal["committed", "draft", "failed"]
 
+IMAGE_STAGES: tuple[Stage, ...] = ("answers", "similarities")
+"""Those whose models look at images."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
@@ -107,6 +110,11 @@ class Outcome:
     """Paths of the cells upstream that it failed of, which are to be computed anew."""
     usage: Usage | None = None
     """What its model calls took, where they are counted; cells that were computed together share one count."""
+
+
+def is_draft(cell: Cell, outcomes: Mapping[str, Outcome]) -> bool:
+    """Whether this run has left a cell as a draft."""
+    return cell.path in outcomes and outcomes[cell.path].state == "draft"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from operators import rows
 from operators.images import ImageLimits
-from pipelines.cells import Cell, Stage
+from pipelines.cells import IMAGE_STAGES, Cell, Stage
 from pipelines.store import StoredCell, StoreError
 
 OF_PROMPTS: tuple[Stage, ...] = ("questions",)
-OF_IMAGES: tuple[Stage, ...] = ("answers", "similarities")
 MOST_EARLIER = 32
 """Cells that are looked into for one."""
 
@@ -35,7 +34,7 @@ class EarlierCells:
 
     def beside(self, cell: Cell, *, renew: bool) -> Cell:
         """The cell with the newest of them; a cell to renew may hold rows that stay."""
-        if cell.stage not in OF_PROMPTS + OF_IMAGES:
+        if cell.stage not in OF_PROMPTS + IMAGE_STAGES:
             return replace(cell, renew=renew)
         own = [cell.path] if renew else []
         return replace(cell, renew=renew, earlier=(*own, *self.places[_place(cell.path)][:MOST_EARLIER]))

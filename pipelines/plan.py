@@ -15,13 +15,12 @@ from operators.metrics.configs import MetricConfig, WritingConfig
 from operators.metrics.tifa import TifaConfig
 from operators.models.checkpoints import ResolvedModel, resolve_model
 from operators.question_quality import mean_content_words
-from pipelines.cells import Cell, Recipe, Shard, Stage, Work, make_cell, make_recipe
+from pipelines.cells import IMAGE_STAGES, Cell, Recipe, Shard, Stage, Work, make_cell, make_recipe
 from pipelines.config import SweepConfig
 from pipelines.earlier import EarlierCells
 from pipelines.sources import Sources
 from pipelines.store import Store
 
-IMAGE_STAGES: tuple[Stage, ...] = ("answers", "similarities")
 MODEL_STAGES: tuple[Stage, ...] = ("questions", "entailment", *IMAGE_STAGES)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from operators.metrics.gecko import GeckoConfig
 from operators.models.calls import Usage
 from operators.question_quality import QuestionQuality, assess
-from pipelines.cells import Cell, Outcome
+from pipelines.cells import Cell, Outcome, is_draft
 from pipelines.config import SweepConfig
 from pipelines.progress import NodeProgress
 from pipelines.store import BrokenCell
@@ -64,7 +64,7 @@ def _assess(
 ) -> QuestionQuality:
     def read(stage: str) -> pa.Table | None:
         mine = [cell for cell in cells if cell.stage == stage]
-        tables = [planned.store.read(cell.path, draft=_is_draft(cell, outcomes)) for cell in mine]
+        tables = [planned.store.read(cell.path, draft=is_draft(cell, outcomes)) for cell in mine]
         return pa.concat_tables(tables, promote_options="default") if tables else None
 
     metric = planned.config.metrics[name]
@@ -72,7 +72,3 @@ def _assess(
     questions = read("questions")
     assert questions is not None, "every metric in the plan has questions"
     return assess(planned.sources.prompts, questions, read("entailment"), threshold=threshold)
-
-
-def _is_draft(cell: Cell, outcomes: Mapping[str, Outcome]) -> bool:
-    return cell.path in outcomes and outcomes[cell.path].state == "draft"

@@ -16,7 +16,7 @@ from operators.images import identify, image_records
 from operators.scores import written_bases
 from operators.summary import Tally
 from pipelines.benchmark import BenchmarkConfig
-from pipelines.cells import Cell, Outcome, Shard
+from pipelines.cells import Cell, Outcome, Shard, is_draft
 from pipelines.plan import Plan
 from pipelines.shards import BrokenFile, read_extra, read_shard
 from pipelines.sources import Sources
@@ -136,16 +136,12 @@ def _bases(cells: Sequence[Cell], read: Callable[[str], pa.Table | None]) -> dic
 def _prompt_table(cell: Cell, outcomes: Mapping[str, Outcome], store: Store, broken: set[str]) -> pa.Table | None:
     """A cell's rows, or None where it is not there."""
     try:
-        return store.read(cell.path, key=cell.key, draft=_is_draft(cell, outcomes))
+        return store.read(cell.path, key=cell.key, draft=is_draft(cell, outcomes))
     except BrokenCell as error:
         broken.add(error.path)
     except StoreError:
         pass
     return None
-
-
-def _is_draft(cell: Cell, outcomes: Mapping[str, Outcome]) -> bool:
-    return cell.path in outcomes and outcomes[cell.path].state == "draft"
 
 
 class ScoreCells(NamedTuple):
@@ -167,7 +163,7 @@ class ScoreCells(NamedTuple):
             self.broken.update(outcome.broken)
             return self._nulls(metric, shard, RowError("shard_failed", outcome.message, retryable=True))
         try:
-            scores = self.store.read(cell.path, key=cell.key, draft=_is_draft(cell, self.outcomes))
+            scores = self.store.read(cell.path, key=cell.key, draft=is_draft(cell, self.outcomes))
             self._check_basis(metric, cell, scores)
             further = _read_extra(shard, self.storage, self.extra)
             return _beside(scores.select(rows.SCORES.names), further, self.extra)
