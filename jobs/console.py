@@ -17,11 +17,11 @@ from operators.errors import REMEDIES
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.calls import Usage
 from operators.summary import OVERALL
-from pipelines.plan import NodePlan, Plan
-from pipelines.progress import NodeProgress
+from pipelines.cells.plan import NodePlan, Plan
+from pipelines.cells.results import Results, error_counts
+from pipelines.cells.runs import Run
 from pipelines.questions import WrittenQuestions
-from pipelines.results import Results, error_counts
-from pipelines.runs import Run
+from pipelines.running.progress import NodeProgress
 from pipelines.sweep import FinishedSweep, PlannedSweep
 
 WIDTH_OF_A_LOG = 140

@@ -10,7 +10,7 @@ from rich.table import Table
 from jobs.console import show_tables
 from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from operators.judging.publish import EMPTY, conventions, count_columns, value_text
-from pipelines.metaeval import Findings
+from pipelines.judging.metaeval import Findings
 
 SIGNIFICANT = 0.05
 

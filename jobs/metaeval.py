@@ -5,8 +5,8 @@ import sys
 from jobs.command import Command, run_job
 from jobs.console import make_console
 from jobs.findings import show_findings
-from pipelines.metaeval import run_metaeval
-from pipelines.protocols import MetaevalConfig
+from pipelines.judging.metaeval import run_metaeval
+from pipelines.judging.protocols import MetaevalConfig
 
 COMMAND = Command(
     "metaeval",

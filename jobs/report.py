@@ -11,8 +11,8 @@ from jobs.console import make_console, show_tables
 from operators.judging.publish import EMPTY
 from operators.report.tables import BoardRow
 from operators.report.words import plural
-from pipelines.report import ReportConfig, WrittenReport, write_report
-from pipelines.store import open_store
+from pipelines.cells.store import open_store
+from pipelines.report.report import ReportConfig, WrittenReport, write_report
 
 COMMAND = Command("report", "Write the report of a run: which generator is best, at what, how sure.", ReportConfig)
 

@@ -6,7 +6,7 @@ from rich.markup import escape
 
 from jobs.command import Command, run_job
 from jobs.console import make_console
-from pipelines.reproduction import ReproductionConfig, reproduce, write_reproduction
+from pipelines.judging.reproduction import ReproductionConfig, reproduce, write_reproduction
 
 COMMAND = Command(
     "reproduce",

@@ -4,9 +4,9 @@ import sys
 
 from jobs.command import Command, run_job
 from jobs.console import make_console, show_runs
+from pipelines.cells.runs import list_runs
+from pipelines.cells.store import open_store
 from pipelines.config import StatusConfig
-from pipelines.runs import list_runs
-from pipelines.store import open_store
 
 COMMAND = Command("status", "Show the runs of a store, their coverage and their failures.", StatusConfig)
 

@@ -65,7 +65,7 @@ def _judge(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> 
 
 def _report(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
     from jobs.report import show_report  # imports scipy and the charts
-    from pipelines.report import write_report
+    from pipelines.report.report import write_report
 
     show_report(console, write_report(planned.store, finished.run_id))
 

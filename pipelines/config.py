@@ -17,9 +17,9 @@ from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.checkpoints import SERVES, Call, ModelConfig
-from pipelines.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
-from pipelines.cells import Stage
-from pipelines.protocols import MetaevalConfig, ProtocolConfig
+from pipelines.cells.cells import Stage
+from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
+from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
 from pipelines.storage import StorageConfig
 
 Config = TypeVar("Config")

@@ -8,10 +8,10 @@ import pyarrow as pa
 from operators.metrics.gecko import GeckoConfig
 from operators.models.calls import Usage
 from operators.question_quality import QuestionQuality, assess
-from pipelines.cells import Cell, Outcome, is_draft
+from pipelines.cells.cells import Cell, Outcome, is_draft
+from pipelines.cells.store import BrokenCell
 from pipelines.config import SweepConfig
-from pipelines.progress import NodeProgress
-from pipelines.store import BrokenCell
+from pipelines.running.progress import NodeProgress
 from pipelines.sweep import Looked, PlannedSweep, compute_whole, model_usage, plan_sweep
 
 

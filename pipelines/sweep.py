@@ -13,19 +13,19 @@ from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.calls import Usage
 from operators.models.checkpoints import find_vqa_kind
 from operators.statistics.options import Sampling
-from pipelines.cells import Outcome, Stage, digest
+from pipelines.cells.cells import Outcome, Stage, digest
+from pipelines.cells.plan import Plan, make_plan
+from pipelines.cells.results import Results, error_counts, gather_results
+from pipelines.cells.runs import newest_run, read_manifest
+from pipelines.cells.store import LATEST, Store, open_store
 from pipelines.config import SweepConfig
-from pipelines.plan import Plan, make_plan
-from pipelines.progress import NodeProgress
-from pipelines.results import Results, error_counts, gather_results
-from pipelines.runs import newest_run, read_manifest
-from pipelines.sources import Sources, open_sources
+from pipelines.running.progress import NodeProgress
+from pipelines.sources.sources import Sources, open_sources
+from pipelines.sources.uris import benchmark_uris
 from pipelines.storage import locate
-from pipelines.store import LATEST, Store, open_store
-from pipelines.uris import benchmark_uris
 
 if TYPE_CHECKING:
-    from pipelines.metaeval import Findings
+    from pipelines.judging.metaeval import Findings
 
 T = TypeVar("T")
 
@@ -154,7 +154,7 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     protocol = planned.config.protocol
     if protocol is None:
         return None
-    from pipelines.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
+    from pipelines.judging.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
 
     release = open_release(protocol, planned.config.storage)
     findings = judge(protocol, release, finished.results.scores, Sampling(resamples=RESAMPLES), finished.folder)
@@ -197,8 +197,8 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
     """What became of the plan's missing cells; with nothing missing, Ray is not even imported."""
     if not planned.plan.missing:
         return {}
-    from pipelines.runner import run_plan  # imports Ray, which takes seconds
-    from pipelines.stages import StageContext
+    from pipelines.running.runner import run_plan  # imports Ray, which takes seconds
+    from pipelines.running.stages import StageContext
 
     context = StageContext(
         store=planned.store,

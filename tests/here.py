@@ -1,10 +1,10 @@
 """A plan's stages one after the other in this process: what they compute, without Ray and its actors."""
 
-from pipelines.cells import Outcome, Work
-from pipelines.runner import failed_input, failure_of
-from pipelines.stages import StageContext, StageRunner, start_stage
+from pipelines.cells.cells import Outcome, Work
+from pipelines.running.runner import failed_input, failure_of
+from pipelines.running.stages import StageContext, StageRunner, start_stage
+from pipelines.sources.uris import benchmark_uris
 from pipelines.sweep import PlannedSweep
-from pipelines.uris import benchmark_uris
 
 
 def compute_here(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:

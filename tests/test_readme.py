@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from operators.images import ImageLimits, decode_image
-from pipelines.benchmark import IMAGE_COLUMNS, BenchmarkConfig
-from pipelines.shards import read_shard
-from pipelines.sources import open_sources
+from pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
+from pipelines.sources.shards import read_shard
+from pipelines.sources.sources import open_sources
 from pipelines.storage import StorageConfig
 from tests.bench_of import images
 

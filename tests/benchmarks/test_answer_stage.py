@@ -18,7 +18,7 @@ from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
 from operators.models.loading import load_likelihood
 from operators.questions import ask
-from pipelines.progress import NodeProgress
+from pipelines.running.progress import NodeProgress
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
 from tests.operators import tiny

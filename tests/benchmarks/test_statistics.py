@@ -15,7 +15,7 @@ from scipy import stats
 
 from operators.judging.graphs import measure_graphs
 from operators.statistics.ties import calibrate_ties
-from pipelines.releases.readers import READERS
+from pipelines.judging.releases.readers import READERS
 from pipelines.storage import StorageConfig, locate
 from tests.benchmarks.test_scale import peak_memory
 

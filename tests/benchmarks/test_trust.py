@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.progress import NodeProgress
-from pipelines.store import Store, decode_cell, encode_cell
+from pipelines.cells.store import Store, decode_cell, encode_cell
+from pipelines.running.progress import NodeProgress
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
 

@@ -15,7 +15,7 @@ from selenium.webdriver.remote.webdriver import WebDriver  # noqa: E402
 from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
 from selenium.webdriver.support.ui import Select  # noqa: E402
 
-from pipelines.report import write_report  # noqa: E402
+from pipelines.report.report import write_report  # noqa: E402
 from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts  # noqa: E402
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -17,9 +17,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.runs import run_ids
+from pipelines.cells.runs import run_ids
+from pipelines.cells.store import Store
 from pipelines.storage import StorageConfig, WriteError, locate
-from pipelines.store import Store
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.faults.hook import BAIT, ROOM, Bait

@@ -15,10 +15,10 @@ from jobs.command import dotted_keys, load_values, run_job
 from jobs.console import JobConsole, ProgressDisplay
 from jobs.status import COMMAND as status_command
 from jobs.sweep import COMMAND, main
+from pipelines.cells.plan import Plan
 from pipelines.config import StatusConfig, SweepConfig, read_config
-from pipelines.plan import Plan
-from pipelines.progress import NodeProgress
-from pipelines.protocols import MetaevalConfig
+from pipelines.judging.protocols import MetaevalConfig
+from pipelines.running.progress import NodeProgress
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -8,7 +8,7 @@ import pytest
 from jobs.command import dotted_keys, load_values, run_job
 from jobs.report import COMMAND, main
 from pipelines.config import read_config
-from pipelines.report import ReportConfig
+from pipelines.report.report import ReportConfig
 from tests.operators.report.made import make_run
 
 

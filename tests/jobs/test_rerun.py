@@ -9,11 +9,11 @@ import pytest
 from jobs.command import run_job
 from jobs.sweep import COMMAND, main
 from operators import rows
+from pipelines.cells.runs import newest_run, run_ids
+from pipelines.cells.store import Store
 from pipelines.config import SweepConfig
-from pipelines.runs import newest_run, run_ids
-from pipelines.shards import read_shard
+from pipelines.sources.shards import read_shard
 from pipelines.storage import StorageConfig
-from pipelines.store import Store
 from pipelines.sweep import plan_sweep
 from tests.bench_of import PACK, SMALL, prompts, sweep_config, write_benchmark, write_rows
 

@@ -10,10 +10,10 @@ import pytest
 from operators import rows
 from operators.metrics.writing import content_id
 from pipelines import sweep
-from pipelines.cells import Cell
+from pipelines.cells.cells import Cell
+from pipelines.cells.runs import read_manifest
+from pipelines.cells.store import Store
 from pipelines.questions import plan_questions, write_questions
-from pipelines.runs import read_manifest
-from pipelines.store import Store
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here

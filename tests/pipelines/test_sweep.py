@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from operators import rows
-from pipelines.progress import NodeProgress
-from pipelines.runs import list_runs
+from pipelines.cells.runs import list_runs
+from pipelines.running.progress import NodeProgress
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 

@@ -7,9 +7,9 @@ import pytest
 
 from operators import rows
 from pipelines import sweep
+from pipelines.cells.store import Store
 from pipelines.questions import plan_questions, write_questions
 from pipelines.storage import StorageConfig
-from pipelines.store import Store
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here

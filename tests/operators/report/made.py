@@ -13,9 +13,9 @@ from PIL import Image
 
 from operators import rows
 from operators.summary import summarise
-from pipelines.cells import Cell
+from pipelines.cells.cells import Cell
+from pipelines.cells.store import LATEST, Store
 from pipelines.storage import StorageConfig
-from pipelines.store import LATEST, Store
 
 HOSTILE = (
     "<script>window.hacked = true</script> a red <b>star</b> & \"quotes\" 'too' </textarea><img src=x onerror=hack()>",

@@ -1,0 +1,1 @@
+"""What generators leave behind, made into the tables that sweeps read."""

@@ -1,0 +1,248 @@
+"""Tars as they are found and read, once from front to back: the files in them, or the damage that ends them."""
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import IO, Any, NamedTuple
+
+from fsspec.implementations.local import LocalFileSystem
+
+from operators.errors import ConfigError, PlumblineError
+from pipelines.ingest.rows import DAMAGED, IMAGES, Refused, Rejection, entry_tag, leads_out, link_roots
+from pipelines.ingest.tables import BLOCK_BYTES
+from pipelines.storage import Location, StorageConfig, locate, readable_errors
+
+ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+TEXTS = ("json", "txt")
+LARGEST_TEXT = 2**20
+"""Bytes of a sample's .json or .txt."""
+LARGEST_HEADER = 2**20
+"""Bytes of a long name or other extended header, which tarfile reads whole."""
+EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+"""What reads a compressed tar, by its first bytes."""
+NO_NUMBER = "and how many rows that is cannot be known"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tar:
+    """A tar as the listing shows it."""
+
+    location: Location
+    size: int
+    etag: str
+
+    @property
+    def name(self) -> str:
+        name = PurePosixPath(self.location.path).name
+        return next(name.removesuffix(ending) for ending in sorted(ENDINGS, reverse=True) if name.endswith(ending))
+
+
+def find_tars(url: str, storage: StorageConfig, others: Sequence[str]) -> list[Tar]:
+    """A tar, the tars below a folder, or those that a pattern with * matches, by name; raises ConfigError for none.
+
+    Raises ConfigError, too, for a link that leads to a folder, or out of the named folder and of the `others`.
+    """
+    location = locate(url, storage)
+    with readable_errors(location, "tars"):
+        if "*" in location.path:
+            listed = location.fs.glob(location.path, detail=True)
+        else:
+            listed = location.fs.find(location.path, detail=True)
+    entries = {path: _followed(location, path) if entry.get("islink") else entry for path, entry in listed.items()}
+    if isinstance(location.fs, LocalFileSystem):
+        _check_links(location, entries, others)
+    tars = [
+        Tar(location=locate(location.fs.unstrip_protocol(path), storage), size=entry["size"], etag=entry_tag(entry))
+        for path, entry in sorted(entries.items())
+        if path.endswith(ENDINGS) and entry["type"] == "file" and not PurePosixPath(path).name.startswith(".")
+    ]
+    if not tars:
+        raise ConfigError(f"tars {location.url}: expected files that end in {', '.join(ENDINGS)}, found none")
+    return tars
+
+
+def _followed(location: Location, path: str) -> Mapping[str, Any]:
+    """What a link leads to; raises ConfigError where that is nothing."""
+    with readable_errors(Location(fs=location.fs, path=path, url=path), "tars, a link:"):
+        return dict(location.fs.info(path)) if path.endswith(ENDINGS) or location.fs.isdir(path) else {"type": "other"}
+
+
+def _check_links(location: Location, entries: Mapping[str, Mapping[str, Any]], others: Sequence[str]) -> None:
+    """Raises ConfigError for a link, other than the named tar itself, that is not to be followed."""
+    folder = location.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in location.path else location.path
+    roots = link_roots(folder, others)
+    for path in sorted(path for path, entry in entries.items() if entry.get("islink") and path != location.path):
+        if entries[path]["type"] == "directory":
+            raise ConfigError(f"tars {path}: links to folders are not followed; name that folder, or tars by a pattern")
+        if path.endswith(ENDINGS) and leads_out(path, roots):
+            raise ConfigError(
+                f"tars {path}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
+            )
+
+
+class Damage(Refused):
+    """A tar cannot be read on: the sample of this key may be cut, and what is after it is lost."""
+
+    def __init__(self, problem: str, key: str) -> None:
+        lost = f"the sample {key[:200]!r} and whatever is after it are" if key else "whatever is in it is"
+        message = f"the tar is damaged ({problem}): {lost} lost, {NO_NUMBER}; write or upload the tar again"
+        super().__init__(DAMAGED, message)
+        self.key = key
+
+
+class Member(NamedTuple):
+    """A file of a sample."""
+
+    key: str
+    """The path up to the first dot of its last part."""
+    kind: str
+    """What follows that dot, in small letters."""
+    content: bytes | Refused
+
+
+def read_members(tar: Tar, max_bytes: int) -> Iterator[Member | Rejection]:
+    """The files of a tar in order; raises Damage where it cannot be read on."""
+    blocks: list[bytes] = []
+    key = ""
+    with readable_errors(tar.location, "tars"), _open(tar) as stream:
+        try:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_watched_header(blocks)) as archive:
+                while (header := archive.next()) is not None:
+                    archive.members.clear()  # type: ignore[attr-defined]  # it would keep the header of every member
+                    if not header.isdir():
+                        key = _path(header).key or key
+                        yield _read_member(archive, header, tar, max_bytes)
+                    _pass_over(archive.fileobj, archive.offset)
+                _check_end_mark(blocks)
+                joined = _goes_on(archive.fileobj)
+        except PlumblineError:
+            raise
+        except Exception as error:  # the standard library raises anything at all for bytes that are no tar
+            raise Damage(str(error) or type(error).__name__, key) from error
+    if joined:
+        message = (
+            "the tar goes on after its end mark, as tars do that were joined by cat: what is after the mark is lost, "
+            f"{NO_NUMBER}; give each tar a file of its own"
+        )
+        yield Rejection(tar.location.url, None, DAMAGED, message)
+
+
+class _Stored(io.RawIOBase):
+    """A stored file whose storage fails with a ConfigError, which no reader above it takes for damage."""
+
+    def __init__(self, stream: IO[bytes], location: Location) -> None:
+        self._stream = stream
+        self._location = location
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with readable_errors(self._location, "tars"):
+            content = self._stream.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+@contextmanager
+def _open(tar: Tar) -> Iterator[IO[bytes]]:
+    """The tar's bytes, out of every compressed stream that the file holds."""
+    with tar.location.fs.open(tar.location.path, "rb", block_size=BLOCK_BYTES) as file:
+        stored = io.BufferedReader(_Stored(file, tar.location), BLOCK_BYTES)
+        start = stored.peek(8)
+        opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)
+        yield opener(stored) if opener else stored
+
+
+def _watched_header(blocks: list[bytes]) -> type[tarfile.TarInfo]:
+    """A header class that keeps the last block read, since tarfile ends as quietly at damage as at the end."""
+
+    class Header(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "Header":
+            blocks[:] = [bytes(buf)]
+            header = super().frombuf(buf, encoding, errors)
+            if header.type in EXTENDED and not 0 <= header.size <= LARGEST_HEADER:
+                raise tarfile.ReadError(f"an extended header of {header.size} bytes")
+            return header
+
+    return Header
+
+
+def _pass_over(stream: Any, offset: int) -> None:
+    """Reads on to the next header; tarfile itself would go on without end, where a broken header says so."""
+    while (left := offset - stream.tell()) > 0:
+        if not stream.read(min(left, BLOCK_BYTES)):
+            raise tarfile.ReadError("unexpected end of data")
+
+
+def _check_end_mark(blocks: list[bytes]) -> None:
+    """Raises ReadError unless the last block that was read as a header is empty and whole."""
+    if len(blocks[-1]) != tarfile.BLOCKSIZE or any(blocks[-1]):
+        raise tarfile.ReadError("it has no end-of-archive mark")
+
+
+def _goes_on(stream: Any) -> bool:
+    """Whether anything but padding is left."""
+    while content := stream.read(BLOCK_BYTES):
+        if content.strip(b"\0"):
+            return True
+    return False
+
+
+class _Path(NamedTuple):
+    """What a member's name says of its sample."""
+
+    key: str
+    """Empty for a hidden file, which is of no sample."""
+    kind: str
+
+
+def _path(header: tarfile.TarInfo) -> _Path:
+    path = PurePosixPath(header.name.encode(errors="replace").decode())
+    stem, _, kind = path.name.partition(".")
+    return _Path(str(path.with_name(stem)) if stem else "", kind.lower())
+
+
+def _read_member(archive: tarfile.TarFile, header: tarfile.TarInfo, tar: Tar, max_bytes: int) -> Member | Rejection:
+    """A member's content if it belongs to a sample and may be read."""
+    key, kind = _path(header)
+    if not key:
+        where = f"{tar.location.url}/{header.name}".encode(errors="replace").decode()
+        return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")
+    return Member(key, kind, _content(archive, header, kind, max_bytes))
+
+
+def _content(archive: tarfile.TarFile, header: tarfile.TarInfo, kind: str, max_bytes: int) -> bytes | Refused:
+    if kind not in IMAGES + TEXTS:
+        return b""
+    if not header.isreg() or header.issparse():
+        message = f"{header.name!r}: only plain files are read from a tar; put the file itself in"
+        return Refused("refused_member", message)
+    limit, kind_of = (max_bytes, "limits.max_bytes") if kind in IMAGES else (LARGEST_TEXT, "the text's limit")
+    if header.size > limit:
+        message = f"{header.name!r}: {header.size} bytes are over {kind_of}={limit}; check the file, or raise the limit"
+        return Refused("image_too_large" if kind in IMAGES else "text_too_large", message)
+    stream = archive.extractfile(header)
+    assert stream is not None, "a plain file has content"
+    content = stream.read()
+    if len(content) != header.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return content

@@ -1,0 +1,122 @@
+"""What the ingests of an output ended with: a record each, and the tables and the manifest that tell of all of them."""
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from operators.errors import ConfigError
+from operators.rows import table as make_table
+from pipelines.ingest.rows import REJECTED, Rejection, digest, entry_tag
+from pipelines.storage import Location, readable_errors, replace
+
+MANIFEST = "manifest.json"
+RECORDS = ".ingest/records"
+PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string())])
+Source = Mapping[str, str | None]
+"""What an ingest takes in: its table and images or its tars, and its generator. It says which ingest it is."""
+
+
+class Record(NamedTuple):
+    """How an ingest ended."""
+
+    manifest: Mapping[str, Any]
+    """What was made from what: the same after an interrupted run as after an undisturbed one."""
+    rejected: Sequence[Rejection]
+
+    @property
+    def paths(self) -> set[str]:
+        """Its shards."""
+        return {shard["path"] for shard in self.manifest["shards"]}
+
+
+class Records:
+    """The records in an output, of which one is this ingest's own."""
+
+    def __init__(self, output: Location, source: Source) -> None:
+        """Raises ConfigError where the manifest names an ingest of which there is no record."""
+        self.output = output
+        self.source = source
+        self._own = _record_path(source)
+        with readable_errors(output, "output"):
+            missing = set(self._named()) - {self._own, *self.listing()}
+        if missing:
+            raise ConfigError(
+                f"{output.at(RECORDS)}: an ingest that manifest.json names has no record there; "
+                "copy .ingest along with its output, or choose another output"
+            )
+
+    def _named(self) -> Iterator[str]:
+        """The records of the ingests in the manifest."""
+        path = self.output.at(MANIFEST)
+        if self.output.fs.exists(path):
+            try:
+                ingests = json.loads(self.output.fs.cat_file(path))["ingests"]
+                yield from [_record_path(ingest["source"]) for ingest in ingests]
+            except (ValueError, KeyError, TypeError) as error:
+                remedy = "move it, or choose another output"
+                raise ConfigError(f"{path}: not written by an ingest, or damaged; {remedy}") from error
+
+    def listing(self) -> dict[str, str]:
+        """Each record's path below the output with what changes when it does."""
+        with readable_errors(self.output, "output"):
+            try:
+                found = self.output.fs.find(self.output.at(RECORDS), detail=True)
+            except FileNotFoundError:
+                return {}
+        return {path.removeprefix(self.output.at("")): entry_tag(entry) for path, entry in sorted(found.items())}
+
+    def write(self, record: Record) -> None:
+        """Says that this ingest has ended."""
+        with readable_errors(self.output, "output"):
+            replace(self.output, self.output.at(self._own), json.dumps(record._asdict()).encode())
+
+    def forget(self) -> None:
+        """Takes this ingest's end back, before a shard of it changes: a manifest stands beside what it names."""
+        with readable_errors(self.output, "output"):
+            if self._own in self.listing():
+                self._write_manifest([record for path, record in self._read() if path != self._own], [])
+                self.output.fs.rm_file(self.output.at(self._own))
+
+    def publish(self, prompts: Mapping[str, str], standing: Sequence[str]) -> list[str]:
+        """Writes the output's tables and manifest; the generators whose shards stand without a record."""
+        with readable_errors(self.output, "output"):
+            records = [record for _, record in self._read() if record.paths <= set(standing)]
+            recorded = {path for record in records for path in record.paths}
+            unfinished = sorted({path.partition("/")[0] for path in standing if path not in recorded})
+            texts = [{"prompt_id": name, "text": text} for name, text in sorted(prompts.items())]
+            rejected = [rejection._asdict() for record in records for rejection in record.rejected]
+            replace(self.output, self.output.at("prompts.parquet"), _encode(make_table(texts, PROMPTS)))
+            replace(self.output, self.output.at("rejected.parquet"), _encode(make_table(rejected, REJECTED)))
+            self._write_manifest(records, unfinished)
+        return unfinished
+
+    def _read(self) -> Iterator[tuple[str, Record]]:
+        """Every record that can be read, by its path: of another, the ingest counts as not ended."""
+        for path in self.listing():
+            try:
+                values = json.loads(self.output.fs.cat_file(self.output.at(path)))
+                yield path, Record(values["manifest"], [Rejection(*row) for row in values["rejected"]])
+            except (ValueError, KeyError, TypeError):
+                continue
+
+    def _write_manifest(self, records: Sequence[Record], unfinished: Sequence[str]) -> None:
+        path = self.output.at(MANIFEST)
+        if records:
+            values = {"ingests": [record.manifest for record in records], "unfinished": unfinished}
+            replace(self.output, path, (json.dumps(values, indent=1) + "\n").encode())
+        elif self.output.fs.exists(path):
+            self.output.fs.rm_file(path)
+
+
+def _record_path(source: Source) -> str:
+    return f"{RECORDS}/{digest(source)[:32]}.json"
+
+
+def _encode(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()

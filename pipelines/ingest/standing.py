@@ -1,0 +1,153 @@
+"""What stands in an output already: the shards of this ingest, and those of the others that share it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from operators.errors import ConfigError
+from pipelines.ingest.records import Source
+from pipelines.ingest.rows import Refused, Rejection, entry_tag
+from pipelines.storage import Location, readable_errors
+
+METADATA = b"plumbline_ingest"
+READERS = 16
+"""Shards of an output that are read at once."""
+
+
+class Footer(NamedTuple):
+    """What an ingest writes into a shard besides its rows."""
+
+    key: str
+    """A hash of what it was made from, and how."""
+    rejected: list[Rejection]
+    source: Source
+    """What the ingest took in."""
+
+
+class StandingShard(NamedTuple):
+    """A shard in the output."""
+
+    size: int
+    tag: str
+    footer: Footer
+    prompts: Mapping[str, str]
+    """The texts of its prompts, where another ingest made it."""
+
+
+class OtherText(NamedTuple):
+    """The text that a prompt_id stands for in another ingest of the output."""
+
+    text: str
+    path: str
+
+    def check(self, prompt_id: str, text: str, where: str) -> None:
+        """Raises ConfigError where the id stands for another text than this."""
+        if text != self.text:
+            raise ConfigError(
+                f"{where}: prompt_id {prompt_id!r} stands for another text in {self.path}, of another ingest of this "
+                "output; make the two agree, or choose another output"
+            )
+
+
+def read_standing(
+    output: Location, source: Source, known: Mapping[str, StandingShard] = MappingProxyType({})
+) -> dict[str, StandingShard]:
+    """The shards by their paths; those that are `known` and did not change are not read again.
+
+    Raises ConfigError for a Parquet file in a generator's folder that is none, or is damaged.
+    """
+
+    def read(path: str, entry: Mapping[str, Any]) -> StandingShard:
+        size, tag = entry["size"], entry_tag(entry)
+        if path in known and (known[path].size, known[path].tag) == (size, tag):
+            return known[path]
+        footer = read_footer(output, path)
+        return StandingShard(size, tag, footer, _texts(output, path) if footer.source != source else {})
+
+    with readable_errors(output, "output"):
+        listed = _listing(output)
+    with ThreadPoolExecutor(READERS) as pool:
+        return dict(zip(listed, pool.map(read, listed, listed.values()), strict=True))
+
+
+def _listing(output: Location) -> dict[str, Mapping[str, Any]]:
+    try:
+        found = output.fs.find(output.path, detail=True)
+    except FileNotFoundError:
+        return {}
+    below = {path.removeprefix(output.at("")): entry for path, entry in found.items()}
+    return {
+        path: entry
+        for path, entry in sorted(below.items())
+        if path.endswith(".parquet") and "/" in path and not any(part.startswith(".") for part in path.split("/"))
+    }
+
+
+def read_footer(output: Location, path: str) -> Footer:
+    """Raises ConfigError for what is no shard, or a damaged one."""
+    with damage_named(output, path), _opened(output, path) as stream:
+        values = json.loads((pq.read_metadata(stream).metadata or {})[METADATA])
+        return Footer(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
+
+
+@contextmanager
+def damage_named(output: Location, path: str) -> Iterator[None]:
+    """Turns what reading a file that is no shard, or a damaged one, raises into a ConfigError that names it."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError, KeyError, TypeError, Refused) as error:
+        raise ConfigError(
+            f"{output.at(path)}: not written by an ingest, or damaged; move it, or choose another output"
+        ) from error
+
+
+def _texts(output: Location, path: str) -> dict[str, str]:
+    """The texts of a shard's prompts by their ids; raises ConfigError where it is damaged."""
+    rows = read_columns(output, path, ["prompt_id", "prompt"])
+    return {row["prompt_id"]: row["prompt"] for row in rows if row["prompt"] is not None}
+
+
+def read_columns(output: Location, path: str, names: list[str]) -> list[dict[str, Any]]:
+    """These columns of a shard, row by row; raises ConfigError where it is damaged."""
+    with damage_named(output, path), _opened(output, path) as stream:
+        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()
+        return rows
+
+
+@contextmanager
+def _opened(output: Location, path: str) -> Iterator[Any]:
+    """A file opened for the few ranges of it that are read; what Arrow finds wrong with it is an ArrowException."""
+    with readable_errors(output, "output"), output.fs.open(output.at(path), "rb", cache_type="none") as stream:
+        try:
+            yield stream
+        except OSError as error:
+            if error.errno is not None:  # Arrow's own have none
+                raise
+            raise pa.ArrowInvalid(str(error)) from error
+
+
+def other_texts(standing: Mapping[str, StandingShard]) -> dict[str, OtherText]:
+    """What the prompt ids of other ingests stand for; raises ConfigError where two of them disagree."""
+    texts: dict[str, OtherText] = {}
+    for path, shard in standing.items():
+        for prompt_id, text in shard.prompts.items():
+            texts.setdefault(prompt_id, OtherText(text, path)).check(prompt_id, text, path)
+    return texts
+
+
+def other_generators(standing: Mapping[str, StandingShard], own: Source) -> dict[str, str]:
+    """The generators of other ingests, with what those took in."""
+    sources = {path.partition("/")[0]: shard.footer.source for path, shard in standing.items()}
+    return {name: _words(source) for name, source in sources.items() if source != own}
+
+
+def _words(source: Source) -> str:
+    """What an ingest takes in, as its command says it."""
+    return " ".join(f"{name}={value}" for name, value in source.items() if value is not None)

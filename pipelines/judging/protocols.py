@@ -1,0 +1,88 @@
+"""Protocols of meta-evaluation: which release is read, how its rows meet the scores, and what is computed."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from operators.errors import ConfigError
+from operators.statistics.options import (
+    ALPHA,
+    RATING_STATISTICS,
+    Convention,
+    Level,
+    Match,
+    Sampling,
+    Unsure,
+    ZeroHandling,
+)
+from pipelines.judging.releases.readers import READERS
+from pipelines.storage import StorageConfig
+
+Task = Literal["ratings", "preferences", "pairings", "graphs", "orders"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProtocolConfig:
+    """How a benchmark's judgements are compared with scores."""
+
+    name: str
+    """Names the results."""
+    reader: str
+    """Which release's file format is read: one of pipelines/judging/releases."""
+    path: str
+    """The release's file or folder, local or s3://."""
+    tasks: tuple[Task, ...]
+    """What is computed."""
+    match: Match | None = None
+    """What tells that a score and a judgement are of the same image; null takes the ids by which most images meet."""
+    statistics: tuple[str, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
+    """For ratings."""
+    rating_range: tuple[float, float] | None = None
+    """The least and greatest rating."""
+    out_of_range: Literal["refused", "left_out"] = "refused"
+    """What becomes of any other: an error, or no rating, with a note."""
+    agreement: tuple[Level, ...] = ()
+    """Distances of Krippendorff's alpha."""
+    by_skill: bool = True
+    """Whether results are also given by skill."""
+    reliable: bool = False
+    """Whether only the prompts count on which the raters agree (Gecko, section 4.1)."""
+    unsure: Unsure = "left_out"
+    """What becomes of pairs of images that people do not decide."""
+    alpha: float = ALPHA
+    """The level at which two generators are called different."""
+    zeros: ZeroHandling = "wilcox"
+    """What the signed-rank test does with prompts on which two generators do not differ."""
+    conventions: tuple[Convention, ...] = ("published",)
+    """Of T2IScoreScore."""
+    unpublished: tuple[str, ...] = ()
+    """Error graphs that are in no published average, and so not in the convention `published`."""
+    falling: tuple[str, ...] = ()
+    """Metrics that count errors, so that less is better."""
+
+    def __post_init__(self) -> None:
+        if self.reader not in READERS:
+            raise ConfigError(f"protocol.reader: expected one of {', '.join(READERS)}, got {self.reader!r}")
+        for name in self.statistics:
+            if name not in RATING_STATISTICS:
+                known = ", ".join(RATING_STATISTICS)
+                raise ConfigError(f"protocol.statistics: expected some of {known}, got {name!r}")
+        if not self.tasks:
+            raise ConfigError(f"protocol.tasks: expected some of {', '.join(get_args(Task))}, got none")
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"protocol.alpha: expected a number between 0 and 1, got {self.alpha}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetaevalConfig:
+    """One meta-evaluation."""
+
+    protocol: ProtocolConfig
+    output: str
+    """Folder or s3:// prefix of the results."""
+    scores: str | None = None
+    """A table of scores to judge: a run's folder or scores.parquet, or any Parquet or CSV; null takes the release's
+    own."""
+    metrics: tuple[str, ...] = ()
+    """Only these metrics; all where empty."""
+    sampling: Sampling = field(default_factory=Sampling)
+    storage: StorageConfig = field(default_factory=StorageConfig)

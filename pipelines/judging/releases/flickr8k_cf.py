@@ -1,0 +1,87 @@
+"""Flickr8K-CF: how many people of CrowdFlower said that a caption describes a photo.
+
+Sources, of which either is read:
+- the Flickr8k release, CrowdFlowerAnnotations.txt, tab separated and without a header: the image's file, the caption's
+  id (`<image file>#<number>`), the share of people who said yes, the number of yeses, the number of noes (3 or more
+  in all);
+- jmhessel/clipscore, crowdflower_flickr8k.json, which its download.py makes: `{image file: {"image_path",
+  "ground_truth", "human_judgement": [{"image_path", "caption", "rating"}]}}`, where `rating` is that share. Here a
+  caption has no id, so it is its own, and one whose text stands twice with an image counts as rated by a further
+  person.
+The photos have no generator.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from operators.errors import SourceError
+from pipelines.judging.releases.ratings import Rating, empty_notes, rating_value, ratings_table
+from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.tables import AGAIN, as_list, as_object, as_text, read_objects, read_text, row_name
+from pipelines.storage import Location
+
+TEMPLATE = "share_yes"
+FIELDS = ("the image", "the caption's id", "the share of yeses", "the yeses", "the noes")
+ROUNDING = 1e-3
+
+
+def read(location: Location) -> Release:
+    """One rating for each judged pair: the share of yeses, from 0 to 1."""
+    is_json = location.path.lower().endswith(".json")
+    found = _of_json(location) if is_json else _of_text(location)
+    ratings = ratings_table(found)
+    again = sum(rating.rater != "0" for rating in found)
+    notes = [f"{again} captions stand with the same image again: they count as further raters'"] if again else []
+    return Release(ratings=ratings, notes=[*empty_notes(ratings), *notes])
+
+
+def _of_text(location: Location) -> list[Rating]:
+    lines = read_text(location).split("\n")
+    return [_of_line(line, f"{location.url}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _of_line(line: str, where: str) -> Rating:
+    cells = line.rstrip("\r").split("\t")
+    if len(cells) != len(FIELDS):
+        raise SourceError(f"{where}: expected {', '.join(FIELDS)} between tabs, found {len(cells)} fields; {AGAIN}")
+    image, caption, *counts = cells
+    share, yes, no = (rating_value(cell, where) for cell in counts)
+    if (
+        share is not None
+        and yes is not None
+        and no is not None
+        and abs(share * (yes + no) - yes) > ROUNDING * (yes + no)
+    ):
+        raise SourceError(f"{where}: {yes:g} yeses and {no:g} noes are not a share of {share:g}; correct one of them")
+    return Rating(image, caption, None, "0", TEMPLATE, _share(share, where), where)
+
+
+def _of_json(location: Location) -> list[Rating]:
+    return [
+        rating
+        for row, (image, record) in enumerate(read_objects(location).items())
+        for rating in _of_image(image, record, row_name(location.url, row, image))
+    ]
+
+
+def _of_image(image: str, record: Mapping[str, Any], where: str) -> list[Rating]:
+    seen: Counter[str] = Counter()
+    found = []
+    for place, given in enumerate(as_list(record.get("human_judgement"), "judgements (human_judgement)", where)):
+        here = f"{where}, judgement {place}"
+        judgement = as_object(given, here)
+        caption = as_text(judgement, "caption", here)
+        share = _share(rating_value(judgement.get("rating"), here), here)
+        found.append(Rating(image, caption, None, str(seen[caption]), TEMPLATE, share, here))
+        seen[caption] += 1
+    return found
+
+
+def _share(value: float | None, where: str) -> float | None:
+    if value is not None and not 0 <= value <= 1:
+        raise SourceError(
+            f"{where}: expected a share of yeses from 0 to 1, found {value:g}; is this the experts' file "
+            "(ExpertAnnotations.txt, flickr8k.json)? Those ratings are 1 to 4: read them as a long table"
+        )
+    return value

@@ -1,0 +1,96 @@
+"""Pick-a-Pic: people's choices between two images of a prompt that they wrote themselves.
+
+Source: yuvalkirstain/pickapic_v1 and pickapic_v2, data/test_unique-*.parquet (500 choices) or test-*.parquet, and their
+`_no_images` copies: caption, image_0_uid, image_1_uid, label_0 and label_1 (1 and 0, 0 and 1, or .5 each for a tie),
+has_label, model_0, model_1, user_id, ranking_id and others. The columns jpg_0 and jpg_1 are not read. The caption has
+no id, so it is its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from operators import rows
+from operators.errors import SourceError
+from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.tables import Sheet, is_folder, read_sheet
+from pipelines.storage import Location, readable_errors
+
+COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
+OTHERS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
+CHOICES = {(1.0, 0.0): "a", (0.0, 1.0): "b", (0.5, 0.5): "unsure"}
+
+
+def read(location: Location) -> Release:
+    """The choices of a Parquet file, or of all those in a folder; image 0 is `a`, and a tie is `unsure`.
+
+    Where `has_label` is false nothing was chosen: `preferred` is null.
+    """
+    sheets = [read_sheet(file, [*COLUMNS, *OTHERS]) for file in _files(location)]
+    found = [row for sheet in sheets for row in _preferences(sheet)]
+    repeated = len(found) - len({_identity(row) for row in found})
+    preferences = rows.table(found, rows.PREFERENCES)
+    return Release(preferences=preferences, notes=_notes(preferences, repeated))
+
+
+def _files(location: Location) -> list[Location]:
+    if not is_folder(location):
+        return [location]
+    with readable_errors(location, "release"):
+        paths = sorted(path for path in location.fs.ls(location.path, detail=False) if path.endswith(".parquet"))
+    if not paths:
+        raise SourceError(f"{location.url}: expected Parquet files in this folder, found none; check the path")
+    named = [(path, path.rstrip("/").rsplit("/", 1)[-1]) for path in paths]
+    return [Location(fs=location.fs, path=path, url=f"{location.url}/{name}") for path, name in named]
+
+
+def _preferences(sheet: Sheet) -> list[dict[str, Any]]:
+    sheet.require(COLUMNS, "is this a file of yuvalkirstain/pickapic_v1 or _v2?")
+    columns = {
+        "prompt_id": sheet.ids("caption"),
+        "image_a": sheet.ids("image_0_uid"),
+        "image_b": sheet.ids("image_1_uid"),
+        "generator_a": sheet.texts("model_0"),
+        "generator_b": sheet.texts("model_1"),
+        "rater": sheet.texts("user_id"),
+        "preferred": _choices(sheet),
+        "ranking_id": sheet.texts("ranking_id"),
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _choices(sheet: Sheet) -> list[str | None]:
+    labels = zip(sheet.numbers("label_0").to_pylist(), sheet.numbers("label_1").to_pylist(), strict=True)
+    has_label = sheet.texts("has_label")
+    return [
+        None if _is_false(said) else _choice(label, sheet.where(row))
+        for row, (said, label) in enumerate(zip(has_label, labels, strict=True))
+    ]
+
+
+def _is_false(said: str | None) -> bool:
+    return said is not None and said.lower() in ("false", "0")
+
+
+def _choice(label: tuple[float | None, float | None], where: str) -> str:
+    if label not in CHOICES:
+        raise SourceError(
+            f"{where}: expected label_0 and label_1 of 1 and 0, 0 and 1, or .5 and .5, found {label[0]} and {label[1]}"
+            "; correct them, or set has_label to false"
+        )
+    return CHOICES[label]
+
+
+def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What makes a choice one's own; without a ranking_id, people may meet the same pair again."""
+    return tuple(row[name] for name in ("image_a", "image_b", "rater", "ranking_id"))
+
+
+def _notes(preferences: pa.Table, repeated: int) -> Sequence[str]:
+    unlabelled = preferences.column("preferred").null_count
+    found = {
+        f"of {len(preferences)} pairs have no label": unlabelled,
+        "choices are of a ranking, images and rater that stand there before: all are kept": repeated,
+    }
+    return [f"{count} {what}" for what, count in found.items() if count]

@@ -1,0 +1,149 @@
+"""T2IScoreScore: 2,840 images in 165 semantic error graphs, and what 19 metrics score them.
+
+Source: michaelsaxon/T2IScoreScore. A folder with
+- metadata.csv (ours: ts2_metadata.csv; upstream in data/): id (the graph), target_prompt, file_name, image_source (the
+  generator, or Natural), rank (the node: its number of errors, and a letter where several nodes have as many);
+- ts2_scores_per_image.csv, or upstream's integrated_image_scores.csv (in src/output/, its metrics ending in `_score`):
+  id, image_id (unreliable), one column per metric, and in upstream's the number of errors as `rank`;
+- any `<metric>_scores.csv` as upstream's code of 2025 writes them (in output/scores/): id, image_id, rank, score.
+The rows of every score file are the metadata's, in the same order. Six cells of llmscore_over carry a stray quote.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators import rows
+from operators.errors import SourceError
+from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.scores import gaps, wide_scores
+from pipelines.judging.releases.tables import (
+    Sheet,
+    below,
+    exists,
+    first_that_exists,
+    is_folder,
+    one_that_exists,
+    read_sheet,
+)
+from pipelines.storage import Location, readable_errors
+
+METADATA = ("ts2_metadata.csv", "metadata.csv", "data/metadata.csv")
+SCORES = ("ts2_scores_per_image.csv", "integrated_image_scores.csv", "src/output/integrated_image_scores.csv")
+OF_ONE = "_scores.csv"
+"""How the file of one metric's scores ends."""
+FOLDERS = ("", "output/scores")
+KEYS = ("id", "image_id", "rank", "score", "status")
+COLUMNS = ("id", "file_name", "image_source", "rank")
+SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
+"""The graphs of each subset, as upstream's run/compute_metrics.py has them; the released averages lack graph 164."""
+MOST_DIGITS = 6
+"""Of a graph's number, and of an image's number of errors."""
+UPSTREAM = "is this T2IScoreScore's file?"
+
+
+def read(location: Location) -> Release:
+    """The graphs' images, named by their files, and all scores found: prompt and graph are the `id`, as text."""
+    metadata = read_sheet(one_that_exists(location, METADATA)).require(COLUMNS, UPSTREAM)
+    images, notes = _images(metadata), list[str]()
+    metrics = _metrics(location, metadata, notes)
+    graphs, generators = metadata.ids("id"), metadata.texts("image_source")
+    scores = wide_scores({"image_id": images, "prompt_id": graphs, "generator": generators}, metrics)
+    if not metrics:
+        notes.append(f"no {SCORES[0]} or {SCORES[1]}: no scores")
+    return Release(graph_nodes=_nodes(metadata, images), scores=scores, notes=[*notes, *gaps(scores)])
+
+
+def _images(metadata: Sheet) -> list[str]:
+    seen: dict[str, int] = {}
+    for row, name in enumerate(metadata.ids("file_name")):
+        if seen.setdefault(name, row) != row:
+            raise SourceError(f"{metadata.where(row)}: image {name!r} stands in row {seen[name]} too; remove one")
+    return list(seen)
+
+
+def _nodes(metadata: Sheet, images: list[str]) -> pa.Table:
+    columns = zip(metadata.ids("id"), images, metadata.ids("rank"), strict=True)
+    found = [
+        {
+            "graph_id": graph,
+            "subset": _subset(graph, metadata.where(row)),
+            "image_id": image,
+            "node": rank,
+            "level": _level(rank, metadata.where(row)),
+        }
+        for row, (graph, image, rank) in enumerate(columns)
+    ]
+    return rows.table(found, rows.GRAPH_NODES)
+
+
+def _subset(graph: str, where: str) -> str:
+    if not graph.isdecimal() or len(graph) > MOST_DIGITS:
+        raise SourceError(f"{where}: expected a whole number as id, found {graph!r}; {UPSTREAM}")
+    return next((name for name, ids in SUBSETS.items() if int(graph) in ids), "other")
+
+
+def _level(rank: str, where: str) -> int:
+    digits = rank[: len(rank) - len(rank.lstrip("0123456789"))]
+    if not 0 < len(digits) <= MOST_DIGITS:
+        raise SourceError(f"{where}: expected a rank such as 0, 1 or 2b, found {rank!r}; correct it")
+    return int(digits)
+
+
+def _metrics(folder: Location, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
+    file = first_that_exists(folder, SCORES)
+    metrics = _of_all(read_sheet(file), metadata, notes) if file else {}
+    for name, one in _files_of_one(folder).items():
+        sheet = read_sheet(one).require(("id", "rank", "score"), UPSTREAM)
+        if name in metrics:
+            raise SourceError(f"{one.url}: {name} is scored in another file too; remove one of the two")
+        _check_order(sheet, metadata, ("id", "rank"))
+        metrics[name] = _numbers(sheet, "score", notes)
+    return metrics
+
+
+def _of_all(sheet: Sheet, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
+    _check_order(sheet.require(("id",), UPSTREAM), metadata, ("id",))
+    named = [name for name in sheet.names if name not in KEYS]
+    return {name.removesuffix("_score"): _numbers(sheet, name, notes) for name in named}
+
+
+def _files_of_one(folder: Location) -> dict[str, Location]:
+    found: dict[str, Location] = {}
+    for inner in FOLDERS:
+        place = below(folder, inner) if inner else folder
+        for name in _listed(place):
+            if name.endswith(OF_ONE) and name not in SCORES:
+                found[name.removesuffix(OF_ONE)] = below(place, name)
+    return found
+
+
+def _listed(folder: Location) -> list[str]:
+    if not exists(folder) or not is_folder(folder):
+        return []
+    with readable_errors(folder, "release"):
+        return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in folder.fs.ls(folder.path, detail=False))
+
+
+def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> None:
+    if len(sheet) != len(metadata):
+        raise SourceError(
+            f"{sheet.url}: expected {len(metadata)} rows, as {metadata.url} has, found {len(sheet)}; the rows are "
+            "joined by their order, so both files must be whole"
+        )
+    for name in names:
+        pairs = zip(sheet.texts(name), metadata.texts(name), strict=True)
+        for row, (found, wanted) in enumerate(pairs):
+            if found != wanted:
+                raise SourceError(f"{sheet.where(row)}: expected {name} {wanted}, as in {metadata.url}, found {found}; "
+                                  "put the rows in that file's order")  # fmt: skip
+
+
+def _numbers(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
+    """A column of scores, without the stray quotes, NaN as null."""
+    texts = pa.array(sheet.texts(name), pa.string())
+    bare = pc.utf8_trim(texts, '"')
+    stray = pc.sum(pc.not_equal(texts, bare)).as_py()
+    if stray:
+        notes.append(f"{stray} cells of {name} carried a stray quote, which was removed")
+    numbers = Sheet(url=sheet.url, names=[name], table=pa.table({name: bare})).numbers(name)
+    return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)

@@ -1,0 +1,1 @@
+"""How missing cells are computed on Ray."""

@@ -1,0 +1,1 @@
+"""Where a benchmark's prompts and images come from, as shards."""

@@ -1,0 +1,257 @@
+"""A benchmark's prompts: of files of their own, or gathered from the images' rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from operators import rows
+from operators.errors import ConfigError, SourceError
+from operators.images import id_text, image_records
+from pipelines.cells.cells import Shard, digest
+from pipelines.sources import prompt_files
+from pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
+from pipelines.sources.shards import (
+    FILE_READERS,
+    BrokenFile,
+    ListedFile,
+    check_columns,
+    column_values,
+    cut_shards,
+    list_files,
+    opened,
+    prompt_text,
+    read_each,
+    read_footer,
+    read_shard,
+    require_columns,
+    where,
+)
+from pipelines.sources.uris import LocateImage, StoredObjects
+from pipelines.storage import StorageConfig, locate, readable_errors
+
+
+class Prompts(NamedTuple):
+    """The prompts, and where they are read."""
+
+    table: pa.Table
+    """Schema PROMPTS."""
+    shards: list[Shard]
+    tables: list[pa.Table]
+    """Of every shard its prompts."""
+
+
+class Prompted(NamedTuple):
+    """Images with the prompts that they were made of."""
+
+    prompts: Prompts
+    images: Mapping[Shard, tuple[Shard, ...]]
+    """Every readable images shard, with the shards that hold the prompts it names."""
+    broken: list[BrokenFile]
+
+
+def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Prompts:
+    """The prompts of benchmark.prompts; whatever is wrong with them stops the sweep before anything is computed."""
+    place = locate(str(benchmark.prompts), storage)
+    with readable_errors(place, "benchmark.prompts"):
+        suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
+        files = list(list_files(place, benchmark.name, suffixes))
+    names = benchmark.prompt_columns.renamed()
+    try:
+        shards = [shard for file in files for shard in _prompt_shards(file, names, storage, shard_rows)]
+        tables = [read_prompts(shard, storage) for shard in shards]
+    except SourceError as error:
+        raise ConfigError(f"benchmark.prompts: {error}") from error
+    if not shards:
+        kinds = f"Parquet files, or one {', '.join(prompt_files.SUFFIXES)} file, with prompts"
+        raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; check the path")
+    _check_prompts(shards, tables)
+    keyed = [replace(shard, prompts=digest(sorted(_pairs(table)))) for shard, table in zip(shards, tables, strict=True)]
+    return Prompts(pa.concat_tables(tables), keyed, tables)
+
+
+def _pairs(table: pa.Table) -> list[tuple[str, str]]:
+    """The id and text of every prompt: all of it that can change a result."""
+    return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
+
+
+def match_prompts(
+    images: Sequence[Shard], prompts: Prompts, storage: StorageConfig, locate_image: LocateImage
+) -> Prompted:
+    """Which of a benchmark's prompts every images shard names, read from the ids alone.
+
+    So a prompt that is added or edited touches the images that were made of it, and no others.
+    """
+    texts = dict(_pairs(prompts.table))
+    holders = {one: number for number, table in enumerate(prompts.tables) for one, _ in _pairs(table)}
+    matched: dict[Shard, tuple[Shard, ...]] = {}
+    broken: list[BrokenFile] = []
+    objects = StoredObjects(locate_image)
+    for shard, table in _read_files(images, storage, ("prompt_id", "uri")):
+        if isinstance(table, SourceError):
+            broken.append(BrokenFile(shard.group, str(table), shard.rows))
+            continue
+        named = sorted({id_text(record["prompt_id"]) or "" for record in image_records(table)})
+        prompts_digest = digest([(one, texts.get(one)) for one in named])
+        keyed = replace(shard, prompts=prompts_digest, objects=objects.digest(table))
+        matched[keyed] = tuple(prompts.shards[n] for n in sorted({holders[one] for one in named if one in holders}))
+    return Prompted(prompts, matched, broken)
+
+
+def _read_files(
+    shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]
+) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
+    """The columns of every shard, each file opened once."""
+    files: dict[tuple[str, str], list[Shard]] = {}
+    for shard in shards:
+        files.setdefault((shard.group, shard.url), []).append(shard)
+    with ThreadPoolExecutor(FILE_READERS) as pool:
+        tables = pool.map(lambda of_file: read_each(of_file, storage, columns), files.values())
+        for of_file, read in zip(files.values(), tables, strict=True):
+            yield from zip(of_file, read, strict=True)
+
+
+def _prompt_shards(
+    file: ListedFile, names: tuple[tuple[str, str], ...], storage: StorageConfig, shard_rows: int
+) -> list[Shard]:
+    """The shards of a prompts file; a CSV or JSON file is one."""
+    if not file.url.lower().endswith(prompt_files.SUFFIXES):
+        footer = read_footer(file, storage)
+        schema, columns = footer.schema.to_arrow_schema(), dict(names)
+        require_columns(schema, ("prompt_id", "text"), names, "benchmark.prompt_columns", file.url)
+        read = [columns.get(name, name) for name in PROMPT_COLUMNS]
+        check_columns(schema, read, read[:1], file.url)
+        return cut_shards(file, footer, names, shard_rows)
+    whole = Shard(
+        group=file.group, name=file.name, url=file.url, size=file.size, etag=file.etag, row_groups=(), rows=0,
+        columns=names,
+    )  # fmt: skip
+    count = len(read_prompts(whole, storage))
+    return [replace(whole, rows=count)] if count else []
+
+
+def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
+    """Every prompt has an id, and no id stands twice."""
+    seen: set[str] = set()
+    counted: dict[str, int] = {}
+    for shard, table in zip(shards, tables, strict=True):
+        first = counted.get(shard.url, 0)
+        counted[shard.url] = first + len(table)
+        for row, prompt_id in enumerate(table.column("prompt_id").to_pylist(), start=first):
+            if not prompt_id:
+                raise ConfigError(f"{shard.url}, row {row}: the prompt has no prompt_id; fill it in")
+            if prompt_id in seen:
+                raise ConfigError(f"{shard.url}, row {row}: prompt_id {prompt_id!r} stands twice; make ids unique")
+            seen.add(prompt_id)
+
+
+def gather_prompts(images: Sequence[Shard], name: str, storage: StorageConfig, locate_image: LocateImage) -> Prompted:
+    """The prompts that the images' rows hold, read from the id and text columns alone.
+
+    Every images shard gets a prompts shard that is named by the prompts in it and not by its file. So shards with the
+    same prompts, such as those of two generators, share their questions.
+    """
+    unique: dict[str, tuple[str, str]] = {}
+    matched: dict[Shard, tuple[Shard, ...]] = {}
+    asked: dict[str, Shard] = {}
+    broken: list[BrokenFile] = []
+    objects = StoredObjects(locate_image)
+    for shard, table in _read_files(images, storage, ("prompt_id", "prompt", "uri")):
+        if isinstance(table, SourceError):
+            broken.append(BrokenFile(shard.group, str(table), shard.rows))
+            continue
+        pairs = _own_pairs(table)
+        for prompt_id, text in pairs:
+            _check_text(prompt_id, text, shard, unique)
+        content = digest(sorted(pairs))
+        holder = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(pairs), prompts=content)
+        matched[replace(shard, prompts=content, objects=objects.digest(table))] = (asked.setdefault(content, holder),)
+    records = [{"prompt_id": one, "text": text, "skills": [], "suite": name} for one, (text, _) in unique.items()]
+    return Prompted(Prompts(rows.table(records, rows.PROMPTS), list(asked.values()), []), matched, broken)
+
+
+def _own_pairs(table: pa.Table) -> list[tuple[str, str]]:
+    """Each id and text of the rows once."""
+    pairs = zip(*(table.column(name).to_pylist() for name in ("prompt_id", "prompt")), strict=True)
+    return list(dict.fromkeys((one, text or "") for one, text in pairs))
+
+
+def _check_text(prompt_id: str, text: str, shard: Shard, unique: dict[str, tuple[str, str]]) -> None:
+    """No id stands for two texts, in one file or in two."""
+    known, where = unique.setdefault(prompt_id, (text, shard.url))
+    if known != text:
+        other = "" if where == shard.url else f" in {where}"
+        raise ConfigError(
+            f"{shard.url}: prompt_id {prompt_id!r} stands for {text!r}, and for {known!r}{other}; make ids unique, "
+            "or set benchmark.columns.prompt_id=null: ids are then made of the texts"
+        )
+
+
+def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
+    """A shard's prompts in the schema PROMPTS; absent columns are filled, ids become text.
+
+    Of an images shard whose rows hold their own prompts, each id and text once; raises SourceError naming the file.
+    """
+    records = [
+        {
+            "prompt_id": _prompt_id(found["prompt_id"], shard, row),
+            "text": prompt_text(found["text"], shard, row),
+            "skills": _skills(found.get("skills"), shard, row),
+            "suite": shard.group,
+        }
+        for row, found in enumerate(_own_prompts(shard, storage) if shard.holds_prompts else _prompts(shard, storage))
+    ]
+    return rows.table(records, rows.PROMPTS)
+
+
+def _own_prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
+    pairs = _own_pairs(read_shard(shard, storage, ("prompt_id", "prompt")))
+    return [{"prompt_id": one, "text": text} for one, text in pairs]
+
+
+def _prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
+    names = {name: dict(shard.columns).get(name, name) for name in PROMPT_COLUMNS}
+    if not shard.url.lower().endswith(prompt_files.SUFFIXES):
+        return _as_records(read_shard(shard, storage, PROMPT_COLUMNS), shard)
+    with opened(shard, storage) as stream:
+        records = prompt_files.read_prompt_file(
+            stream.read(), shard.url, [names["prompt_id"], names["text"]], optional=[names["skills"]]
+        )
+    in_csv = shard.url.lower().endswith(".csv")
+    found = [{name: record.get(its) for name, its in names.items()} for record in records]
+    return [{**one, "skills": _one_skill(one["skills"])} for one in found] if in_csv else found
+
+
+def _as_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
+    columns = {name: column_values(table, name, shard) for name in table.column_names}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _prompt_id(value: Any, shard: Shard, row: int) -> str | None:
+    if isinstance(value, bytes | list | dict | bool):
+        found = type(value).__name__
+        raise SourceError(
+            f"{where(shard, row)}: expected prompt_id as text or a number, found {found}; write it as text"
+        )
+    return id_text(value)
+
+
+def _one_skill(value: Any) -> Any:
+    """A CSV field as a list of one skill, or of none where it is empty."""
+    return value if not isinstance(value, str) else [value] if value else []
+
+
+def _skills(value: Any, shard: Shard, row: int) -> list[str]:
+    """The skills of a prompt; a null among them is none."""
+    if rows.is_missing(value):
+        return []
+    if not isinstance(value, list):
+        found = type(value).__name__
+        raise SourceError(f"{where(shard, row)}: expected `skills` to be a list of text, found {found}; write a list")
+    odd = [skill for skill in value if isinstance(skill, bytes | list | dict)]
+    if odd:
+        found = type(odd[0]).__name__
+        raise SourceError(f"{where(shard, row)}: expected `skills` to hold text, found {found}; write skills as text")
+    return [str(skill) for skill in value if not rows.is_missing(skill)]

@@ -1,0 +1,297 @@
+"""Source files as a listing shows them, cut into shards by their footers, and read by our column names."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from operators import rows
+from operators.errors import SourceError
+from operators.images import id_text
+from operators.rows import require_once
+from pipelines.cells.cells import Shard
+from pipelines.cells.store import is_mark
+from pipelines.storage import Location, StorageConfig, etag, first_line, is_storage_error, list_below, locate
+
+FILE_READERS = 16
+BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
+LONGEST_NAME = 120
+"""Bytes of a file's name that its cells' names take over: a file system takes 255, and they add to it."""
+
+
+class BrokenFile(NamedTuple):
+    """A source file that cannot be read; its rows are counted as failed and everything else goes on."""
+
+    generator: str
+    message: str
+    rows: int = 1
+    """How many rows are lost with it; 1 where that cannot be told."""
+
+
+class ListedFile(NamedTuple):
+    """A source file as the listing shows it."""
+
+    group: str
+    name: str
+    url: str
+    size: int
+    etag: str
+    regular: bool
+    """Whether it is a file; not where it is a link that leads nowhere, a pipe or a device."""
+
+
+def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Iterator[ListedFile]:
+    """The tables at or below a location, by name, but for those in a store; raises FileNotFoundError for no place."""
+    found = list_below(location)
+    if not found and not location.fs.exists(location.path):
+        raise FileNotFoundError(location.path)
+    stores = tuple(path.rpartition("/")[0] + "/" for path in found if is_mark(location, path))
+    for path, entry in sorted(found.items()):
+        relative = path.removeprefix(location.path).lstrip("/") or PurePosixPath(path).name
+        if is_table(relative, suffixes) and not path.startswith(stores):
+            url = location.fs.unstrip_protocol(path)
+            regular = entry["type"] == "file"
+            yield ListedFile(group, _name(relative), url, entry["size"], etag(entry), regular)
+
+
+def _name(relative: str) -> str:
+    """A file's name within its group; where it is long, or another's could be the same, cut and with a hash."""
+    name = relative.removesuffix(".parquet").replace("/", "__")
+    if "__" not in relative and len(name.encode()) <= LONGEST_NAME:
+        return name
+    short = name.encode()[:LONGEST_NAME].decode(errors="ignore")
+    return f"{short}-{hashlib.sha256(relative.encode()).hexdigest()[:8]}"
+
+
+def is_table(relative: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file is named as a table, and neither it nor a folder of its path is hidden or a marker."""
+    return relative.lower().endswith(suffixes) and not any(part[:1] in (".", "_") for part in relative.split("/"))
+
+
+def read_footer(file: ListedFile, storage: StorageConfig) -> pq.FileMetaData:
+    """A Parquet file's footer; raises SourceError naming the file where it has none."""
+    location = locate(file.url, storage)
+    if not file.regular:
+        raise SourceError(
+            f"{file.url}: expected a file, found a link that leads nowhere, a pipe or a device; remove it"
+        )
+    try:
+        with location.fs.open(location.path, "rb") as stream:
+            return pq.read_metadata(stream)
+    except Exception as error:
+        if not isinstance(error, pa.ArrowException) and not is_storage_error(error):
+            raise
+        raise SourceError(
+            f"{file.url}: not a readable Parquet file ({first_line(error)}); "
+            "it may be truncated: write or upload it again"
+        ) from error
+
+
+def require_columns(
+    schema: pa.Schema, required: Sequence[str], names: tuple[tuple[str, str], ...], key: str, url: str
+) -> None:
+    """Raises SourceError, with the configuration's key, where the file lacks a column by its own name for it."""
+    for name in required:
+        rows.require_columns(schema.names, [dict(names).get(name, name)], url, key=f"{key}.{name}")
+
+
+def check_columns(schema: pa.Schema, read: Sequence[str], ids: Sequence[str], url: str) -> None:
+    """Raises SourceError where a column that is read stands twice, or ids are neither text nor numbers."""
+    require_once(schema.names, read, url)
+    for name in set(ids) & set(schema.names):
+        kind = schema.field(name).type
+        if pa.types.is_nested(kind) or kind in BINARY or pa.types.is_fixed_size_binary(kind):
+            raise SourceError(f"{url}: expected {name!r} to hold text or numbers, found {kind}; write ids as text")
+
+
+def cut_shards(
+    file: ListedFile, footer: pq.FileMetaData, names: tuple[tuple[str, str], ...], shard_rows: int
+) -> list[Shard]:
+    """Runs of row groups of about `shard_rows` rows; a larger row group is a shard of its own, and no rows are none."""
+    sizes = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+    return [
+        Shard(
+            group=file.group,
+            name=file.name if len(run) == len(sizes) else f"{file.name}-{run[0]:05d}",
+            url=file.url,
+            size=file.size,
+            etag=file.etag,
+            row_groups=tuple(run),
+            rows=sum(sizes[index] for index in run),
+            first_row=sum(sizes[: run[0]]),
+            columns=names,
+        )
+        for run in _runs(sizes, shard_rows)
+        if any(sizes[index] for index in run)
+    ]
+
+
+def _runs(sizes: Sequence[int], shard_rows: int) -> Iterator[list[int]]:
+    """Consecutive indices whose sizes add up to at most `shard_rows`, and at least one index each."""
+    run: list[int] = []
+    for index, size in enumerate(sizes):
+        if run and sum(sizes[i] for i in run) + size > shard_rows:
+            yield run
+            run = []
+        run.append(index)
+    if run:
+        yield run
+
+
+def read_shard(shard: Shard, storage: StorageConfig, columns: Sequence[str]) -> pa.Table:
+    """A shard's rows with those of `columns`, by our names, that the file has; a row's own prompt has an id always.
+
+    Raises SourceError naming the file, where it cannot be read or is not the one that was planned.
+    """
+    with opened(shard, storage) as stream:
+        return _named(pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True), shard, columns)
+
+
+def _named(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Table:
+    """The shard's rows of an open file, by our names."""
+    names = dict(shard.columns)
+    if not (shard.holds_prompts and "prompt_id" in columns):
+        return _row_groups(file, shard, {name: names.get(name, name) for name in columns})
+    wanted = {name: names.get(name, name) for name in (*columns, "prompt")}
+    table = _with_prompt_ids(_row_groups(file, shard, wanted), shard)
+    return table.select([name for name in columns if name in table.column_names])
+
+
+def read_each(shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]) -> list[pa.Table | SourceError]:
+    """Those of `columns` that one file has, shard by shard; the error in place of a shard that cannot be read.
+
+    Addresses only where an image may be read by its own: not where every row has its bytes.
+    """
+    try:
+        with opened(shards[0], storage) as stream:
+            file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+            return [_readable(file, shard, columns) for shard in shards]
+    except SourceError as error:
+        return [error] * len(shards)
+
+
+def _readable(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Table | SourceError:
+    try:
+        return _named(file, shard, [name for name in columns if name != "uri" or _lacks_bytes(file.metadata, shard)])
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        return _unreadable(shard, error)
+    except SourceError as error:
+        return error
+
+
+def _lacks_bytes(footer: pq.FileMetaData, shard: Shard) -> bool:
+    """Whether some row may have no encoded image of its own, as far as the footer tells."""
+    image = dict(shard.columns).get("image", "image")
+    paths = [footer.schema.column(index).path for index in range(footer.num_columns)]
+    places = [index for index, path in enumerate(paths) if path in (image, f"{image}.bytes")]
+    statistics = [footer.row_group(group).column(index).statistics for group in shard.row_groups for index in places]
+    return not places or any(one is None or not one.has_null_count or one.null_count for one in statistics)
+
+
+def read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:
+    """A shard's further columns for its scores, in the order of its rows; null where its file has no such column."""
+    with opened(shard, storage) as stream:
+        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        found = _row_groups(file, shard, {name: name for name in extra.names})
+    absent = pa.nulls(shard.rows)
+    columns = [found.column(name) if name in found.column_names else absent.cast(extra.field(name).type)
+               for name in extra.names]  # fmt: skip
+    return pa.table(columns, schema=extra)
+
+
+def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str]) -> pa.Table:
+    """The shard's columns by our names, of those that the file has.
+
+    Read in this thread: Arrow's own threads hold on to the Python stream, and abort a process that ends meanwhile.
+    """
+    present = {name: column for name, column in names.items() if column in file.schema_arrow.names}
+    wanted = list(dict.fromkeys(present.values()))
+    table = file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False)
+    return table.select(list(present.values())).rename_columns(list(present))
+
+
+@contextmanager
+def opened(shard: Shard, storage: StorageConfig) -> Iterator[Any]:
+    """The shard's file, which must be the planned one before it is read and after: keys name what was computed from."""
+    location = locate(shard.url, storage)
+    try:
+        _check_unchanged(shard, location)
+        with location.fs.open(location.path, "rb") as stream:
+            yield stream
+        _check_unchanged(shard, location)
+    except Exception as error:
+        if not isinstance(error, (pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(error):
+            raise
+        _check_unchanged(shard, location)
+        raise _unreadable(shard, error) from error
+
+
+def _unreadable(shard: Shard, error: Exception) -> SourceError:
+    groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
+    return SourceError(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
+
+
+def _check_unchanged(shard: Shard, location: Location) -> None:
+    """Raises SourceError where the file is gone, or has another size or etag than the plan's."""
+    try:
+        entry = location.fs.info(location.path)
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"{shard.url}: the file was there when the run was planned and is gone; put it back and run again: "
+            "the plan is made anew"
+        ) from error
+    if (entry["size"], etag(entry)) != (shard.size, shard.etag):
+        raise SourceError(
+            f"{shard.url}: the file has changed since the run was planned ({shard.size} bytes, etag {shard.etag}; now "
+            f"{entry['size']} bytes, etag {etag(entry)}); run again: the plan is made anew"
+        )
+
+
+def _with_prompt_ids(table: pa.Table, shard: Shard) -> pa.Table:
+    """The table with a prompt_id in every row: its own as text, or else a hash of its prompt."""
+    texts = [prompt_text(value, shard, row) or "" for row, value in enumerate(column_values(table, "prompt", shard))]
+    in_rows = "prompt_id" in table.column_names
+    given = column_values(table, "prompt_id", shard) if in_rows else [None] * len(texts)
+    ids = [id_text(one) or _text_id(text) for one, text in zip(given, texts, strict=True)]
+    others = table.drop_columns(["prompt_id"]) if "prompt_id" in table.column_names else table
+    return others.append_column("prompt_id", pa.array(ids, pa.string()))
+
+
+def _text_id(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def column_values(table: pa.Table, name: str, shard: Shard) -> list[Any]:
+    """A column of a shard; raises SourceError naming the first row whose text is not UTF-8."""
+    column = table.column(name)
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError as error:
+        row = next(row for row, value in enumerate(column) if not _decodes(value))
+        raise SourceError(f"{where(shard, row)}: {name} is not UTF-8 ({error}); write the file in UTF-8") from error
+
+
+def _decodes(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def where(shard: Shard, row: int) -> str:
+    """How a row of a shard is named in messages: by its file, and its place there from 0."""
+    return f"{shard.url}, row {shard.first_row + row}"
+
+
+def prompt_text(value: Any, shard: Shard, row: int) -> str | None:
+    """A prompt as text; raises SourceError naming the row where it is something else."""
+    if rows.is_missing(value):
+        return None
+    if isinstance(value, str):
+        return value
+    raise SourceError(f"{where(shard, row)}: expected the prompt as text, found {type(value).__name__}")

@@ -1,0 +1,249 @@
+"""The source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from operators import rows
+from operators.errors import ConfigError, SourceError
+from operators.images import ImageLimits
+from pipelines.cells.cells import Shard
+from pipelines.cells.store import MARK, is_mark
+from pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
+from pipelines.sources.prompts import gather_prompts, match_prompts, open_prompts
+from pipelines.sources.shards import (
+    FILE_READERS,
+    BrokenFile,
+    ListedFile,
+    check_columns,
+    cut_shards,
+    is_table,
+    list_files,
+    read_footer,
+    require_columns,
+)
+from pipelines.sources.uris import benchmark_uris
+from pipelines.storage import Location, StorageConfig, list_folder, locate, readable_errors
+
+PARQUET = (".parquet",)
+
+
+class Sources(NamedTuple):
+    """What a sweep reads."""
+
+    prompts: pa.Table
+    """Schema PROMPTS, all prompts."""
+    prompt_shards: list[Shard]
+    prompts_of: Mapping[Shard, tuple[Shard, ...]]
+    """By images shard, the prompts shards that hold the prompts of its images."""
+    broken: list[BrokenFile]
+    generators: list[str]
+    extra: pa.Schema
+    """The further columns that go to the scores."""
+
+    @property
+    def image_shards(self) -> list[Shard]:
+        return list(self.prompts_of)
+
+    @property
+    def skills(self) -> Mapping[str, Sequence[str]]:
+        """The skills of each prompt."""
+        return dict(zip(*(self.prompts.column(name).to_pylist() for name in ("prompt_id", "skills")), strict=True))
+
+
+class _ImagesFile(NamedTuple):
+    """One file of images: its schema and shards."""
+
+    schema: pa.Schema
+    shards: list[Shard]
+
+
+class _Images(NamedTuple):
+    """What the generators have."""
+
+    shards: list[Shard]
+    broken: list[BrokenFile]
+    generators: list[str]
+    extra: pa.Schema
+
+
+def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_rows: int) -> Sources:
+    """Lists the sources and reads their footers, the prompts and which images are of which; no image is read.
+
+    A Parquet file without rows is read like any other and counts no rows. Raises ConfigError where prompts or images
+    are missing or cannot be reached, and where no file has the columns that the configuration names.
+    """
+    prompts = open_prompts(benchmark, storage, shard_rows) if benchmark.prompts is not None else None
+    images = _open_images(benchmark, storage, shard_rows)
+    uris = benchmark_uris(benchmark, storage, ImageLimits())
+    prompted = (
+        gather_prompts(images.shards, benchmark.name, storage, uris.locate)
+        if prompts is None
+        else match_prompts(images.shards, prompts, storage, uris.locate)
+    )
+    return Sources(
+        prompts=prompted.prompts.table,
+        prompt_shards=prompted.prompts.shards,
+        prompts_of=prompted.images,
+        broken=images.broken + prompted.broken,
+        generators=images.generators,
+        extra=images.extra,
+    )
+
+
+def _open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> _Images:
+    """Every generator's files with their footers; a file that cannot be read costs nothing else."""
+    places = _generators(benchmark, storage)
+    listed = {name: _listing(name, place) for name, place in places.items()}
+    with ThreadPoolExecutor(FILE_READERS) as pool:
+        files = [file for files in listed.values() for file in files]
+        results = list(pool.map(lambda file: _images_file(file, benchmark, storage, shard_rows), files))
+    broken = [result for result in results if isinstance(result, BrokenFile)]
+    broken += [_no_files(name, places[name]) for name, files in listed.items() if not files]
+    tables = [result for result in results if isinstance(result, _ImagesFile)]
+    if broken and not tables and (benchmark.prompts is None or benchmark.columns != ColumnsConfig()):
+        raise ConfigError(f"benchmark.images: {broken[0].message}")
+    shards = [shard for table in tables for shard in table.shards]
+    extra = _extra_schema(benchmark.columns, [table.schema for table in tables])
+    return _Images(shards, broken, list(places), extra)
+
+
+def _listing(generator: str, place: Location) -> list[ListedFile]:
+    with readable_errors(place, f"benchmark.generators.{generator}"):
+        return list(list_files(place, generator, PARQUET))
+
+
+def _no_files(generator: str, place: Location) -> BrokenFile:
+    return BrokenFile(
+        generator,
+        f"{place.url}: expected Parquet files, found none; add the images, or leave it out (benchmark.generators)",
+    )
+
+
+def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, Location]:
+    """Where each generator's images are, in the order of the names or as given."""
+    if isinstance(benchmark.generators, Mapping):
+        return {name: locate(url, storage) for name, url in benchmark.generators.items()}
+    images = locate(str(benchmark.images), storage)
+    with readable_errors(images, "benchmark.images"):
+        found = _layout(images, benchmark, storage)
+    wanted = benchmark.generators
+    missing = sorted(set(wanted or ()) - set(found))
+    if missing:
+        raise ConfigError(
+            f"benchmark.generators: no folder {missing[0]!r} in {images.url}; found {', '.join(found) or 'none'}"
+        )
+    if not found:
+        raise ConfigError(
+            f"benchmark.images {images.url}: expected one folder per generator, or Parquet files, found none"
+        )
+    return {name: found[name] for name in wanted} if wanted is not None else found
+
+
+def _layout(images: Location, benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, Location]:
+    """A folder per generator, or the one generator of a Parquet file or of a folder with such files.
+
+    Raises ConfigError for a store, and where images lie beside the folders of generators: whose they are is not told.
+    """
+    entries = list_folder(images)
+    if any(is_mark(images, entry["name"]) for entry in entries):
+        raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
+    folders = {name: _below(images, name) for name in sorted(_named(entries, "directory")) if not name.startswith(".")}
+    folders = {name: folder for name, folder in folders.items() if not _is_store(folder)}
+    tables = [name for name in sorted(_named(entries, "file")) if is_table(name, PARQUET)]
+    full = [name for name, folder in folders.items() if tables and any(list_files(folder, name, PARQUET))]
+    beside = [name for name in tables if full and _holds_images(_below(images, name), benchmark, storage)]
+    if beside:
+        raise ConfigError(
+            f"benchmark.images {images.url}: Parquet files ({_some(beside)}) lie beside folders that have some "
+            f"({_some(full)}); move the files into a folder of their generator's, or name every generator's place by "
+            "benchmark.generators"
+        )
+    return folders if full or not tables else {_stem(images): images}
+
+
+def _named(entries: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
+    return [PurePosixPath(entry["name"]).name for entry in entries if entry["type"] == kind]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _stem(location: Location) -> str:
+    return PurePosixPath(location.path).name.removesuffix(".parquet")
+
+
+def _is_store(folder: Location) -> bool:
+    mark = folder.at(MARK)
+    return bool(folder.fs.isfile(mark)) and is_mark(folder, mark)
+
+
+def _holds_images(file: Location, benchmark: BenchmarkConfig, storage: StorageConfig) -> bool:
+    """Whether a Parquet file has images, as far as can be told; ingest puts tables without any beside its folders."""
+    columns = {benchmark.columns.image, benchmark.columns.uri}
+    try:
+        (listed,) = list_files(file, "", PARQUET)
+        return bool(columns & set(read_footer(listed, storage).schema.to_arrow_schema().names))
+    except SourceError:
+        return True
+
+
+def _below(location: Location, name: str) -> Location:
+    return Location(fs=location.fs, path=location.at(name), url=f"{location.url}/{name}")
+
+
+def _images_file(
+    file: ListedFile, benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int
+) -> _ImagesFile | BrokenFile:
+    names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
+    required = [name for name, its in names if its] + ([] if benchmark.prompts is None else ["prompt_id"])
+    try:
+        footer = read_footer(file, storage)
+        schema = footer.schema.to_arrow_schema()
+        require_columns(schema, required, names, "benchmark.columns", file.url)
+        check_columns(schema, _read_columns(benchmark, schema), [*_ids(benchmark.columns)], file.url)
+        if not {benchmark.columns.image, benchmark.columns.uri} & set(schema.names):
+            rows.require_columns(schema.names, ["image or uri"], file.url, key="benchmark.columns.image or .uri")
+    except SourceError as error:
+        return BrokenFile(file.group, str(error))
+    return _ImagesFile(schema, cut_shards(file, footer, names, shard_rows))
+
+
+def _read_columns(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
+    """The columns that are read of an images file, by its own names."""
+    columns = benchmark.columns
+    names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
+    extra = schema.names if columns.extra == "*" else columns.extra
+    return [*(getattr(columns, name) for name in names), *extra]
+
+
+def _ids(columns: ColumnsConfig) -> Iterator[str]:
+    yield columns.image_id
+    if columns.prompt_id is not None:
+        yield columns.prompt_id
+
+
+def _extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The further columns that some file has; raises ConfigError for one that none has, or that differs in type."""
+    taken = {getattr(columns, name) for name in IMAGE_COLUMNS}
+    everything = dict.fromkeys(name for schema in schemas for name in schema.names if name not in taken)
+    wanted = list(everything) if columns.extra == "*" else list(dict.fromkeys(columns.extra))
+    check_extra(wanted)
+    return pa.schema([_extra_field(name, schemas) for name in wanted if schemas])
+
+
+def _extra_field(name: str, schemas: Sequence[pa.Schema]) -> pa.Field:
+    types = list(dict.fromkeys(schema.field(name).type for schema in schemas if name in schema.names))
+    if not types:
+        known = ", ".join(dict.fromkeys(name for schema in schemas for name in schema.names))
+        raise ConfigError(f"benchmark.columns.extra: no images table has a column {name!r}; found {known}")
+    if len(types) > 1:
+        raise ConfigError(
+            f"benchmark.columns.extra: {name!r} is {types[0]} in one images table and {types[1]} in another; "
+            "write them with one type, or leave it out"
+        )
+    return pa.field(name, types[0])

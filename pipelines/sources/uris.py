@@ -1,0 +1,129 @@
+"""What the rows' `uri` column may name: regular files below the benchmark's own folders, and below those it allows."""
+
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from operators.errors import PlumblineError, RefusedUri
+from operators.images import ImageLimits, image_records
+from pipelines.cells.cells import digest
+from pipelines.sources.benchmark import BenchmarkConfig
+from pipelines.storage import Location, StorageConfig, etag, is_storage_error, locate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uris:
+    """Reads images by their address, and nothing outside of `roots`, whatever a table says."""
+
+    roots: tuple[str, ...]
+    """Folders and s3:// prefixes."""
+    storage: StorageConfig
+    max_bytes: int
+    """Of a larger file only this much is read, and one byte more."""
+
+    def locate(self, uri: str) -> Location:
+        """The file that an address names; raises RefusedUri before touching one that lies outside of the roots."""
+        address = _resolved(uri)
+        if not any(_is_below(address, root) for root in _resolved_roots(self.roots)):
+            raise RefusedUri("it lies outside of the benchmark's folders")
+        return locate(address, self.storage)
+
+    def read(self, uri: str) -> bytes:
+        """The file's bytes; raises RefusedUri, or OSError where it cannot be read."""
+        location = self.locate(uri)
+        if isinstance(location.fs, LocalFileSystem):
+            return _read_regular(location.path, self.max_bytes + 1)
+        try:
+            return bytes(location.fs.cat_file(location.path, start=0, end=self.max_bytes + 1))
+        except OSError:
+            raise
+        except Exception as error:  # the S3 client has errors of its own for a network that fails
+            raise OSError(str(error)) from error
+
+
+LocateImage = Callable[[str], Location]
+
+
+class StoredObjects:
+    """What stands at the addresses of images, known without reading any: one look at a local file, and one listing of a
+    folder on S3.
+    """
+
+    def __init__(self, locate_image: LocateImage) -> None:
+        self.locate_image = locate_image
+        self.listings: dict[str, dict[str, str]] = {}
+
+    def digest(self, images: pa.Table) -> str:
+        """The digest of what the rows' addresses name now; empty where the table has none."""
+        if "uri" not in images.column_names:
+            return ""
+        uris = [record["uri"] for record in image_records(images.select(["uri"]))]
+        return digest([self._identity(uri) if isinstance(uri, str) and uri else "" for uri in uris])
+
+    def _identity(self, uri: str) -> str:
+        """An object's ETag, or a file's size and time; empty where nothing stands, or cannot be looked at."""
+        try:
+            location = self.locate_image(uri)
+        except PlumblineError:
+            return ""
+        if isinstance(location.fs, LocalFileSystem):
+            return _listed(lambda: [location.fs.info(location.path)]).get(location.path, "")
+        folder = location.path.rpartition("/")[0]
+        if folder not in self.listings:
+            self.listings[folder] = _listed(lambda: location.fs.ls(folder, detail=True))
+        return self.listings[folder].get(location.path, "")
+
+
+def _listed(look: Callable[[], Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+    """The identity of every file by its path; of none where a place is not there or does not answer."""
+    try:
+        return {entry["name"]: f"{entry['size']} {etag(entry)}" for entry in look() if entry["type"] == "file"}
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        return {}
+
+
+def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> Uris:
+    """The addresses below the benchmark's images, of a single file below its folder, and below its `uri_roots`."""
+    generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
+    images = [benchmark.images] if benchmark.images is not None else list(generators)
+    folders = [place[: place.rfind("/") + 1] if place.lower().endswith(".parquet") else place for place in images]
+    roots = tuple(_absolute(place or ".") for place in (*folders, *benchmark.uri_roots))
+    return Uris(roots=roots, storage=storage, max_bytes=limits.max_bytes)
+
+
+def _read_regular(path: str, most: int) -> bytes:
+    """At most so many bytes of a file; a pipe is opened without waiting for its writer, and refused."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("expected a regular file, found a pipe or a device")
+        return file.read(most)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+
+
+@lru_cache(maxsize=8)
+def _resolved_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_resolved(root) for root in roots)
+
+
+def _resolved(url: str) -> str:
+    """An address with nothing left to follow: a local path without links, an s3:// one as it stands."""
+    return url if url.startswith("s3://") else os.path.realpath(_absolute(url))
+
+
+def _absolute(url: str) -> str:
+    return url if url.startswith("s3://") else locate(url, StorageConfig()).url
+
+
+def _is_below(address: str, root: str) -> bool:
+    return f"{address}/".startswith(root.rstrip("/") + "/") and ".." not in address.split("/")

@@ -1,0 +1,55 @@
+"""Keys change with everything that can change a result, and with nothing else."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipelines.cells.cells import Cell, Outcome, Recipe, Shard, Work, make_cell, make_recipe
+
+SHARD = Shard(group="atlas", name="00000", url="/x/00000.parquet", size=10, etag="e", row_groups=(0, 1), rows=8)
+RECIPE = make_recipe("answers", 1, {"model": "m", "dtype": "float32"})
+
+
+def cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> Cell:
+    return make_cell(recipe, shard, shard.source(), node="answers:vqa", metric="vqascore")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"url": "/y.parquet"}, {"size": 11}, {"etag": "f"}, {"row_groups": (0,)}, {"objects": "d"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_source_is_another_key(change: dict[str, Any]) -> None:
+    assert cell(replace(SHARD, **change)).key != cell().key
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        make_recipe("answers", 2, {"model": "m", "dtype": "float32"}),
+        make_recipe("answers", 1, {"model": "n", "dtype": "float32"}),
+        make_recipe("similarities", 1, {"model": "m", "dtype": "float32"}),
+        make_recipe("answers", 1, {"model": "m", "dtype": "float32"}, make_recipe("questions", 1, {})),
+    ],
+    ids=["version", "config", "stage", "upstream"],
+)
+def test_another_recipe_is_another_key_and_another_folder(other: Recipe) -> None:
+    assert cell(recipe=other).key != cell().key
+    assert cell(recipe=other).path.split("/")[:2] != cell().path.split("/")[:2]
+
+
+def test_the_order_in_which_a_config_is_written_does_not_matter() -> None:
+    assert make_recipe("answers", 1, {"dtype": "float32", "model": "m"}) == RECIPE
+
+
+def test_a_path_tells_stage_recipe_generator_and_shard() -> None:
+    stage, recipe, generator, name = cell().path.split("/")
+    assert (stage, generator, name) == ("answers", "atlas", f"00000-{cell().key[:8]}.parquet")
+    assert len(recipe) == 8
+
+
+def test_work_survives_the_way_through_a_dataset() -> None:
+    outcomes = {cell().path: Outcome(state="failed", message='a "quoted" reason', broken=("questions/x.parquet",))}
+    work = Work(shard=SHARD, cells=(replace(cell(), earlier=("y.parquet",), renew=True),), outcomes=outcomes)
+    assert Work.from_json(work.to_json()) == work

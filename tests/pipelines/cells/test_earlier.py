@@ -1,0 +1,243 @@
+"""A cell computed anew asks its model only for the rows that no earlier cell holds as they are needed now."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from operators.errors import RowError
+from operators.models.calls import Generation, Request
+from operators.models.causal_lm import CausalLM
+from operators.models.clip import ClipSimilarity
+from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from pipelines.cells.cells import Outcome
+from pipelines.sweep import PlannedSweep, plan_sweep
+from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from tests.here import compute_here
+
+BOTH = "metric=[vqascore,clipscore]"
+"""Metrics whose cells are compared by their rows."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_benchmark(tmp_path / "bench", ["atlas"])
+
+
+@pytest.fixture
+def plan(folder: Path) -> Callable[..., PlannedSweep]:
+    return lambda *overrides: plan_sweep(sweep_config(folder, folder.parent / "store", *overrides))
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """How many images each model has encoded."""
+    counts = {"vqa": 0, "clip": 0}
+    for name, model in (("vqa", ClipFlanT5Likelihood), ("clip", ClipSimilarity)):
+        monkeypatch.setattr(model, "encode", counting(counts, name, model.encode))
+    return counts
+
+
+def counting(counts: dict[str, int], name: str, encode: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(self: Any, pixels: Sequence[Any]) -> Any:
+        counts[name] += len(pixels)
+        return encode(self, pixels)
+
+    return counted
+
+
+def rows_of(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
+    """A stage's rows, of the cells that the plan names now."""
+    cells = [cell for cell in planned.plan.cells if cell.stage == stage]
+    drafts = {path for path, outcome in outcomes.items() if outcome.state == "draft"}
+    tables = [planned.store.read(cell.path, key=cell.key, draft=cell.path in drafts) for cell in cells]
+    return [dict(row) for row in pa.concat_tables(tables).to_pylist()]
+
+
+def test_an_edited_prompt_recomputes_the_images_of_that_prompt_and_no_other(
+    folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
+) -> None:
+    before = plan(BOTH)
+    compute_here(before)
+    assert encoded == {"vqa": 8, "clip": 8}
+    edited = prompts(8)
+    edited[5]["text"] = "two red circles"
+    write_rows(folder / "prompts.parquet", edited)
+    after = plan(BOTH)
+    compute_here(after)
+    assert encoded == {"vqa": 9, "clip": 9}
+    for stage in ("answers", "similarities"):
+        old, new = (rows_of(planned, stage, {}) for planned in (before, after))
+        assert [one == other for one, other in zip(old, new, strict=True)] == [row != 5 for row in range(8)]
+    assert not plan(BOTH).plan.missing
+
+
+def test_a_benchmark_that_grows_has_only_its_new_prompts_written_about_and_its_new_images_looked_at(
+    tmp_path: Path, encoded: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_benchmark(tmp_path / "bench", ["atlas"], count=6)
+    asked = asked_texts(monkeypatch)
+    store = tmp_path / "store"
+    first = plan_sweep(sweep_config(folder, store, "metric=[gecko]"))
+    compute_here(first)
+    known = {prompt["text"] for prompt in prompts(6)}
+    before = len(asked)
+    write_benchmark(folder, ["atlas"], count=8)
+    grown = plan_sweep(sweep_config(folder, store, "metric=[gecko]"))
+    compute_here(grown)
+    assert not any(text in request for text in known for request in asked[before:])
+    old = {row["prompt_id"]: row["question_id"] for row in rows_of(first, "questions", {})}
+    new = {row["prompt_id"]: row["question_id"] for row in rows_of(grown, "questions", {})}
+    assert old.items() <= new.items() and len(new) == 8
+    assert encoded["vqa"] == 8
+
+
+def asked_texts(monkeypatch: pytest.MonkeyPatch, refuse: str = "") -> list[str]:
+    """What the question writer is asked; it fails for a while on texts that hold `refuse`."""
+    asked: list[str] = []
+    generate = CausalLM.generate
+
+    def noting(self: CausalLM, requests: Sequence[Request]) -> list[Generation | RowError]:
+        texts = [request.messages[0].text for request in requests]
+        asked.extend(texts)
+        failure = RowError("model_unavailable", "it did not answer", retryable=True)
+        replies = generate(self, requests)
+        return [failure if refuse and refuse in text else reply for text, reply in zip(texts, replies, strict=True)]
+
+    monkeypatch.setattr(CausalLM, "generate", noting)
+    return asked
+
+
+def test_a_draft_of_questions_is_completed_and_its_good_rows_are_kept(
+    plan: Callable[..., PlannedSweep], encoded: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = prompts(8)[2]["text"]
+    with monkeypatch.context() as patch:
+        asked_texts(patch, refuse=failing)
+        first = plan("metric=[gecko]")
+        outcomes = compute_here(first)
+    drafted = rows_of(first, "questions", outcomes)
+    assert sorted(outcome.state for outcome in outcomes.values()) == ["committed"] * 4 + ["draft"] * 4
+    asked = asked_texts(monkeypatch)
+    second = plan("metric=[gecko]")
+    compute_here(second)
+    assert asked and all(failing in text for text in asked)
+    good = [row for row in drafted if row["error"] is None]
+    assert [row for row in rows_of(second, "questions", {}) if row["prompt"] != failing] == good
+    assert encoded["vqa"] == 8 + 1, "the one whose questions were missing"
+    assert all(row["error"] is None for row in rows_of(second, "scores", {}))
+
+
+def test_a_draft_of_answers_is_completed_and_its_good_rows_are_kept(
+    plan: Callable[..., PlannedSweep], encoded: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = prompts(1)[0]["text"]
+    with monkeypatch.context() as patch:
+        patch.setattr(ClipFlanT5Likelihood, "likelihood", failing_about(text))
+        first = plan("metric=[vqascore]")
+        outcomes = compute_here(first)
+    before = encoded["vqa"]
+    drafted = rows_of(first, "answers", outcomes)
+    assert sum(row["error"] is not None for row in drafted) == 1
+    second = plan("metric=[vqascore]")
+    compute_here(second)
+    assert encoded["vqa"] == before + 1
+    completed = rows_of(second, "answers", {})
+    assert all(row["error"] is None for row in completed)
+    assert [row for row in completed if row["image_id"] != drafted[0]["image_id"]] == drafted[1:]
+
+
+def failing_about(text: str) -> Callable[..., Any]:
+    likelihood = ClipFlanT5Likelihood.likelihood
+
+    def failing(self: ClipFlanT5Likelihood, features: Any, questions: Sequence[Any]) -> Any:
+        if any(text in question.text for question in questions):
+            raise MemoryError("out of memory")
+        return likelihood(self, features, questions)
+
+    return failing
+
+
+def test_a_raised_limit_lets_in_the_images_that_it_refused_and_computes_no_other(
+    folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
+) -> None:
+    rows = images("atlas", 8)
+    largest = max(len(row["image"]) for row in rows)
+    refused = sum(len(row["image"]) == largest for row in rows)
+    first = plan(BOTH, f"limits.max_bytes={largest - 1}")
+    assert {outcome.state for outcome in compute_here(first).values()} == {"committed"}
+    errors = [row["error"] for row in rows_of(first, "answers", {}) if row["error"] is not None]
+    assert [error["kind"] for error in errors] == ["image_too_large"] * refused
+    assert encoded["vqa"] == 8 - refused
+    second = plan(BOTH)
+    compute_here(second)
+    assert encoded == {"vqa": 8, "clip": 8}
+    assert all(row["error"] is None for row in rows_of(second, "scores", {}))
+
+
+def test_a_lowered_limit_refuses_what_was_let_in(folder: Path, plan: Callable[..., PlannedSweep]) -> None:
+    largest = max(len(row["image"]) for row in images("atlas", 8))
+    compute_here(plan(BOTH))
+    lowered = plan(BOTH, f"limits.max_bytes={largest - 1}")
+    compute_here(lowered)
+    assert "image_too_large" in {(row["error"] or {}).get("kind") for row in rows_of(lowered, "answers", {})}
+
+
+def test_rows_of_other_images_are_not_kept(
+    folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
+) -> None:
+    compute_here(plan(BOTH))
+    swapped = images("atlas", 8)
+    for one, other in zip(swapped, reversed(images("atlas", 8)), strict=True):
+        one["image"] = other["image"]
+    write_rows(folder / "images/atlas/00000.parquet", swapped)
+    compute_here(plan(BOTH))
+    assert encoded == {"vqa": 16, "clip": 16}
+
+
+def test_an_images_file_that_is_touched_or_written_anew_costs_no_model_call_for_the_images_it_had(
+    folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
+) -> None:
+    first = plan(BOTH)
+    compute_here(first)
+    before = rows_of(first, "answers", {})
+    replaced = images("atlas", 8)
+    replaced[3]["image"] = images("flint", 8)[3]["image"]
+    write_rows(folder / "images/atlas/00000.parquet", replaced)
+    second = plan(BOTH)
+    compute_here(second)
+    assert encoded == {"vqa": 8 + 1, "clip": 8 + 1}
+    after = rows_of(second, "answers", {})
+    assert [one == other for one, other in zip(before, after, strict=True)] == [row != 3 for row in range(8)]
+
+
+def test_an_image_that_is_repaired_or_replaced_at_its_address_is_scored_anew_and_no_other(
+    folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
+) -> None:
+    """The identity of what stands at an address is in the key."""
+    places = folder / "images/atlas"
+    rows = images("atlas", 4)
+    for number, row in enumerate(rows):
+        (places / f"{number}.png").write_bytes(row["image"])
+    addresses = [{**row, "image": None, "uri": str(places / f"{n}.png")} for n, row in enumerate(rows)]
+    schema = pa.schema([(name, pa.string()) for name in ("image_id", "prompt_id", "uri")])
+    pq.write_table(pa.Table.from_pylist(addresses, schema=schema), places / "00000.parquet")
+    (places / "1.png").unlink()
+    first = plan(BOTH)
+    compute_here(first)
+    assert encoded["vqa"] == 3 and plan(BOTH).plan.missing
+    (places / "1.png").write_bytes(rows[1]["image"])
+    compute_here(plan(BOTH))
+    assert encoded["vqa"] == 4 and not plan(BOTH).plan.missing
+    (places / "2.png").write_bytes(images("flint", 8)[2]["image"])
+    last = plan(BOTH)
+    compute_here(last)
+    assert encoded["vqa"] == 5 and not plan(BOTH).plan.missing
+    (places / "3.png").unlink()
+    gone = plan(BOTH)
+    outcomes = compute_here(gone)
+    kinds = [(row["error"] or {}).get("kind") for row in rows_of(gone, "scores", outcomes)]
+    assert kinds == 2 * ([None] * 3 + ["missing_image"])

@@ -1,0 +1,321 @@
+"""The plan names exactly what has to be computed, and every change touches only what stands below it."""
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from operators.errors import ConfigError, ModelError
+from operators.metrics.writing import is_asked
+from operators.pack.lessons import GoldWriter
+from operators.pack.prompts import make_prompts
+from pipelines.cells.plan import Plan
+from pipelines.sweep import plan_sweep, public_config
+from tests.bench_of import PACK, images, prompts, sweep_config, write_benchmark, write_rows
+from tests.operators import tiny
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_benchmark(tmp_path / "bench")
+
+
+def planned(folder: Path, *overrides: str) -> Plan:
+    return plan_sweep(sweep_config(folder, folder.parent / "store", *overrides)).plan
+
+
+def paths(plan: Plan, stage: str) -> set[str]:
+    return {cell.path for cell in plan.cells if cell.stage == stage}
+
+
+def changed(before: Plan, after: Plan) -> Counter[str]:
+    """New cells of the second plan, by node."""
+    old = {cell.path for cell in before.cells}
+    return Counter(cell.node for cell in after.cells if cell.path not in old)
+
+
+def test_a_fresh_store_lacks_every_cell_and_the_plan_counts_the_model_calls(folder: Path) -> None:
+    plan = planned(folder)
+    assert {item.node.name: (item.cells, item.missing, item.images, item.model_calls) for item in plan.nodes} == {
+        "questions": (2, 2, 8, 0),
+        "answers:vqa": (4, 4, 16, 32),
+        "similarities:clip": (4, 4, 16, 32),
+        "scores": (8, 8, 16, 0),
+    }
+
+
+@pytest.mark.parametrize("metric", ["gecko", "tifa", "dsg", "vq2"])
+def test_the_plan_expects_about_as_many_calls_as_writing_the_packs_questions_takes(tmp_path: Path, metric: str) -> None:
+    """Within a quarter: for a paid service this is what it costs."""
+    folder = write_benchmark(tmp_path / "bench", ["atlas"], count=256)
+    config = sweep_config(folder, tmp_path / "store", f"metric=[{metric}]")
+    plan = plan_sweep(config, wanted=("questions", "entailment", "scores")).plan
+    nodes = {item.node.name: item for item in plan.nodes}
+    written = [GoldWriter(prompt).written(metric) for prompt in make_prompts(0, 32)]
+    assert nodes["questions:llm"].model_calls == pytest.approx(sum(len(one.lessons) for one in written), rel=0.25)
+    asked = sum(is_asked(question.keep) for one in written for question in one.questions)
+    answers = nodes["answers:vqa"]
+    assert answers.model_calls / answers.images == pytest.approx(1 + asked / 256, rel=0.25), "an image is encoded once"
+    if metric == "gecko":
+        assert nodes["entailment:nli"].model_calls == pytest.approx(asked, rel=0.25)
+
+
+def test_planning_twice_names_the_same_cells(folder: Path) -> None:
+    assert planned(folder) == planned(folder)
+
+
+def test_a_new_generator_adds_only_its_image_cells(folder: Path) -> None:
+    before = planned(folder)
+    write_rows(folder / "images/drift/00000.parquet", images("drift", 8))
+    assert changed(before, planned(folder)) == {"answers:vqa": 2, "similarities:clip": 2, "scores": 4}
+
+
+def test_a_new_revision_of_the_vqa_model_touches_its_answers_and_their_scores(folder: Path) -> None:
+    before, after = planned(folder), planned(folder, "models.vqa.revision=v2")
+    assert changed(before, after) == {"answers:vqa": 4, "scores": 4}
+    assert {cell.metric for cell in after.cells if cell.path not in {c.path for c in before.cells}} == {"vqascore"}
+
+
+def test_a_changed_weight_file_touches_the_same_and_a_moved_one_nothing(folder: Path, tmp_path: Path) -> None:
+    before = planned(folder)
+    copy = tmp_path / "models"
+    shutil.copytree(PACK.parent / "clip-flant5-shapes", copy / "clip-flant5-shapes")
+    shutil.copytree(PACK.parent / "clip-shapes", copy / "clip-shapes")
+    override = f"models.vqa.checkpoint={copy}/clip-flant5-shapes"
+    assert changed(before, planned(folder, override)) == {}
+    weights = copy / "clip-flant5-shapes/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert changed(before, planned(folder, override)) == {"answers:vqa": 4, "scores": 4}
+
+
+@pytest.mark.parametrize(
+    "override, touched",
+    [
+        ("metrics.vqascore.reduction=product", {"scores": 4}),
+        ("metrics.vqascore.template='Is this {}?'", {"questions": 2, "answers:vqa": 4, "scores": 4}),
+        ("metrics.clipscore.variant=torchmetrics", {"scores": 4}),
+        ("metrics.clipscore.variant=original", {"similarities:clip": 4, "scores": 4}),
+        ("models.vqa.dtype=bfloat16", {"answers:vqa": 4, "scores": 4}),
+        ("models.vqa.pair_batch=3", {}),
+        ("models.vqa.image_batch=3", {}),
+        ("cluster.pools.answers.max_size=3", {}),
+        ("cluster.max_attempts=9", {}),
+        ("max_failed=0.5", {}),
+    ],
+)
+def test_only_what_can_change_a_result_changes_a_key(folder: Path, override: str, touched: dict[str, int]) -> None:
+    assert changed(planned(folder), planned(folder, override)) == touched
+
+
+def test_metrics_that_ask_the_same_share_the_answers(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "conf/metric").mkdir(parents=True)
+    both = planned(folder, "+metrics.product={kind: vqascore, model: vqa, reduction: product}")
+    assert changed(planned(folder), both) == {"scores": 4}
+
+
+RELEASED = ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
+
+
+def test_what_vqascore_leaves_open_is_as_its_model_is_asked_in_the_keys_and_in_the_record(
+    folder: Path, tmp_path: Path
+) -> None:
+    store, chat = tmp_path / "store", str(tiny.save_qwen2_vl(tmp_path / "qwen"))
+    released = plan_sweep(sweep_config(folder, store))
+    template, answer, reduction = RELEASED
+    said = [f"metrics.vqascore.template='{template}'", f"metrics.vqascore.answer='{answer}'"]
+    spelled = plan_sweep(sweep_config(folder, store, *said, f"metrics.vqascore.reduction={reduction}"))
+    assert (spelled.plan, spelled.config) == (released.plan, released.config), "a default and its value are the same"
+    other = plan_sweep(sweep_config(folder, store, "models.vqa.family=vlm", f"models.vqa.checkpoint={chat}"))
+    recorded = public_config(other.config)["metrics"]["vqascore"]
+    assert recorded["template"] == 'Does this figure show "{}"? Please answer Yes or No.'
+    assert recorded["reduction"] == "first"
+    assert changed(released.plan, other.plan) == {"questions": 2, "answers:vqa": 4, "scores": 4}
+
+
+def test_answers_that_nothing_lacks_are_not_missed(folder: Path) -> None:
+    plan, store = planned(folder), folder.parent / "store"
+    for path in paths(plan, "scores"):
+        (store / path).parent.mkdir(parents=True, exist_ok=True)
+        (store / path).touch()
+    assert planned(folder).missing == frozenset()
+    lost = sorted(path for path in paths(plan, "scores") if "atlas" in path)[0]
+    (store / lost).unlink()
+    missing = planned(folder).missing
+    assert lost in missing
+    assert Counter(path.split("/")[0] for path in missing) in (
+        Counter(scores=1, answers=1, questions=1),
+        Counter(scores=1, similarities=1),
+    )
+
+
+def test_planning_imports_neither_ray_nor_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import jobs.sweep, jobs.status, sys; print([m for m in ('ray', 'torch', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "override, problem",
+    [
+        ("models.vqa.checkpoint=/nowhere", "no such folder"),
+        ("models.vqa.checkpoint=${assets:clip-shapes}", "model_type 'clip', expected 'clip_t5'"),
+        ("models.clip.checkpoint=${assets:shapes}", "no config.json"),
+        ("models.vqa.checkpoint=nobody/nothing", "neither a local folder, nor in the hub's cache"),
+    ],
+)
+def test_a_checkpoint_that_is_not_one_fails_the_plan(folder: Path, override: str, problem: str) -> None:
+    with pytest.raises(ModelError, match=problem):
+        planned(folder, override)
+
+
+def test_a_metric_without_its_model_fails_the_config(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.clipscore\.model: no model has the role 'nobody'"):
+        planned(folder, "metrics.clipscore.model=nobody")
+    with pytest.raises(ConfigError, match="clipscore needs a clip model, and the role 'vqa' is a clip_flant5"):
+        planned(folder, "metrics.clipscore.model=vqa")
+
+
+ABLATION = "metric=[gecko_baseline,gecko_coverage,gecko_normalised,gecko]"
+
+
+def test_what_only_the_score_differs_in_shares_questions_and_answers(folder: Path) -> None:
+    cells = Counter(cell.stage for cell in planned(folder, ABLATION).cells)
+    assert cells == {"questions": 2 * 2, "entailment": 2, "answers": 2 * 4, "scores": 4 * 4}
+
+
+def test_a_new_generator_has_no_question_written(folder: Path) -> None:
+    before = planned(folder, "metric=[gecko,tifa]")
+    write_rows(folder / "images/drift/00000.parquet", images("drift", 8))
+    assert changed(before, planned(folder, "metric=[gecko,tifa]")) == {"answers:vqa": 4, "scores": 4}
+
+
+@pytest.mark.parametrize(
+    ("override", "touched"),
+    [
+        ("metrics.gecko.threshold=0.5", {"scores"}),
+        ("metrics.gecko.normalise=false", {"scores"}),
+        ("metrics.gecko.nli=null", {"scores"}),
+        ("metrics.gecko.yes_no=as_written", {"answers:vqa", "scores"}),
+        ("metrics.gecko.coverage=false", {"questions:llm", "entailment:nli", "answers:vqa", "scores"}),
+        ("models.llm.revision=v2", {"questions:llm", "entailment:nli", "answers:vqa", "scores"}),
+        ("models.nli.revision=v2", {"entailment:nli", "scores"}),
+        ("models.llm.pair_batch=3", set()),
+    ],
+)
+def test_an_option_of_gecko_touches_what_it_decides(folder: Path, override: str, touched: set[str]) -> None:
+    before, after = planned(folder, "metric=[gecko]"), planned(folder, "metric=[gecko]", override)
+    assert set(changed(before, after)) == touched
+
+
+def test_the_matcher_belongs_to_tifa_alone(folder: Path) -> None:
+    before = planned(folder, "metric=[gecko,tifa]")
+    after = planned(folder, "metric=[gecko,tifa]", "models.matcher.revision=v2")
+    assert changed(before, after) == {"answers:vqa": 4, "scores": 4}
+    assert {cell.metric for cell in after.cells if cell.path not in {one.path for one in before.cells}} == {"tifa"}
+
+
+# What is in a key and what is not
+
+
+def test_prompts_are_known_by_ids_and_texts_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
+    before = planned(folder)
+    os.utime(folder / "prompts.parquet")
+    assert changed(before, planned(folder)) == {}
+    shutil.copy(folder / "prompts.parquet", tmp_path / "prompts.parquet")
+    assert changed(before, planned(folder, f"benchmark.prompts={tmp_path}/prompts.parquet")) == {}
+    relabelled = [{**prompt, "skills": ["others"], "source": "web"} for prompt in prompts(8)]
+    write_rows(folder / "prompts.parquet", list(reversed(relabelled)), row_group=4)
+    assert changed(before, planned(folder)) == {"questions": 2}, "two other shards of prompts, and nothing on images"
+
+
+def test_a_path_is_the_same_however_it_is_spelled(folder: Path) -> None:
+    before = planned(folder)
+    (folder.parent / "link").symlink_to(folder)
+    for spelling in (f"{folder}/../bench", f"{folder}/./", f"{folder.parent}/link", f"file://{folder}"):
+        images = f"benchmark.images={spelling}/images"
+        assert changed(before, planned(folder, images, f"benchmark.prompts={spelling}/prompts.parquet")) == {}
+
+
+def test_a_link_is_known_by_its_own_name_and_its_file_by_where_it_lies(folder: Path, tmp_path: Path) -> None:
+    """As in a hub's cache, where train.parquet is a link to a blob without a suffix."""
+    for name, place in (
+        ("prompts.parquet", folder / "prompts.parquet"),
+        ("sdxl.parquet", folder / "images/atlas/00000.parquet"),
+    ):
+        place.rename(tmp_path / f"blob-{name.split('.')[0]}")
+        (tmp_path / name).symlink_to(tmp_path / f"blob-{name.split('.')[0]}")
+    sources = plan_sweep(
+        sweep_config(
+            folder,
+            tmp_path / "store",
+            f"benchmark.prompts={tmp_path}/prompts.parquet",
+            f"benchmark.images={tmp_path}/sdxl.parquet",
+        )
+    ).sources
+    assert sources.generators == ["sdxl"] and len(sources.prompts) == 8
+    assert {shard.source()["url"] for shard in sources.image_shards} == {str(tmp_path / "blob-sdxl")}
+
+
+def test_an_edited_prompt_touches_the_shards_whose_images_were_made_of_it(folder: Path) -> None:
+    before = planned(folder)
+    edited = prompts(8)
+    edited[5]["text"] += " at night"
+    write_rows(folder / "prompts.parquet", edited)
+    after = planned(folder)
+    assert changed(before, after) == {"questions": 1, "answers:vqa": 2, "similarities:clip": 2, "scores": 4}
+    old = {cell.path for cell in before.cells}
+    shards = {cell.path.split("/")[3][:-17] for cell in after.cells if cell.path not in old}
+    assert shards == {"prompts-00001", "00000-00001"}
+
+
+def test_a_benchmark_that_grows_touches_nothing_that_was_there(folder: Path) -> None:
+    (folder / "prompts").mkdir()
+    (folder / "prompts.parquet").rename(folder / "prompts/0.parquet")
+    both = f"benchmark.prompts={folder}/prompts"
+    before = planned(folder, both)
+    write_rows(folder / "prompts/1.parquet", prompts(12)[8:])
+    write_rows(folder / "images/atlas/1.parquet", images("atlas", 12)[8:])
+    added = {"questions": 1, "answers:vqa": 1, "similarities:clip": 1, "scores": 2}
+    assert changed(before, planned(folder, both)) == added
+
+
+def test_limits_are_in_the_keys_of_all_that_looks_at_images(folder: Path) -> None:
+    assert changed(planned(folder), planned(folder, "limits.max_pixels=1000")) == {
+        "answers:vqa": 4, "similarities:clip": 4, "scores": 8,
+    }  # fmt: skip
+
+
+def test_what_stands_at_an_address_is_in_the_keys(folder: Path) -> None:
+    image, place = images("atlas", 1)[0], folder / "images/atlas/0.png"
+    place.write_bytes(image["image"])
+    write_rows(folder / "images/atlas/00000.parquet", [{"prompt_id": image["prompt_id"], "uri": str(place)}])
+    before = planned(folder)
+    assert planned(folder) == before
+    place.write_bytes(images("flint", 1)[0]["image"])
+    replaced = planned(folder)
+    assert changed(before, replaced) == {"answers:vqa": 1, "similarities:clip": 1, "scores": 2}
+    place.unlink()
+    assert changed(replaced, planned(folder)) == {"answers:vqa": 1, "similarities:clip": 1, "scores": 2}
+
+
+def test_an_address_beside_an_images_own_bytes_is_not_looked_at(folder: Path) -> None:
+    rows = [{**row, "uri": f"{folder}/images/atlas/{n}.png"} for n, row in enumerate(images("atlas", 8))]
+    write_rows(folder / "images/atlas/00000.parquet", rows)
+    before = planned(folder)
+    (folder / "images/atlas/0.png").write_bytes(b"anything")
+    assert changed(before, planned(folder)) == {}
+
+
+def test_an_endpoint_is_the_same_with_and_without_a_slash(folder: Path) -> None:
+    api = ("metric=[gecko]", "model@models.llm=api", "models.llm.checkpoint=m", "models.llm.revision=v1")
+    plans = [planned(folder, *api, f"models.llm.endpoint=http://127.0.0.1:9/v1{slash}") for slash in ("", "/")]
+    assert changed(*plans) == {}

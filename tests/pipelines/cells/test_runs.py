@@ -1,0 +1,104 @@
+"""The runs of a store are listed whatever its path is called; one that is damaged or gone stands in no other's way."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from jobs.command import run_job
+from jobs.status import COMMAND, main
+from operators.errors import ConfigError
+from pipelines.cells.runs import find_run, list_runs, newest_run, read_manifest, run_ids
+from pipelines.cells.store import LATEST, Store
+from pipelines.report.report import write_report
+from pipelines.storage import StorageConfig
+from tests.operators.report.made import make_run
+
+OLD, NEW = "20260101-000000-000000", "20260102-000000-000000"
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store with two whole runs."""
+    make_run(tmp_path, run_id=OLD)
+    return make_run(tmp_path, run_id=NEW).store
+
+
+@pytest.mark.parametrize("place", ["folder", "s3"])
+@pytest.mark.parametrize("name", ["plain", "seeds[12]", "a*", "what?", "runs", "a b%20c"])
+def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(
+    name: str, place: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    root = str(tmp_path) if place == "folder" else request.getfixturevalue("bucket")
+    store = Store(url=f"{root}/{name}", storage=StorageConfig())
+    assert run_ids(store) == [] and newest_run(store) is None
+    for run_id in ("b", "a"):
+        store.write_text(f"runs/{run_id}/manifest.json", "{}")
+    store.write_text("runs/unfinished/scores.parquet", "")
+    store.write_text("runs/a/metaeval/manifest.json", "")
+    store.write_text(LATEST, "a\n")
+    for other in ("seeds1", "ab", "whats"):
+        Store(url=f"{root}/{other}", storage=StorageConfig()).write_text("runs/c/manifest.json", "{}")
+    assert run_ids(store) == ["a", "b"] and newest_run(store) == "a"
+
+
+@pytest.mark.parametrize("latest", [b"20991231-000000-000000", b"\xff\xfe\x00", b""])
+def test_where_the_newest_run_is_gone_the_one_before_it_is_the_newest(latest: bytes, store: Store) -> None:
+    store.location.fs.pipe_file(store.location.at(LATEST), latest)
+    assert newest_run(store) == NEW and find_run(store, "latest") == NEW
+    store.location.fs.rm(store.location.at(f"runs/{NEW}"), recursive=True)
+    assert find_run(store, "latest") == OLD
+    assert write_report(store, "latest").run_id == OLD
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (b"", "Expecting value"),
+        (b"\x00\xff", "Expecting value"),
+        (b"[]", "the whole: Input should be a valid dictionary"),
+        (b'{"benchmark": 7}', "benchmark: Input should be a valid string"),
+        (b'{"cells": [{}]}', "cells.0.path: Field required"),
+        (NESTED.encode(), "recursion"),
+    ],
+    ids=["empty", "binary", "list", "wrong type", "lacking", "nested"],
+)
+def test_a_damaged_manifest_is_one_line_and_the_other_runs_are_shown(
+    content: bytes, complaint: str, store: Store
+) -> None:
+    path = store.location.at(f"runs/{NEW}/manifest.json")
+    store.location.fs.pipe_file(path, content)
+    with pytest.raises(ConfigError, match="delete the run's folder") as refusal:
+        read_manifest(store, NEW)
+    assert str(refusal.value).startswith(f"{path}: not a manifest (") and complaint in str(refusal.value)
+    old, new = list_runs(store)
+    assert old.manifest is not None and old.problem == ""
+    assert new.manifest is None and new.problem == str(refusal.value) and new.latest
+
+
+@pytest.mark.parametrize("kept", [(), ("benchmark", "generators"), ("counts", "errors", "exit_code", "metrics")])
+def test_an_old_manifest_is_listed_with_what_it_has(
+    kept: tuple[str, ...], store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = {key: value for key, value in read_manifest(store, NEW).items() if key in kept}
+    store.write_text(f"runs/{NEW}/manifest.json", json.dumps(content))
+    assert run_job(COMMAND, main, [f"store={store.url}"]) == 0
+    assert f"{NEW} (latest)" in capsys.readouterr().out
+
+
+def test_status_shows_a_damaged_run_with_what_is_wrong(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.write_text(f"runs/{NEW}/manifest.json", "[]")
+    assert run_job(COMMAND, main, [f"store={store.url}"]) == 0
+    printed = capsys.readouterr().out
+    assert OLD in printed and re.search(rf"{NEW} \(latest\) +│ damaged", printed)
+    assert f"warning {store.url}/runs/{NEW}/manifest.json: not a manifest" in printed
+
+
+def test_what_a_run_is_compared_to_is_told_by_its_own_key(store: Store) -> None:
+    with pytest.raises(ConfigError, match="compare=nope: no such run in"):
+        write_report(store, "latest", compare="nope")
+    store.write_text(f"runs/{OLD}/manifest.json", "[]")
+    with pytest.raises(ConfigError, match=r"compare=previous: .* is the first run of its benchmark"):
+        write_report(store, "latest", compare="previous")

@@ -1,0 +1,288 @@
+"""The store behaves the same on a folder and on S3: create-only commits, drafts, and readable damage."""
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators import rows
+from operators.errors import ConfigError
+from pipelines import storage
+from pipelines.cells.cells import Cell
+from pipelines.cells.store import (
+    BrokenCell,
+    DamagedError,
+    Store,
+    StoreError,
+    decode_cell,
+    draft_path,
+    encode_cell,
+    open_store,
+)
+from pipelines.storage import StorageConfig, WriteError, create
+from tests.faults.hook import ROOM, scarce
+from tests.faults.proxy import FaultProxy, faulty
+from tests.s3 import S3Server
+
+CELL = Cell(
+    node="n", stage="scores", metric="m", key="k" * 64, path="scores/12345678/atlas/0-kkkkkkkk.parquet", inputs=()
+)
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
+    return Store(url=url, storage=StorageConfig())
+
+
+def forget_connections() -> None:
+    """Filesystems are kept for the life of a process, with the credentials they were made with."""
+    storage._s3.cache_clear()
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+def scores(*values: float | None, retryable: bool = False) -> pa.Table:
+    error = {"kind": "x", "message": "y", "retryable": retryable}
+    return rows.table(
+        [{"image_id": str(n), "score": v, "error": error if v is None else None} for n, v in enumerate(values)],
+        rows.SCORES,
+    )
+
+
+def test_a_cell_is_committed_once_and_the_first_writer_wins(store: Store) -> None:
+    assert store.listing([CELL]).keys() == set()
+    assert store.save(CELL, scores(0.5)).state == "committed"
+    assert store.save(CELL, scores(0.9)).state == "committed"
+    assert store.read(CELL.path, key=CELL.key).column("score").to_pylist() == [0.5]
+    assert store.listing([CELL]).keys() == {CELL.path}
+
+
+def test_one_of_many_racing_writers_wins_and_readers_see_it_whole(store: Store) -> None:
+    location = store.location
+    contents = [bytes([n]) * 100_000 for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda data: create(location, location.at("race"), data), contents))
+    assert sum(won) == 1
+    assert location.fs.cat_file(location.at("race")) == contents[won.index(True)]
+    assert [path.split("/")[-1] for path in location.fs.find(location.path)] == ["race"], "no leftovers"
+
+
+@pytest.mark.parametrize("fault", ["lost-500", "lost-reset"])
+def test_a_commit_whose_answer_is_lost_is_ours(fault: str, bucket: str, s3_server: S3Server) -> None:
+    with faulty(FaultProxy(s3_server, 1, share=0.4, faults=[fault])) as endpoint:
+        location = Store(url=bucket, storage=StorageConfig(endpoint_url=endpoint)).location
+        paths = [location.at(f"cells/{n}") for n in range(3)]
+        assert all(create(location, path, b"ours") for path in paths)
+        assert not any(create(location, path, b"a rival's") for path in paths)
+        assert {location.fs.cat_file(path) for path in paths} == {b"ours"}
+
+
+def test_a_full_disk_is_named_with_the_remedy_and_nothing_half_written_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "write_new", scarce(storage.write_new))
+    store = Store(url=str(tmp_path), storage=StorageConfig())
+    (tmp_path / ROOM).write_text("0")
+    with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
+        store.save(CELL, scores(0.5))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert store.save(CELL, scores(0.5)).state == "committed"
+
+
+def test_a_permanent_error_is_committed_and_a_retryable_one_is_only_a_draft(store: Store) -> None:
+    assert store.save(CELL, scores(0.5, None)).state == "committed"
+    other = Cell(
+        node="n", stage="scores", metric="m", key="j" * 64, path="scores/12345678/atlas/0-jj.parquet", inputs=()
+    )
+    outcome = store.save(other, scores(0.5, None, retryable=True))
+    assert (outcome.state, outcome.rows, outcome.errors) == ("draft", 2, 1)
+    assert store.listing([CELL, other]).keys() == {CELL.path, draft_path(other.path)}
+    assert store.read(other.path, key=other.key, draft=True).column("score").to_pylist() == [0.5, None]
+    assert store.save(other, scores(0.5, 0.6)).state == "committed"
+    assert other.path in store.listing([other])
+
+
+def test_a_damaged_cell_and_one_of_another_key_are_refused_by_name(store: Store) -> None:
+    store.save(CELL, scores(0.5))
+    with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is of another key; run again"):
+        store.read(CELL.path, key="another")
+    location = store.location
+    location.fs.pipe_file(location.at(CELL.path), b"PAR1 cut short")
+    with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is damaged"):
+        store.read(CELL.path, key=CELL.key)
+
+
+def test_a_cell_opens_in_any_parquet_reader_with_its_provenance(tmp_path: Path) -> None:
+    store = Store(url=str(tmp_path), storage=StorageConfig())
+    store.save(CELL, scores(0.5))
+    assert pq.read_table(tmp_path / CELL.path).to_pandas()["score"].tolist() == [0.5]
+    assert CELL.key in pq.read_metadata(tmp_path / CELL.path).metadata[b"plumbline"].decode()
+
+
+def test_a_file_digest_is_remembered_and_follows_the_file(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"one")
+    first = store.digest_file(file, remember=False)
+    assert not store.location.fs.exists(store.location.at("digests"))
+    assert store.digest_file(file, remember=True) == store.digest_file(file, remember=True) == first
+    assert len(store.location.fs.find(store.location.at("digests"))) == 1
+    file.write_bytes(b"other")
+    assert store.digest_file(file, remember=True) != first
+
+
+def test_a_store_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"store .*file/store: cannot be reached"):
+        Store(url=str(tmp_path / "file" / "store"), storage=StorageConfig()).check()
+
+
+@pytest.mark.parametrize("url", ["", " ", "s3://", "s3:///prefix", "s3:/bucket", "file://", "~nobody-here/x", "a\0b"])
+def test_what_is_no_address_is_refused_and_nothing_is_written(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^store: .*(; write|; name it, or set the variable)"):
+        open_store(url, StorageConfig())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_that_ray_would_delete_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "runtime_resources/working_dir_files/_ray_pkg_0123"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    with pytest.raises(ConfigError, match=r"working folder of a Ray job, which Ray deletes; name a place that lasts"):
+        open_store("store", StorageConfig())
+    assert open_store(f"{tmp_path}/store", StorageConfig()).url == f"{tmp_path}/store"
+
+
+@pytest.mark.parametrize("name, value", [("AWS_ENDPOINT_URL", "foo"), ("AWS_PROFILE", "nobodys")])
+def test_settings_that_the_s3_client_refuses_are_one_line(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_connections()
+    for key, secret in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", name: value}.items():
+        monkeypatch.setenv(key, secret)
+    with pytest.raises(ConfigError, match=rf"store: s3://: .*{value}.*; correct AWS_ENDPOINT_URL"):
+        open_store("s3://bucket/x", StorageConfig())
+    forget_connections()
+
+
+def test_a_circle_of_links_is_named(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ConfigError, match=r"loop/store: its symbolic links lead in a circle"):
+        open_store(f"{tmp_path}/loop/store", StorageConfig()).check()
+
+
+def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_connections()
+    with pytest.raises(ConfigError, match="no credentials found; set AWS_ACCESS_KEY_ID"):
+        Store(url="s3://anywhere/x", storage=StorageConfig()).check()
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    wrong = StorageConfig(key="testkey", secret="wrong", endpoint_url=s3_server.endpoint)
+    with pytest.raises(ConfigError, match="access denied") as refusal:
+        Store(url="s3://anywhere/x", storage=wrong).check()
+    assert "wrong" not in str(refusal.value) and "wrong" not in repr(wrong)
+    with pytest.raises(ConfigError, match=r"no-such-bucket/x: not found"):
+        Store(url="s3://no-such-bucket/x", storage=StorageConfig()).check()
+    nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", key="a", secret="b")
+    with pytest.raises(ConfigError, match=r"cannot be reached.*check AWS_ENDPOINT_URL or storage\.endpoint_url"):
+        Store(url="s3://anywhere/x", storage=nobody).check()
+    with pytest.raises(ConfigError, match="expected a local path or an s3:// URL, got gs://"):
+        Store(url="gs://bucket", storage=StorageConfig()).check()
+
+
+@pytest.mark.parametrize("sizes", [[], [3], [5, 0, 5, 5]])
+def test_a_table_that_comes_in_parts_is_whole_and_leaves_nothing_beside_it(
+    sizes: list[int], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.cells.store.ROWS_OF_A_GROUP", 6)
+    schema = pa.schema([("n", pa.int64())])
+    parts = [pa.table({"n": list(range(size))}, schema=schema) for size in sizes]
+    store.write_parts("runs/r/scores.parquet", schema, iter(parts))
+    assert store.read_table("runs/r/scores.parquet") == pa.concat_tables([schema.empty_table(), *parts])
+    assert [path.rsplit("/", 1)[1] for path in store.location.fs.find(store.location.at("runs"))] == ["scores.parquet"]
+
+
+def test_parts_that_fail_leave_no_table(store: Store) -> None:
+    schema = pa.schema([("n", pa.int64())])
+
+    def parts() -> Iterator[pa.Table]:
+        yield schema.empty_table()
+        raise ConfigError("no more")
+
+    with pytest.raises(ConfigError, match="no more"):
+        store.write_parts("runs/r/scores.parquet", schema, parts())
+    assert not store.location.fs.exists(store.location.at("runs/r/scores.parquet"))
+
+
+def of_every_stage() -> dict[str, pa.Table]:
+    """A table of each stage, with a few rows that hold something in every column."""
+    error = {"kind": "x", "message": "y", "retryable": False}
+    ids = {"image_id": "i", "prompt_id": "p", "generator": "g"}
+    asked = {"prompt_id": "p", "prompt": "two cats", "question_id": "q", "text": "how many?", "choices": ["1", "2"]}
+    answer = {"question_id": "q", "token_logprobs": [[-0.5], [-1.5]]}
+    element = {"question_id": "q", "text": "how many?", "wanted": "2", "given": "1", "score": 0.25}
+    scored = {**ids, "metric": "m", "score": 0.25, "n_questions": 1, "truncated": False, "elements": [element]}
+    return {
+        "questions": rows.table([asked, {**asked, "error": error}], rows.QUESTIONS),
+        "entailment": rows.table([{"prompt_id": "p", "question_id": "q", "p_entail": 0.75}] * 3, rows.ENTAILMENTS),
+        "answers": rows.table([{**ids, "answers": [answer], "basis": "b"}, {**ids, "error": error}], rows.ANSWERS),
+        "similarities": rows.table([{**ids, "similarity": n / 7, "basis": "b"} for n in range(7)], rows.SIMILARITIES),
+        "scores": rows.table([scored] * 5, rows.ELEMENT_SCORES),
+    }
+
+
+@pytest.mark.parametrize("stage", of_every_stage())
+def test_no_flipped_bit_of_a_cell_is_ever_read_as_another_value(stage: str) -> None:
+    """Two thousand single bits and two hundred pairs, in every part of the file, for a cell of each stage."""
+    table, drawn = of_every_stage()[stage], random.Random(0)
+    data = encode_cell(table, {"key": "k" * 64, "inputs": ["a", "b"]})
+    assert decode_cell(data).table == table
+    for number in range(2_200):
+        harmed = bytearray(data)
+        for _ in range(1 if number < 2_000 else 2):
+            place = drawn.randrange(8 * len(data))
+            harmed[place // 8] ^= 1 << place % 8
+        if harmed != data:
+            with pytest.raises(DamagedError):
+                decode_cell(bytes(harmed))
+
+
+@given(st.binary(max_size=400), st.integers(0, 3000))
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_bytes_that_are_no_cell_and_cells_that_are_cut_are_damaged(junk: bytes, kept: int) -> None:
+    data = encode_cell(scores(0.5, None), {"key": "k" * 64})
+    for harmed in (junk, data[: min(kept, len(data) - 1)], data + junk + b"x", junk + b"x" + data):
+        with pytest.raises(DamagedError):
+            decode_cell(harmed)
+
+
+def test_the_same_rows_are_the_same_bytes() -> None:
+    """So a cell that is computed twice over is one cell, whoever wins."""
+    assert encode_cell(scores(0.5), {"key": "k"}) == encode_cell(scores(0.5), {"key": "k"})
+
+
+def test_a_cell_to_renew_takes_the_place_of_what_stands(store: Store) -> None:
+    store.save(CELL, scores(0.5))
+    store.save(replace(CELL, renew=True), scores(0.9))
+    assert store.read(CELL.path, key=CELL.key).column("score").to_pylist() == [0.9]
+
+
+def test_a_runs_table_that_is_damaged_is_refused_by_name(tmp_path: Path) -> None:
+    store = Store(url=str(tmp_path), storage=StorageConfig())
+    store.write_table("runs/r/scores.parquet", scores(*[0.5] * 100))
+    path = tmp_path / "runs/r/scores.parquet"
+    content = bytearray(path.read_bytes())
+    content[30] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"runs/r/scores\.parquet: the table is damaged .*; run the sweep again"):
+        store.read_table("runs/r/scores.parquet")

@@ -1,0 +1,240 @@
+"""Whatever the bytes of an input are, its rows are written or counted, or one line says why nothing is."""
+
+import gzip
+import io
+import json
+import random
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from operators.errors import PlumblineError
+from pipelines.ingest import shards as ingest_shards
+from pipelines.ingest.ingest import IngestConfig, Ingested, ingest
+
+ROWS = 12
+bounded = settings(
+    max_examples=60, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+thorough = settings(bounded, max_examples=80)
+PIECES = [
+    b'"', b'""', b",", b"\t", b"\n", b"\r", b"\r\n", b"\\", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xc3\xa9", b" ", b"",
+    b"{", b"}", b"[", b"]", b":", b"null", b"NaN", b"1e400", b"9007199254740993", b"-1", b"true", b'"\\ud800"',
+    b'"prompt": "x", ', b"../", b"/etc/passwd", b"s3://", b"0.png", b"." * 300, b"[" * 2000, b"9" * 5000,
+]  # fmt: skip
+
+
+class Edit(NamedTuple):
+    """A stretch of a file, by its place as a share of the whole, and what stands there instead."""
+
+    place: float
+    length: int
+    piece: bytes
+
+    def apply(self, content: bytes) -> bytes:
+        start = int(self.place * (len(content) + 1))
+        return content[:start] + self.piece + content[start + self.length :]
+
+
+places = st.floats(0, 1, exclude_max=True)
+text_edits = st.lists(st.builds(Edit, places, st.integers(0, 40), st.sampled_from(PIECES)), min_size=1, max_size=4)
+byte_edits = st.lists(
+    st.builds(Edit, places, st.integers(0, 600), st.binary(max_size=600)), min_size=1, max_size=3
+)  # fmt: skip
+"""What is cut out and put in are of any length, and so seldom leave a tar's blocks in their places."""
+
+
+def written(folder: Path, ended: Ingested) -> int:
+    """The rows that the shards hold."""
+    return sum(pq.read_metadata(folder / record.path).num_rows for record in ended.shards)
+
+
+def outcome(folder: Path, **options: Any) -> Ingested | None:
+    """What an ingest ends with, None for one line of error; its own counts are those of what it wrote."""
+    try:
+        ended = ingest(IngestConfig(output=str(folder / "out"), generator="flux", **options), lambda record: None)
+    except PlumblineError as error:
+        assert str(error).strip()
+        return None
+    assert ended.rows == written(folder / "out", ended)
+    assert len(pq.read_table(folder / "out/rejected.parquet")) == len(ended.rejected)
+    assert (ended.exit_code == 0) == (ended.rejected == [])
+    return ended
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_waits_for_the_disk() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ingest_shards.os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(ROWS):
+        (folder / f"{number}.png").write_bytes(b"png %d" % number)
+    return folder
+
+
+def separated(mark: str) -> bytes:
+    rows = [[f"{n}.png", f"a cat number {n}", str(n)] for n in range(ROWS)]
+    return "".join(mark.join(row) + "\n" for row in [["file", "prompt", "seed"], *rows]).encode()
+
+
+def json_lines() -> bytes:
+    rows = [
+        {"file": f"{n}.png", "prompt": f"a cat {n}", "prompt_id": n, "tags": ["a"], "deep": {"n": n / 2}}
+        for n in range(ROWS)
+    ]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+TABLES = {"t.csv": separated(","), "t.tsv": separated("\t"), "t.jsonl": json_lines(), "t.ndjson": json_lines()}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_line_of_a_table_is_written_or_counted(name: str, images: Path) -> None:
+    @bounded
+    @given(text_edits)
+    def check(edits: list[Edit]) -> None:
+        content = TABLES[name]
+        for edit in edits:
+            content = edit.apply(content)
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / name).write_bytes(content)
+            ended = outcome(Path(folder), table=f"{folder}/{name}", images=str(images))
+        lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        if ended is not None and "json" in name:
+            assert ended.rows + len(ended.rejected) == sum(bool(line.strip()) for line in lines)
+        elif ended is not None and b'"' not in content:
+            assert ended.rows + len(ended.rejected) == sum(bool(line.strip(b"\r")) for line in lines[1:])
+
+    check()
+
+
+def test_stray_quotes_in_a_csv_cost_a_row_each_at_most(images: Path) -> None:
+    header, body = TABLES["t.csv"].split(b"\n", 1)
+
+    @thorough
+    @given(st.lists(places, min_size=1, max_size=3))
+    def check(quotes: list[float]) -> None:
+        content = body
+        for place in quotes:
+            content = Edit(place, 0, b'"').apply(content)
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "t.csv").write_bytes(header + b"\n" + content)
+            ended = outcome(Path(folder), table=f"{folder}/t.csv", images=str(images))
+        assert ended is not None and ended.rows >= ROWS - len(quotes)
+        assert ended.rows + len(ended.rejected) >= ROWS
+
+    check()
+
+
+def tar_of(format: int) -> bytes:
+    """Samples of an image, its JSON and its text, of sizes around those of a tar's blocks."""
+    stream, sizes = io.BytesIO(), random.Random(0)
+    with tarfile.open(fileobj=stream, mode="w", format=format) as archive:
+        for number in range(ROWS):
+            for kind, content in (
+                ("png", b"\x89" * sizes.choice([1, 511, 512, 700])),
+                ("json", b'{"seed": 7}'),
+                ("txt", b"a cat"),
+            ):
+                header = tarfile.TarInfo(
+                    f"folder/{'long' * 40 if format != tarfile.USTAR_FORMAT else ''}{number}.{kind}"
+                )
+                header.size = len(content)
+                archive.addfile(header, io.BytesIO(content))
+    return stream.getvalue()
+
+
+TARS = {"ustar": tar_of(tarfile.USTAR_FORMAT), "gnu": tar_of(tarfile.GNU_FORMAT), "pax": tar_of(tarfile.PAX_FORMAT)}
+
+
+@pytest.mark.parametrize("pack", [bytes, lambda content: gzip.compress(content, mtime=0)], ids=["plain", "gz"])
+@pytest.mark.parametrize("format", TARS)
+def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_named(
+    format: str, pack: Callable[[bytes], bytes]
+) -> None:
+    @bounded
+    @given(byte_edits, st.floats(0.1, 1.0))
+    def check(edits: list[Edit], kept: float) -> None:
+        content = pack(TARS[format])
+        for edit in edits:
+            content = edit.apply(content)
+        content = content[: int(kept * len(content))] if kept < 0.5 else content
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "t.tar").write_bytes(content)
+            ended = outcome(Path(folder), tars=f"{folder}/t.tar", max_failed=1.0)
+        if ended is not None and ended.exit_code == 1:
+            assert [Path(file).name for file in ended.damaged] == ["t.tar"]
+        elif ended is not None:
+            assert ended.rows + len(ended.rejected) >= ROWS
+
+    check()
+
+
+def summed(header: bytes) -> bytes:
+    """A tar's header with the checksum that fits it."""
+    plain = header[:148] + b" " * 8 + header[156:]
+    return plain[:148] + b"%06o\0 " % sum(plain) + plain[156:]
+
+
+headers = st.builds(
+    lambda name, size, kind, rest: summed(
+        name.ljust(100, b"\0")[:100]
+        + b"0000644\0" * 3
+        + size.ljust(12, b"\0")[:12]
+        + b"0" * 12
+        + b" " * 8
+        + kind
+        + rest
+    )[:512].ljust(512, b"\0"),
+    st.sampled_from([b"a.png", b"a.json", b"a.txt", b"b.png", b".hidden", b"..", b"a/../b.png", b"\xff.png", b""]),
+    st.sampled_from([b"00000000012\0", b"00000001000\0", b"77777777777\0", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"x"]),
+    st.sampled_from([b"0", b"\0", b"1", b"2", b"3", b"5", b"7", b"K", b"L", b"S", b"x", b"X", b"g", b"D", b"Z"]),
+    st.binary(min_size=355, max_size=355),
+)
+contents = st.one_of(
+    st.binary(max_size=64),
+    st.sampled_from([
+        b"15 size=1000000\n", b"11 size=-5\n", b"19 path=../../etc\0\n", b"0 path=x\n", b"26 GNU.sparse.map=1,2,3,x\n",
+        b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n", b"99999999999999999999 path=x\n", b"20 hdrcharset=BINARY\n",
+    ]),
+)  # fmt: skip
+
+
+@thorough
+@given(st.lists(st.tuples(headers, contents), min_size=1, max_size=6))
+def test_headers_that_say_anything_end_in_rows_or_in_a_named_tar(members: list[tuple[bytes, bytes]]) -> None:
+    content = b"".join(header + content.ljust(512, b"\0") for header, content in members) + bytes(1024)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "t.tar").write_bytes(content)
+        outcome(Path(folder), tars=f"{folder}/t.tar")
+
+
+@thorough
+@given(st.sampled_from(["shard", "record", "receipt", "manifest"]), byte_edits)
+def test_an_output_that_was_damaged_is_mended_or_refused(file: str, edits: list[Edit]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "t.tar").write_bytes(TARS["ustar"])
+        assert outcome(folder, tars=str(folder / "t.tar")) is not None
+        [receipt] = (folder / "out/.ingest").glob("*.json")
+        [record] = (folder / "out/.ingest/records").iterdir()
+        files = {"shard": folder / "out/flux/00000.parquet", "manifest": folder / "out/manifest.json",
+                 "receipt": receipt, "record": record}  # fmt: skip
+        content = files[file].read_bytes()
+        for edit in edits:
+            content = edit.apply(content)
+        files[file].write_bytes(content)
+        ended = outcome(folder, tars=str(folder / "t.tar"))
+        assert ended is None or ended.rows + len(ended.rejected) == ROWS

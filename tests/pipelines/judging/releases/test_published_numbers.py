@@ -1,0 +1,114 @@
+"""The released files read whole: counts and numbers that the papers and releases state."""
+
+from collections import Counter
+from itertools import groupby
+from math import prod
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.stats import kendalltau, pearsonr, spearmanr
+
+from operators import rows
+from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference, reading
+
+Image = str
+
+
+def mean_by(table: pa.Table, key: str) -> dict[str, float]:
+    found = table.group_by(key).aggregate([("rating", "mean")])
+    return dict(zip(found.column(key).to_pylist(), found.column("rating_mean").to_pylist(), strict=True))
+
+
+@needs_reference
+@pytest.mark.parametrize(
+    "metric, pearson, spearman, tau_b",
+    [
+        ("tifa_mplug-large", 0.597, 0.592, 0.472),
+        ("tifa_blip2-flant5xl", 0.559, 0.558, 0.436),
+        ("meteor", 0.340, 0.372, 0.274),
+        ("clipscore_vitb32", 0.332, 0.320, 0.231),
+    ],
+)
+def test_tifa160_correlates_as_published(metric: str, pearson: float, spearman: float, tau_b: float) -> None:
+    release = reading("tifa160", REFERENCE / "tifa160/tifa160_human_and_scores.json")
+    assert (len(release.ratings), len(release.scores), release.notes) == (1600, 8000, [])
+    rated = mean_by(release.ratings, "image_id")
+    scores = {row["image_id"]: row["score"] for row in release.scores.to_pylist() if row["metric"] == metric}
+    pair = (list(scores.values()), [rated[image] for image in scores])
+    found = [pearsonr(*pair).statistic, spearmanr(*pair).statistic, kendalltau(*pair).statistic]
+    assert found == pytest.approx([pearson, spearman, tau_b], abs=5e-4)
+    assert Counter(release.ratings.column("generator").to_pylist()) == dict.fromkeys(
+        ("mini_dalle", "stable_diffusion_v1_1", "stable_diffusion_v1_5", "stable_diffusion_v2_1", "vq_diffusion"), 320
+    )
+
+
+@needs_reference
+def test_genai_bench_has_the_stated_mean_of_every_generator() -> None:
+    release = reading("genai_bench", REFERENCE / "genai_bench/genai_bench_527_image_ratings.json")
+    assert len(release.ratings) == 527 * 6 * 3
+    assert {name: round(mean, 3) for name, mean in mean_by(release.ratings, "generator").items()} == {
+        "DALLE_3": 3.722,
+        "Midjourney_6": 3.491,
+        "DeepFloyd_I_XL_v1": 3.228,
+        "SDXL_Base": 3.109,
+        "SDXL_Turbo": 3.083,
+        "SDXL_2_1": 2.851,
+    }
+
+
+@needs_reference
+def test_t2vscore_joins_every_video() -> None:
+    release = reading("t2vscore", REFERENCE / "t2vscore")
+    assert release.notes == ["a video has one rating, a mean over its raters"]
+    assert len(release.ratings) == 2543
+    counts = Counter(release.scores.column("metric").to_pylist())
+    assert counts == dict.fromkeys(("CLIP Score", "X-CLIP Score", "BLIP-BLEU", "T2VScore-A (GPT-4V)"), 2543)
+    assert set(release.scores.column("image_id").to_pylist()) == set(release.ratings.column("image_id").to_pylist())
+
+
+@needs_reference
+def test_t2iscorescore_has_the_stated_walks() -> None:
+    release = reading("t2iscorescore", REFERENCE / "ts2")
+    nodes = release.graph_nodes.to_pylist()
+    assert len({row["image_id"] for row in nodes}) == len(nodes) == 2840
+    assert {
+        name: len({row["graph_id"] for row in nodes if row["subset"] == name})
+        for name in ("synth", "nat", "real", "other")
+    } == {"synth": 111, "nat": 25, "real": 29, "other": 0}
+    walks = 0
+    for graph, images in groupby(nodes, key=lambda row: str(row["graph_id"])):
+        levels = Counter(level for level, _ in {(row["level"], row["node"]) for row in images})
+        walks += levels.pop(0) ** 2 * prod(levels.values())
+        assert graph.isdecimal()
+    assert walks == 2121
+
+
+@needs_reference
+def test_t2iscorescore_has_every_score_or_says_why_not() -> None:
+    release = reading("t2iscorescore", REFERENCE / "ts2")
+    assert release.scores.schema == rows.SCORES and len(release.scores) == 19 * 2840
+    missing = [row for row in release.scores.to_pylist() if row["score"] is None]
+    assert Counter(row["metric"] for row in missing) == dict.fromkeys(
+        ("fuyu_tifa", "llava-alt_tifa", "llava_tifa", "mplug_tifa"), 1
+    )
+    assert {row["error"]["kind"] for row in missing} == {"not_scored"}
+    stray = [row for row in release.scores.to_pylist() if row["metric"] == "llmscore_over"][163]
+    assert (stray["image_id"], stray["score"]) == ("images/008-12.jpg", 3.0)
+    assert release.notes == [
+        "6 cells of llmscore_over carried a stray quote, which was removed",
+        "4 of 53960 published scores are empty",
+    ]
+
+
+def test_the_embedded_pack_is_a_release() -> None:
+    release = reading("shapes", ROOT / "assets/shapes")
+    assert (len(release.ratings), len(release.graph_nodes), len(release.skills)) == (5376, 1792, 256)
+    assert release.ratings.schema == rows.RATINGS and release.graph_nodes.schema == rows.GRAPH_NODES
+    rated = mean_by(release.ratings, "image_id")
+    levels = {row["image_id"]: row["level"] for row in release.graph_nodes.to_pylist()}
+    assert spearmanr([levels[image] for image in rated], list(rated.values())).statistic < -0.5
+    for row in release.graph_nodes.to_pylist():
+        assert row["level"] == len([name for name in row["node"].split("+") if name])
+        assert row["subset"] == release.skills[row["graph_id"]][-1]
+    assert np.isfinite(release.ratings.column("rating").to_numpy()).all()

@@ -1,0 +1,356 @@
+"""Meta-evaluation end to end: from releases and score tables, ours or anybody's, to the files a paper needs."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from jobs.command import load_values
+from jobs.findings import show_agreement
+from operators.errors import ConfigError, SourceError
+from operators.judging.judgement import Judgement
+from pipelines.config import read_config
+from pipelines.judging.metaeval import Findings, run_metaeval
+from pipelines.judging.protocols import MetaevalConfig
+from pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
+
+REFERENCE = os.environ.get("REFERENCE_DATA")
+needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA names no folder of published ratings")
+
+
+def config(folder: Path, *overrides: str) -> MetaevalConfig:
+    few = ["sampling.resamples=20", "sampling.permutations=99", f"output={folder / 'out'}"]
+    found: MetaevalConfig = read_config(load_values("metaeval", [*few, *overrides]), MetaevalConfig)
+    return found
+
+
+def value(found: Findings, metric: str, statistic: str) -> Judgement:
+    return next(
+        its for its in found.judgements if (its.metric, its.statistic, its.subset) == (metric, statistic, "overall")
+    )
+
+
+@pytest.fixture
+def ratings(tmp_path: Path) -> Path:
+    """A generic long table of five images' ratings by two raters."""
+    rows = [(f"i{n}", f"p{n}", "g", rater, "likert", 1 + n) for n in range(5) for rater in ("a", "b")]
+    columns = ["image_id", "prompt_id", "generator", "rater", "template", "rating"]
+    path = tmp_path / "ratings.csv"
+    pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
+    return path
+
+
+def table(folder: Path, **metrics: list[float | None]) -> Path:
+    path = folder / "scores.csv"
+    pd.DataFrame({"image_id": [f"i{n}" for n in range(len(next(iter(metrics.values()))))], **metrics}).to_csv(
+        path, index=False
+    )
+    return path
+
+
+def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_written(
+    tmp_path: Path, ratings: Path
+) -> None:
+    scores = table(tmp_path, good=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], bad=[0.5, None, 0.3, 0.2, 0.1, 0.0])
+    found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+    assert value(found, "good", "spearman").value == pytest.approx(1)
+    assert value(found, "bad", "spearman").value == pytest.approx(-1)
+    assert (value(found, "bad", "spearman").n_unscored, value(found, "bad", "spearman").n_unrated) == (1, 1)
+    assert value(found, "people", "alpha_ordinal").value == pytest.approx(1)
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"judgements.parquet", "comparisons.parquet", "orders.parquet", "judgements.md", "judgements.tex"}
+    kept = pd.read_parquet(tmp_path / "out" / "judgements.parquet")
+    assert set(kept["metric"]) == {"good", "bad", "people"}
+    assert kept["convention"].str.len().gt(0).all()
+
+
+def test_nothing_that_matches_is_an_error_with_its_remedy(tmp_path: Path, ratings: Path) -> None:
+    other = tmp_path / "other.csv"
+    pd.DataFrame({"image_id": ["x", "y"], "m": [0.1, 0.2]}).to_csv(other, index=False)
+    theirs = r"image_id \('i0', 'i1'\), prompt_id \('p0', 'p1'\), generator \('g'\)"
+    wanted = rf"the scores have image_id \('x', 'y'\), no prompt_id, no generator; .*ratings.csv has {theirs}; write"
+    with pytest.raises(SourceError, match=wanted):
+        run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={other}"))
+    with pytest.raises(SourceError, match=r"have image_id \('x', 'y'\); .* has image_id \('i0', 'i1'\); write"):
+        asked = ["protocol=long", f"protocol.path={ratings}", f"scores={other}", "protocol.match=image"]
+        run_metaeval(config(tmp_path, *asked))
+
+
+PROMPTS, GENERATORS = [f"p{n}" for n in range(5)], ("g", "h")
+IMAGES = [(prompt, generator) for prompt in PROMPTS for generator in GENERATORS]
+
+
+def written(path: Path, columns: dict[str, list[object]]) -> Path:
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return path
+
+
+def ids(names: str, image: str = "{prompt}-{generator}") -> dict[str, list[object]]:
+    """Columns of ids of ten images, five prompts by two generators."""
+    made: dict[str, list[object]] = {
+        "image_id": [image.format(prompt=prompt, generator=generator) for prompt, generator in IMAGES],
+        "prompt_id": [prompt for prompt, _ in IMAGES],
+        "generator": [generator for _, generator in IMAGES],
+    }
+    return {name: made[name] for name in names.split()}
+
+
+BY_PROMPT = "scores and judgements are matched by prompt_id and generator"
+
+
+@pytest.mark.parametrize(
+    ("rated", "scored", "note"),
+    [
+        (ids("prompt_id generator"), ids("prompt_id generator"), BY_PROMPT),
+        (ids("image_id prompt_id generator"), ids("image_id prompt_id generator", "{prompt}#{generator}"), BY_PROMPT),
+        (ids("image_id prompt_id generator", "{prompt}"), ids("image_id prompt_id generator", "{prompt}"), BY_PROMPT),
+        (
+            ids("prompt_id generator"),
+            ids("image_id", "{prompt}/{generator}"),
+            BY_PROMPT.replace("prompt_id and generator", "image_id"),
+        ),
+        (
+            ids("image_id"),
+            ids("image_id prompt_id generator"),
+            BY_PROMPT.replace("prompt_id and generator", "image_id"),
+        ),
+    ],
+    ids=[
+        "by prompt and generator alone",
+        "other image ids",
+        "image ids of each generator",
+        "long's names",
+        "image ids",
+    ],
+)
+def test_scores_and_ratings_meet_by_the_ids_that_both_files_have(
+    tmp_path: Path, rated: dict[str, list[object]], scored: dict[str, list[object]], note: str
+) -> None:
+    ratings = written(tmp_path / "r.csv", {**rated, "rating": [1 + row % 5 for row in range(10)]})
+    scores = written(tmp_path / "s.csv", {**scored, "m": [row % 5 / 10 for row in range(10)]})
+    found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+    assert (value(found, "m", "pearson").value, value(found, "m", "pearson").n) == (pytest.approx(1), 10)
+    assert note in found.notes
+
+
+def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image_is_its_own(tmp_path: Path) -> None:
+    ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={tmp_path / 's.csv'}"]
+    for names, unit in [
+        ("image_id prompt_id generator", "bootstrap of 5 prompts,"),
+        ("image_id", "bootstrap of 10 images, which name no prompt,"),
+    ]:
+        written(tmp_path / "s.csv", {**ids(names), "m": list(range(10))})
+        found = run_metaeval(config(tmp_path, *asked))
+        pearson = value(found, "m", "pearson")
+        assert unit in pearson.convention
+        assert pearson.interval.low < pearson.value < pearson.interval.high
+        generators = {its.subset for its in found.judgements if its.statistic == "mean_rating"}
+        assert generators == ({"generator g", "generator h"} if "generator" in names else set())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "content", "complaint"),
+    [
+        (
+            "long",
+            "r.csv",
+            "image_id,rating\ni0,\ni1,nan\n",
+            "r.csv: nothing to judge by: all 2 ratings are empty; fill",
+        ),
+        ("long", "r.csv", "image_id,rating\ni0,7\n", "nothing to judge by: all 1 ratings are empty"),
+        ("tifa160", "t.json", '{"p_g": {"text_id": "p", "human_scores": [null]}}', "all 1 ratings are empty"),
+        (
+            "genai_bench",
+            "g.json",
+            '{"1": {"models": {}}}',
+            "nothing to judge by: it holds no judgement; fill in the file",
+        ),
+    ],
+)
+def test_a_release_in_which_nobody_said_anything_is_refused(
+    tmp_path: Path, protocol: str, name: str, content: str, complaint: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    scores = table(tmp_path, m=[0.1, 0.2])
+    left_out = ["protocol.rating_range=[1,5]", "protocol.out_of_range=left_out"]
+    with pytest.raises(SourceError, match=complaint):
+        run_metaeval(config(tmp_path, f"protocol={protocol}", f"protocol.path={path}", f"scores={scores}", *left_out))
+
+
+def test_only_what_a_task_asks_for_counts_as_judged(tmp_path: Path) -> None:
+    pack = tmp_path / "pack"
+    shutil.copytree("assets/shapes", pack, ignore=lambda _, names: [name for name in names if "parquet" not in name])
+    rated = pd.read_parquet(pack / "ratings.parquet")
+    rated.assign(rating=float("nan")).to_parquet(pack / "ratings.parquet")
+    scores = written(tmp_path / "s.csv", {"image_id": list(rated["image_id"].unique()[:9]), "m": list(range(9))})
+    with pytest.raises(SourceError, match=r"nothing to judge by: all \d+ ratings are empty"):
+        asked = [f"protocol.path={pack}", f"scores={scores}", "protocol.tasks=[ratings]"]
+        run_metaeval(config(tmp_path, "protocol=shapes", *asked))
+
+
+def test_scores_that_are_all_empty_are_named_with_their_reason(tmp_path: Path, ratings: Path) -> None:
+    scores = table(tmp_path, m=[None, None])
+    with pytest.raises(SourceError, match=r"scores.csv: all 2 scores are empty \(the table has no score here; .*score"):
+        run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+
+
+def test_a_rating_off_the_scale_of_the_others_is_warned_of_unless_the_scale_is_given(tmp_path: Path) -> None:
+    rating = [1, 2, 3, 4, 5, 5, 4, 3, 2, 55]
+    ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": rating})
+    scores = written(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10))})
+    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
+    found = run_metaeval(config(tmp_path, *asked))
+    [warning] = found.warnings
+    assert warning.startswith(
+        "1 of 10 ratings (likert) are outside 0 to 10, where the others are, first 55 of image p4-h"
+    )
+    assert warning in (tmp_path / "out" / "judgements.md").read_text()
+    console = Console(width=200, record=True)
+    show_agreement(console, found)
+    assert console.export_text().startswith("warning 1 of 10 ratings")
+    assert not run_metaeval(config(tmp_path, *asked, "protocol.rating_range=[1,100]")).warnings
+
+
+def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path) -> None:
+    prompts = [f"p{n}" for n in range(40)]
+    rating = {"g": lambda n: 1 + n % 2, "h": lambda n: 5 - n % 3 if n < 20 else 1}
+    both = [(prompt, generator) for prompt in prompts for generator in "gh"]
+    people: dict[str, list[object]] = {
+        "prompt_id": [prompt for prompt, _ in both],
+        "generator": [generator for _, generator in both],
+        "rating": [rating[generator](int(prompt[1:])) for prompt, generator in both],
+    }
+    ratings = written(tmp_path / "r.csv", people)
+    scored = {name: column[:40] for name, column in people.items() if name != "rating"}
+    few = written(tmp_path / "few.csv", {**scored, "few": people["rating"][:40]})
+    asked = ["protocol=long", f"protocol.path={ratings}", "protocol.tasks=[ratings,orders]"]
+    found = run_metaeval(config(tmp_path, *asked, f"scores={few}"))
+    assert {(its.judge, its.n, its.better) for its in found.orders} == {("people", 20, "h"), ("few", 20, "h")}
+    assert value(found, "few", "model_ordering").value == 1.0
+    whole = written(
+        tmp_path / "both.csv",
+        {
+            **{name: people[name] for name in scored},
+            "all": people["rating"],
+            "few": [*people["rating"][:40], *[None] * 40],
+        },
+    )
+    found = run_metaeval(config(tmp_path, *asked, f"scores={whole}"))
+    assert {(its.judge, its.n) for its in found.orders} == {
+        ("people, where all scored", 40),
+        ("people, where few scored", 20),
+        ("all", 40),
+        ("few", 20),
+    }
+    assert {value(found, metric, "model_ordering").value for metric in ("all", "few")} == {1.0}
+
+
+def test_every_statistic_shows_the_number_of_rows_that_it_stands_on(tmp_path: Path) -> None:
+    ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+    scores = written(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10)), "k": [None, *range(9)]})
+    found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+    lines = (tmp_path / "out" / "judgements.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    shown = {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[1:3]}
+    assert [(shown[name]["n"], shown[name]["n of pairwise_accuracy"]) for name in "mk"] == [("10", "45"), ("9", "36")]
+    console = Console(width=200, record=True)
+    show_agreement(console, found)
+    rows = {line.split()[1]: line.split() for line in console.export_text().splitlines() if line.startswith("│ ")}
+    assert rows["pairwise_accuracy"][-4:] == ["45", "│", "36", "│"]
+
+
+def test_ratings_out_of_range_are_refused_or_left_out_with_a_note(tmp_path: Path, ratings: Path) -> None:
+    scores = table(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
+    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}", "protocol.rating_range=[1,4]"]
+    with pytest.raises(SourceError, match="2 ratings are outside 1 to 4, first 5 of image i4 by rater a"):
+        run_metaeval(config(tmp_path, *asked))
+    found = run_metaeval(config(tmp_path, *asked, "protocol.out_of_range=left_out"))
+    assert value(found, "m", "pearson").n == 4
+    assert any("left out" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("protocol.statistics=[person]", "protocol.statistics: expected some of pearson.*got 'person'"),
+        ("protocol.reader=tifa", "protocol.reader: expected one of .*, got 'tifa'"),
+        ("protocol.alpha=2", "between 0 and 1, got 2"),
+        ("protocol.tasks=[rating]", "protocol.tasks"),
+    ],
+)
+def test_wrong_choices_are_refused_in_one_line(tmp_path: Path, ratings: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(tmp_path, "protocol=long", f"protocol.path={ratings}", override)
+
+
+def test_a_release_without_scores_wants_some_and_unknown_metrics_are_named(tmp_path: Path, ratings: Path) -> None:
+    with pytest.raises(ConfigError, match="the release holds no scores; set scores=PATH"):
+        run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}"))
+    scores = table(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
+    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
+    with pytest.raises(ConfigError, match="no scores of 'n'; there are m"):
+        run_metaeval(config(tmp_path, *asked, "metrics=[n]"))
+
+
+def test_reliable_prompts_alone_can_be_asked_for(tmp_path: Path) -> None:
+    rows = [
+        ("i0", "p0", "a", 1),
+        ("i0", "p0", "b", 5),
+        ("i1", "p1", "a", 2),
+        ("i1", "p1", "b", 2),
+        ("i2", "p2", "a", 4),
+    ]
+    ratings = tmp_path / "ratings.csv"
+    frame = pd.DataFrame(rows, columns=["image_id", "prompt_id", "rater", "rating"]).assign(generator="g")
+    frame.to_csv(ratings, index=False)
+    scores = table(tmp_path, m=[0.1, 0.2, 0.3])
+    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}", "protocol.reliable=true"]
+    found = run_metaeval(config(tmp_path, *asked))
+    assert value(found, "m", "pearson").n == 2
+    assert any(note.startswith("2 of 3 prompts are reliable") for note in found.notes)
+
+
+def test_the_packs_ratings_and_error_graphs_judge_the_truth_as_right(tmp_path: Path) -> None:
+    truth = pd.read_parquet("assets/shapes/truth.parquet")
+    needed = pd.read_parquet("assets/shapes/requirements.parquet").groupby("prompt_id").size()
+    met = 1 - truth["broken"].str.len() / truth["prompt_id"].map(needed)
+    scores = tmp_path / "truth.parquet"
+    truth[["image_id", "prompt_id", "generator"]].assign(truth=met).to_parquet(scores)
+    found = run_metaeval(config(tmp_path, "protocol=shapes", f"scores={scores}", "protocol.by_skill=false"))
+    assert value(found, "truth", "spearman").value > 0.85
+    assert value(found, "truth", "separation_paper").value == pytest.approx(
+        value(found, "truth", "ordering_paper").value
+    )
+    assert value(found, "truth", "model_ordering").value > 0.9
+
+
+@needs_reference
+def test_every_published_number_is_met_or_its_difference_explained() -> None:
+    values = load_values("reproduce", [f"reference={REFERENCE}", "output=unused.md"])
+    checks = reproduce(read_config(values, ReproductionConfig))
+    unmatched = [check for check in checks if not check.matches]
+    assert all(check.reason for check in unmatched)
+    assert (len(checks), len(unmatched)) == (204, 7)
+    assert Path("docs/reproduction.md").read_text() == reproduction_text(checks)
+
+
+def test_without_published_files_reproducing_says_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REFERENCE_DATA", raising=False)
+    with pytest.raises(ConfigError, match="set REFERENCE_DATA, or reference=PATH"):
+        read_config(load_values("reproduce", []), ReproductionConfig)
+
+
+@needs_reference
+def test_a_published_release_is_judged_by_its_own_scores(tmp_path: Path) -> None:
+    path = Path(str(REFERENCE)) / "t2vscore"
+    found = run_metaeval(config(tmp_path, "protocol=t2vscore", f"protocol.path={path}", "protocol.by_skill=false"))
+    accuracy = value(found, "CLIP Score", "pairwise_accuracy")
+    assert round(accuracy.value, 3) == 0.599
+    assert accuracy.interval.low < accuracy.value < accuracy.interval.high
+    assert json.dumps(list(found.notes))

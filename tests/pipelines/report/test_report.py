@@ -1,0 +1,188 @@
+"""A report is made of any run, whatever became of its sources, and says what it could not read."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from operators.errors import ConfigError
+from pipelines.cells.cells import Shard
+from pipelines.cells.store import Store
+from pipelines.report.images import read_row
+from pipelines.report.report import ReportConfig, write_report
+from pipelines.storage import StorageConfig, locate
+from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, png
+
+
+def edit_manifest(run: MadeRun, **changes: object) -> None:
+    path = run.folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    written = write_report(run.store)
+    assert Path(written.url) == run.folder / "report.html" and written.size == len(run.html.encode())
+    assert written.decision[0].lead == "atlas is the best generator — by both metrics."
+    assert "atlas is the best generator — by both metrics." in run.html
+    assert run.html.count('src="data:image/webp;base64,') == run.html.count('<li class="card"') > 20
+    assert '<mark class="m wrong"' in run.html and "what &lt;colour&gt; is it?" in run.html
+    assert (run.folder / "summary.csv").read_text().count("\n") == 1 + 3 * 2 * 3
+    assert "| 1 | atlas |" in (run.folder / "summary.md").read_text()
+
+
+def test_making_it_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    pages = [run.html for _ in range(2) if write_report(run.store)]
+    assert pages[0] == pages[1]
+
+
+def test_prompts_that_are_gone_leave_a_report_with_the_reason(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (tmp_path / "bench/prompts.parquet").unlink()
+    written = write_report(run.store)
+    assert "can no longer be read" in written.warnings[0] and "prompts.parquet" in written.warnings[0]
+    assert "data:image/webp" not in run.html and "no image" in run.html
+    assert "what &lt;colour&gt; is it?" in run.html, "the questions are in the store"
+    assert "counting" in run.html, "the means at the skills are in the summary"
+
+
+def test_an_image_that_is_gone_costs_no_other(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (tmp_path / "bench/images/cobalt/00000.parquet").unlink()
+    write_report(run.store)
+    assert "they have changed since the run" in run.html
+    assert "data:image/webp" in run.html
+
+
+def test_another_image_in_its_place_is_not_shown_for_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    path = tmp_path / "bench/images/cobalt/00000.parquet"
+    others = [row | {"image_id": f"new-{row['image_id']}"} for row in pq.read_table(path).to_pylist()]
+    pq.write_table(pa.Table.from_pylist(others), path)
+    write_report(run.store)
+    assert "another image stands in its place" in run.html
+
+
+def test_an_image_that_does_not_decode_says_so(tmp_path: Path) -> None:
+    run = make_run(tmp_path, picture=lambda seed: b"not a picture" if seed >= 200 else png(seed))
+    write_report(run.store)
+    assert "expected an image" in run.html and "data:image/webp" in run.html
+
+
+def test_a_missing_cell_costs_its_questions_only(tmp_path: Path) -> None:
+    run = make_run(tmp_path, asking=("gecko",))
+    (tmp_path / "store/scores/00000000/cobalt/00000-00000000.parquet").unlink()
+    write_report(run.store)
+    assert "atlas is the best generator" in run.html and "what &lt;colour&gt; is it?" in run.html
+
+
+def test_a_run_without_elements_has_unmarked_prompts(tmp_path: Path) -> None:
+    run = make_run(tmp_path, metrics=("clipscore",), asking=())
+    written = write_report(run.store)
+    assert written.decision[0].lead == "atlas is the best generator."
+    assert '<mark class="m wrong" title' not in run.html and "a red star beside 3 blue cups" in run.html
+
+
+def test_one_generator_and_one_metric(tmp_path: Path) -> None:
+    run = make_run(tmp_path, generators=("atlas",), metrics=("gecko",), skills=False)
+    written = write_report(run.store)
+    assert str(written.decision[0]) == "One generator was scored: atlas. There is nothing to rank it against."
+    assert "There is one generator, and so no pair." in run.html and "The prompts name no skills" in run.html
+
+
+def test_failed_rows_are_told_with_their_reason_and_their_coverage(tmp_path: Path) -> None:
+    run = make_run(tmp_path, score=lambda *at: None if at[0] == "cobalt" and at[2] < 9 else noisy(*at))
+    written = write_report(run.store)
+    assert written.warnings[0].startswith("18 of 72 rows (25.0%) have no score")
+    assert "corrupt_image" in run.html and "bytes &lt;b&gt;unreadable&lt;/b&gt;" in run.html
+    assert "generate the image again, as 8-bit PNG or JPEG" in run.html
+
+
+def test_a_run_of_which_everything_failed_still_has_a_report(tmp_path: Path) -> None:
+    run = make_run(tmp_path, score=lambda *at: None)
+    assert write_report(run.store).decision[0].lead == "Nothing could be scored."
+
+
+def test_hostile_prompts_and_names_are_text(tmp_path: Path) -> None:
+    run = make_run(tmp_path, prompts=HOSTILE, generators=("<script>hacked()<", "atlas", "מחולל"))
+    write_report(run.store)
+    assert run.html.count("<script>") == 1 and "&lt;script&gt;window.hacked" in run.html
+
+
+def test_an_old_manifest_gives_what_it_has(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    kept = ("run_id", "metrics", "config", "cells")
+    manifest = json.loads((run.folder / "manifest.json").read_text())
+    (run.folder / "manifest.json").write_text(json.dumps({key: manifest[key] for key in kept}))
+    write_report(run.store)
+    assert "atlas is the best generator" in run.html
+    (run.folder / "manifest.json").write_text("{}")
+    assert "can no longer be read" in write_report(run.store).warnings[0]
+
+
+def test_a_config_that_no_longer_fits_is_a_reason_not_a_failure(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    edit_manifest(run, config={"benchmark": {"name": "made", "prompts": "p", "images": "i", "forgotten": 1}})
+    assert "forgotten" in write_report(run.store).warnings[0]
+    edit_manifest(run, config={"limits": {"old": 1}})
+    assert "'old'" in write_report(run.store).warnings[0]
+
+
+def test_what_changed_since_the_previous_run(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    worse = make_run(
+        tmp_path, run_id="20260103-000000-000000", score=lambda *at: noisy(*at) * (0.8 if at[0] == "atlas" else 1)
+    )
+    written = write_report(worse.store, compare="previous")
+    assert written.compared == "20260102-030405-000006"
+    assert written.changes[0].lead == "atlas is worse" and "What changed" in worse.html
+    with pytest.raises(ConfigError, match="there is none before it"):
+        write_report(worse.store, "20260102-030405-000006", compare="previous")
+
+
+def test_a_run_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with pytest.raises(ConfigError, match=r"run=nonsense: no such run in .* the newest are 20260102-030405-000006"):
+        write_report(run.store, "nonsense")
+    (run.folder / "manifest.json").unlink()
+    with pytest.raises(ConfigError, match="has no runs"):
+        write_report(run.store)
+
+
+def test_the_gallery_has_a_largest_size() -> None:
+    with pytest.raises(ConfigError, match="images: expected 0 to 96, got 97"):
+        ReportConfig(store="store", images=97)
+
+
+@pytest.mark.parametrize("row", [0, 5, 9, 10])
+def test_a_row_is_found_in_its_row_groups(row: int, tmp_path: Path) -> None:
+    path = tmp_path / "images.parquet"
+    table = pa.table({"image_id": [str(one) for one in range(14)], "picture": [png(one) for one in range(14)]})
+    pq.write_table(table, path, row_group_size=4)
+    shard = Shard(group="g", name="n", url=str(path), size=1, etag="", row_groups=(1, 2, 3), rows=10,
+                  columns=(("image", "picture"),))  # fmt: skip
+    found = read_row(shard, row, StorageConfig())
+    assert found == (None if row == 10 else {"image_id": str(row + 4), "image": png(row + 4)})
+
+
+def test_a_run_on_s3_is_reported_there(tmp_path: Path, bucket: str) -> None:
+    run = make_run(tmp_path)
+    fs = locate(bucket, StorageConfig()).fs
+    for name in ("store", "bench"):
+        fs.put(f"{tmp_path}/{name}/", f"{bucket}/{name}/", recursive=True)
+    remote = Store(url=f"{bucket}/store", storage=StorageConfig())
+    manifest = json.loads(remote.read_text(f"runs/{run.run_id}/manifest.json") or "")
+    manifest["config"]["benchmark"] |= {
+        "prompts": f"{bucket}/bench/prompts.parquet",
+        "images": f"{bucket}/bench/images",
+    }
+    remote.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(manifest))
+    written = write_report(remote)
+    assert written.url == f"{bucket}/store/runs/{run.run_id}/report.html" and written.warnings == []
+    html = remote.read_text(f"runs/{run.run_id}/report.html") or ""
+    assert html.count('src="data:image/webp;base64,') == html.count('<li class="card"') > 20
+    assert "what &lt;colour&gt; is it?" in html
+    assert (remote.read_text(f"runs/{run.run_id}/summary.csv") or "").startswith("generator,metric")

@@ -1,0 +1,70 @@
+"""A given Ray cluster is used and left running; without one a local Ray is started and ended."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from pipelines.cells.cells import Stage
+from pipelines.config import ClusterConfig, PoolConfig
+from pipelines.running import runner
+from tests.bench_of import write_benchmark
+from tests.ray_head import RESOURCE, RayHead, head_environment
+from tests.s3 import free_ports
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_given_cluster_does_the_work_and_goes_on_living(ray_head: RayHead, tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench", ["atlas"])
+    code = (
+        "import ray; from tests.bench_of import sweep_config; from pipelines.sweep import plan_sweep, run_sweep\n"
+        "seen = []\n"
+        f"config = sweep_config({str(folder)!r}, {str(tmp_path / 'store')!r}, 'metric=[clipscore]')\n"
+        f"done = run_sweep(plan_sweep(config), lambda _: seen.append(ray.cluster_resources().get({RESOURCE!r})))\n"
+        "assert not ray.is_initialized(); print(done.computed, done.exit_code, set(seen))"
+    )
+    environment = {**head_environment(), "RAY_ADDRESS": ray_head.address}
+    for computed in (4, 0):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+        expected = {1.0} if computed else set()
+        assert done.stdout.strip() == f"{computed} 0 {expected}", done.stdout + done.stderr
+
+
+def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_slow(**options: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(runner.ray, "init", too_slow)
+    monkeypatch.setattr(runner.ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    cluster = ClusterConfig(pools={stage: PoolConfig() for stage in get_args(Stage)})
+    with (
+        pytest.raises(runner.RunnerError, match=r"^Ray could not be started .*timed out.* set RAY_raylet_start_wait"),
+        runner.ray_session(cluster),
+    ):
+        raise AssertionError("there is no Ray")
+
+
+@pytest.mark.parametrize("end", ["os._exit(1)", "os.kill(os.getpid(), 9)", "sys.exit(1)", "raise KeyboardInterrupt"])
+def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(end: str) -> None:
+    code = (
+        f"import os, sys; from pipelines.running.runner import last_words\nwith last_words('error: gone'):\n    {end}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode != 0
+    assert ("error: gone" in done.stderr) == end.startswith("os.")
+
+
+def test_an_address_where_nothing_is_fails_in_one_line(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench", ["atlas"])
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", f"cluster.address={nobody}",
+         f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith(f"error: Ray at '{nobody}': cannot be reached")

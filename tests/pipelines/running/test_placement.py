@@ -1,0 +1,59 @@
+"""Pools stand together where the cluster can place them, follow in waves where not, and never start unplaceable."""
+
+import pytest
+
+from pipelines.config import PoolConfig
+from pipelines.running.placement import NodeResources, PlacementError, plan_waves
+
+ONE_GPU = [NodeResources(8, 1)]
+
+
+def pool(cpus: float = 0.5, gpus: float = 0, size: int = 1) -> PoolConfig:
+    return PoolConfig(num_cpus=cpus, num_gpus=gpus, min_size=size, max_size=max(size, 4))
+
+
+def waves(machines: list[NodeResources], **pools: PoolConfig) -> list[list[str]]:
+    return plan_waves(pools, machines)
+
+
+def test_pools_that_fit_stream_side_by_side() -> None:
+    assert waves([NodeResources(2, 0)], a=pool(), b=pool(), c=pool()) == [["a", "b", "c"]]
+
+
+def test_two_models_that_need_the_one_gpu_follow_in_waves() -> None:
+    assert waves(ONE_GPU, a=pool(gpus=1), b=pool(gpus=1), c=pool()) == [["a"], ["b", "c"]]
+
+
+def test_fractions_share_a_gpu_but_are_never_put_together_from_two() -> None:
+    assert waves(ONE_GPU, a=pool(gpus=0.5), b=pool(gpus=0.5)) == [["a", "b"]]
+    two = [NodeResources(8, 2)]
+    assert waves(two, a=pool(gpus=0.6, size=2), b=pool(gpus=0.4, size=2)) == [["a", "b"]]
+    assert waves(two, a=pool(gpus=0.6, size=2), b=pool(gpus=0.6)) == [["a"], ["b"]]
+
+
+def test_an_actor_must_fit_on_one_machine() -> None:
+    machines = [NodeResources(8, 1), NodeResources(8, 1)]
+    with pytest.raises(PlacementError, match="stage a: 1 actor"):
+        waves(machines, a=pool(gpus=2))
+    assert waves(machines, a=pool(gpus=1, size=2)) == [["a"]]
+
+
+@pytest.mark.parametrize("size, fits", [(8, True), (9, False)])
+def test_the_smallest_size_of_a_pool_must_fit(size: int, fits: bool) -> None:
+    machines = [NodeResources(64, 8)]
+    if fits:
+        assert waves(machines, a=pool(gpus=1, size=size)) == [["a"]]
+    else:
+        with pytest.raises(PlacementError, match="machines offer 64 CPUs and 8 GPUs"):
+            waves(machines, a=pool(gpus=1, size=size))
+
+
+def test_pools_leave_a_share_of_a_cpu_for_ray_data() -> None:
+    with pytest.raises(PlacementError, match=r"0\.25 CPUs stay free"):
+        waves([NodeResources(2, 0)], a=pool(cpus=1, size=2))
+    assert waves([NodeResources(2, 0)], a=pool(cpus=1), b=pool(cpus=1)) == [["a"], ["b"]]
+
+
+def test_the_refusal_names_the_remedy() -> None:
+    with pytest.raises(PlacementError, match="cluster=local needs no GPU"):
+        waves([NodeResources(2, 0)], answers=pool(gpus=1))

@@ -1,0 +1,144 @@
+"""Prompts are read from the files that the benchmarks release; what does not fit is named with its file and row."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from jobs.command import load_values
+from operators.errors import ConfigError, SourceError
+from pipelines.config import SweepConfig, read_config
+from pipelines.sources.prompt_files import read_prompt_file
+from pipelines.sources.sources import Sources, open_sources
+from pipelines.storage import StorageConfig
+from tests.bench_of import images, write_rows
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
+needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="REFERENCE_DATA is not set, or holds nothing")
+
+GENAI = {
+    "00007": {"id": "7", "prompt": "Two cubes.", "prompt in Chinese": "...", "models": {"One": [1, 2, 3]}},
+    "00008": {"id": "00008", "prompt": "A red ball.", "models": {"One": [5, 5, 4]}},
+}
+GECKO = """dataset_id,prompt,prompt_type,prompt_id,reliable
+att/count:additive_2,"One cup, two spoons",Gecko(S),0,True
+tifa_45,a dog,Gecko(R),31,False
+"""
+
+
+def opened(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sources:
+    """A ready-made benchmark with this prompts file and one generator's images."""
+    write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
+    given = [f"benchmark={benchmark}", f"benchmark.prompts={prompts}", f"benchmark.images={folder}/images"]
+    config = read_config(load_values("sweep", ["sweep=own_images", *given, *overrides]), SweepConfig)
+    return open_sources(config.benchmark, StorageConfig(), shard_rows=256)
+
+
+def written(file: Path, text: str) -> Path:
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_genai_bench_is_read_by_the_names_of_its_images(tmp_path: Path) -> None:
+    sources = opened("genai_bench", written(tmp_path / "g.json", json.dumps(GENAI)), tmp_path)
+    assert sources.prompts.select(["prompt_id", "text", "suite"]).to_pylist() == [
+        {"prompt_id": "00007", "text": "Two cubes.", "suite": "genai_bench"},
+        {"prompt_id": "00008", "text": "A red ball.", "suite": "genai_bench"},
+    ]
+    (shard,) = sources.prompt_shards
+    assert (shard.row_groups, shard.rows) == ((), 2)
+
+
+def test_gecko2k_is_read_with_its_skills(tmp_path: Path) -> None:
+    sources = opened("gecko2k", written(tmp_path / "prompts.csv", "\ufeff" + GECKO), tmp_path)
+    assert sources.prompts.column("text").to_pylist() == ["One cup, two spoons", "a dog"]
+    assert sources.skills == {"0": ["Gecko(S)", "att/count"], "31": ["Gecko(R)", "tifa"]}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json"])
+def test_files_of_ones_own_have_the_columns_one_says(suffix: str, tmp_path: Path) -> None:
+    listed = [{"key": 1, "caption": "a\ncat", "kind": ["pets"]}, {"key": 2, "caption": "", "kind": None}]
+    text = 'key,caption,kind\n1,"a\ncat",pets\n2,,\n' if suffix == "csv" else json.dumps(listed)
+    names = [f"benchmark.prompt_columns.{name}" for name in ("prompt_id=key", "text=caption", "skills=kind")]
+    sources = opened("own", written(tmp_path / f"p.{suffix}", text), tmp_path, *names)
+    assert sources.skills == {"1": ["pets"], "2": []}
+    assert sources.prompts.column("text").to_pylist() == ["a\ncat", ""]
+
+
+def test_a_line_each_is_read_too_and_what_is_not_there_is_none(tmp_path: Path) -> None:
+    rows = [{"prompt_id": 2**53 + 1, "text": "a\u2028b"}, {"prompt_id": 2.5, "text": None, "skills": [None, "x", 7]}]
+    text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + '\r\n{"prompt_id": "c", "text": NaN}'
+    sources = opened("own", written(tmp_path / "p.jsonl", text), tmp_path)
+    assert sources.prompts.column("text").to_pylist() == ["a\u2028b", None, None]
+    assert sources.skills == {"9007199254740993": [], "2.5": ["x", "7"], "c": []}
+
+
+@pytest.mark.parametrize(
+    "name, content, complaint",
+    [
+        ("p.csv", "prompt_id,text\n1,a\n2,b,c\n", r"p\.csv, row 1 \(line 3\): expected 2 fields, found 3; correct"),
+        ("p.csv", "prompt_id,text\n1\n", r"p\.csv, row 0 \(line 2\): expected 2 fields, found 1"),
+        ("p.csv", 'prompt_id,text\n1,"a\n', r"p\.csv, row 0: not CSV"),
+        ("p.csv", "id,text\n1,a\n", r"p\.csv, row 0: expected column\(s\) prompt_id, found id, text"),
+        ("p.csv", "prompt_id,text\n", "found none; check the path"),
+        ("p.csv", "prompt_id,text\n1,a\n1,b\n", r"p\.csv, row 1: prompt_id '1' stands twice"),
+        ("p.csv", "prompt_id,text,text\n1,a,b\n", r"p\.csv: 2 columns are called 'text'; rename or remove all but one"),
+        ("p.csv", "prompt_id,text,skills,skills\n1,a,b,c\n", r"p\.csv: 2 columns are called 'skills'"),
+        (
+            "p.csv",
+            'prompt_id,text\n1,"a\n' + "2,b\n" * 200 + '3,c"\n4,d\n',
+            r"row 0 \(line 203\): .*begins on line 2; close",
+        ),
+        ("p.csv", "prompt_id,text\n,a\n", r"p\.csv, row 0: the prompt has no prompt_id"),
+        ("p.json", '[{"prompt_id": NaN, "text": "a"}]', r"p\.json, row 0: the prompt has no prompt_id"),
+        ("p.json", '[{"prompt_id": ["a"], "text": "a"}]', r"row 0: expected prompt_id as text or a number, found list"),
+        ("p.json", '{"1": {"text": "a"}, "1": {"text": "b"}}', r"p\.json: not JSON \('1' stands twice in one object\)"),
+        ("p.json", '[{"prompt_id": 1, "text": "a", "text": "b"}]', r"not JSON \('text' stands twice in one object\)"),
+        ("p.json", '[{"prompt_id": 1, "text": "a"}, {"prompt_id": 2, "text": "\\ud800"}]', r"row 1: half a character"),
+        (
+            "p.json",
+            '[{"prompt_id": 1, "text": "a", "skills": [["b"]]}]',
+            r"row 0: expected `skills` to hold text, found list",
+        ),
+        ("p.json", "[" * 100_000, r"p\.json: not JSON \(.*recursion"),
+        (
+            "p.jsonl",
+            '{"prompt_id": 1, "text": "a"}\n{"prompt_id": 2\n',
+            r"p\.jsonl, line 2: not JSON .*; correct or remove it",
+        ),
+        ("p.jsonl", '{"prompt_id": 1, "text": "a"}\n7\n', r"p\.jsonl, row 1 .*: expected an object, found int"),
+        ("p.json", '{"1": {"text": "a"', r"p\.json: not JSON .*; it may be truncated"),
+        ("p.json", '{"1": "a"}', r"p\.json, row 0 \('1'\): expected an object, found str"),
+        ("p.json", '"a"', r"p\.json: expected an object of prompts by id, or a list, found str"),
+        ("p.json", '{"1": {"text": "a"}, "2": {}}', r"p\.json, row 1: expected column\(s\) text, found prompt_id"),
+        ("p.json", '{"1": {"text": ["a"]}}', r"p\.json, row 0.*: expected the prompt as text, found list"),
+    ],
+)
+def test_what_does_not_fit_is_named(name: str, content: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        opened("own", written(tmp_path / name, content), tmp_path)
+
+
+def test_text_that_is_not_utf8_is_named() -> None:
+    with pytest.raises(SourceError, match=r"p\.csv, line 2: expected UTF-8 text .*; save it as UTF-8"):
+        read_prompt_file(b"prompt_id,text\n1,\xff\n", "p.csv")
+
+
+@needs_reference
+def test_the_released_genai_bench_file_is_read_whole(tmp_path: Path) -> None:
+    sources = opened("genai_bench", REFERENCE / "genai_bench/genai_bench_527_image_ratings.json", tmp_path)
+    ids = sources.prompts.column("prompt_id").to_pylist()
+    assert ids == [f"{number:05d}" for number in range(1, 528)]
+    assert all(text.strip() for text in sources.prompts.column("text").to_pylist())
+
+
+@needs_reference
+def test_the_released_gecko2k_file_is_read_whole(tmp_path: Path) -> None:
+    sources = opened("gecko2k", REFERENCE / "gecko/gecko_prompts.csv", tmp_path)
+    assert len(sources.prompts) == 1485
+    counts = Counter(skill for skills in sources.skills.values() for skill in skills)
+    assert (counts["Gecko(S)"], counts["Gecko(R)"]) == (930, 555)
+    assert counts["att/count"] == 128 and "stanford_paragraph" in counts

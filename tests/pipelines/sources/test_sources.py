@@ -1,0 +1,312 @@
+"""Sources are cut into shards by their footers; what cannot be read is named and costs nothing else."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from operators import rows
+from operators.errors import ConfigError
+from pipelines.cells.store import Store
+from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
+from pipelines.sources.shards import read_shard
+from pipelines.sources.sources import Sources, open_sources
+from pipelines.storage import StorageConfig
+from pipelines.sweep import plan_sweep
+from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+
+FAILED = {"kind": "model_failed", "message": "out of memory", "retryable": True}
+
+
+def opened(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | None = None) -> Sources:
+    benchmark = BenchmarkConfig(
+        name="small", prompts=f"{folder}/prompts.parquet", images=f"{folder}/images", generators=generators
+    )
+    return open_sources(benchmark, StorageConfig(), shard_rows=shard_rows)
+
+
+@pytest.mark.parametrize("shard_rows, shards", [(1, 3), (4, 3), (8, 2), (9, 2), (100, 1)])
+def test_shards_are_runs_of_row_groups_up_to_the_wanted_size(tmp_path: Path, shard_rows: int, shards: int) -> None:
+    sources = opened(write_benchmark(tmp_path, ["atlas"], count=10), shard_rows=shard_rows)
+    assert len(sources.image_shards) == shards
+    read = [read_shard(shard, StorageConfig(), ["image_id"]) for shard in sources.image_shards]
+    assert pa.concat_tables(read).column("image_id").to_pylist() == [row["image_id"] for row in images("atlas", 10)]
+    assert [len(table) for table in read] == [shard.rows for shard in sources.image_shards]
+    assert len({shard.name for shard in sources.image_shards}) == shards
+
+
+def test_files_in_subfolders_get_names_of_their_own(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["atlas"])
+    write_rows(folder / "images/atlas/more/00000.parquet", images("atlas", 4))
+    assert {shard.name for shard in opened(folder).image_shards} == {"00000-00000", "00000-00001", "more__00000"}
+
+
+@pytest.mark.parametrize(
+    "path", ["a" * 215, "x/" + "é" * 100, "/".join(["deep" * 15] * 5), "more/00000", "more__00000"]
+)
+def test_long_and_nested_names_leave_room_for_what_a_cells_name_adds(path: str, tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["atlas"])
+    for number, file in enumerate([path, "more/00000", "more__00000", path + "b"]):
+        write_rows(folder / f"images/atlas/{file}.parquet", images("atlas", 4 + number))
+    config = sweep_config(folder, tmp_path / "store", "metric=[clipscore]")
+    planned = plan_sweep(config)
+    shards = planned.sources.image_shards
+    assert len({shard.name for shard in shards}) == len(shards)
+    for cell in planned.plan.cells:
+        assert planned.store.save(cell, rows.table([{"error": FAILED}], rows.SCORES)).state == "draft"
+
+
+def test_generators_are_the_folders_or_those_asked_for(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["atlas", "flint"])
+    assert opened(folder).generators == ["atlas", "flint"]
+    assert opened(folder, generators=("flint",)).generators == ["flint"]
+    with pytest.raises(ConfigError, match=r"no folder 'golem' in .*; found atlas, flint"):
+        opened(folder, generators=("golem",))
+
+
+def test_a_truncated_file_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path)
+    file = folder / "images/flint/00000.parquet"
+    file.write_bytes(file.read_bytes()[:-100])
+    sources = opened(folder)
+    assert {shard.group for shard in sources.image_shards} == {"atlas"}
+    [broken] = sources.broken
+    assert broken.generator == "flint"
+    assert str(file) in broken.message and "truncated" in broken.message and "upload it again" in broken.message
+
+
+def test_a_wrong_schema_is_named_with_what_was_found(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path)
+    write_rows(folder / "images/flint/00000.parquet", [{"prompt_id": "1", "picture": b""}])
+    [broken] = opened(folder).broken
+    assert "expected column(s) image or uri, found prompt_id, picture" in broken.message
+
+
+def test_an_empty_generator_is_named(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path)
+    (folder / "images/golem").mkdir()
+    [broken] = opened(folder).broken
+    assert broken.generator == "golem" and "found none" in broken.message
+
+
+def test_pages_that_do_not_decode_fail_by_file_and_row_groups(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["atlas"])
+    file = folder / "images/atlas/00000.parquet"
+    content = bytearray(file.read_bytes())
+    content[4:2000] = b"\xff" * 1996
+    file.write_bytes(content)
+    found = opened(folder)
+    [broken] = found.broken
+    assert (broken.generator, broken.rows) == ("atlas", 4)
+    assert "00000.parquet, row groups 0-0: unreadable" in broken.message
+    assert [shard.row_groups for shard in found.image_shards] == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "rows, problem",
+    [
+        ([{"prompt_id": "1", "text": "a"}, {"prompt_id": "1", "text": "b"}], "row 1: prompt_id '1' stands twice"),
+        ([{"prompt_id": None, "text": "a"}, {"prompt_id": "2", "text": "b"}], "row 0: the prompt has no prompt_id"),
+        ([{"id": "1", "text": "a"}], r"expected column\(s\) prompt_id, found id, text"),
+        ([{"prompt_id": "1", "text": "a", "skills": "counting"}], "expected `skills` to be a list of text, found str"),
+    ],
+)
+def test_bad_prompts_stop_the_sweep_before_anything_is_computed(
+    tmp_path: Path, rows: list[dict[str, object]], problem: str
+) -> None:
+    folder = write_benchmark(tmp_path)
+    write_rows(folder / "prompts.parquet", rows)
+    with pytest.raises(ConfigError, match=problem):
+        opened(folder)
+
+
+# Layouts
+
+
+def write_images(path: Path) -> None:
+    write_rows(path, images("atlas", 4))
+
+
+@pytest.mark.parametrize("beside", ["", "logs/", "logs/out.txt", ".cache/0.parquet"])
+def test_a_folder_without_tables_is_no_generator_beside_files_and_costs_them_nothing(
+    beside: str, tmp_path: Path
+) -> None:
+    folder = write_benchmark(tmp_path, [])
+    write_images(folder / "images/0.parquet")
+    if beside.endswith(".parquet"):
+        write_images(folder / "images" / beside)
+    elif beside:
+        (folder / "images" / beside.partition("/")[0]).mkdir()
+        (folder / "images/logs/out.txt").touch()
+    sources = opened(folder)
+    assert sources.generators == ["images"] and sum(shard.rows for shard in sources.image_shards) == 4
+
+
+def test_files_beside_the_folders_of_generators_are_refused_by_name(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["flint"])
+    write_images(folder / "images/0.parquet")
+    with pytest.raises(
+        ConfigError, match=r"Parquet files \(0\.parquet\) lie beside folders that have some \(flint\); move the files"
+    ):
+        opened(folder)
+    (folder / "images/0.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ConfigError, match=r"\(0\.parquet\) lie beside folders"):
+        opened(folder)
+
+
+def test_tables_without_images_may_lie_beside_the_folders_as_ingest_puts_them(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["flint"])
+    write_rows(folder / "images/prompts.parquet", prompts(8))
+    assert opened(folder).generators == ["flint"]
+
+
+@pytest.mark.parametrize("inside", ["store", "flint/store"])
+def test_a_store_among_the_images_is_no_generator(inside: str, tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["flint"])
+    Store(url=str(folder / "images" / inside), storage=StorageConfig()).check()
+    write_images(folder / "images" / inside / "scores/01234567/flint/0-01234567.parquet")
+    sources = opened(folder)
+    assert sources.generators == ["flint"] and sum(shard.rows for shard in sources.image_shards) == 8
+    assert sources.broken == []
+
+
+def test_images_and_store_in_one_folder_are_refused(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["flint"])
+    with pytest.raises(ConfigError, match=r"store .*images: the images are there too; name a folder of its own"):
+        plan_sweep(sweep_config(folder, folder / "images", "metric=[clipscore]"))
+    assert not (folder / "images/store.json").exists()
+    Store(url=str(folder / "images"), storage=StorageConfig()).check()
+    with pytest.raises(ConfigError, match=r"benchmark\.images .*: is a store of scores"):
+        opened(folder)
+
+
+def test_links_are_followed_once_and_what_leads_nowhere_is_named(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench", ["flint"])
+    write_images(tmp_path / "elsewhere/0.parquet")
+    (folder / "images/linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "images/flint/again").symlink_to(folder / "images/flint")
+    (folder / "images/flint/more.parquet").symlink_to(tmp_path / "elsewhere/0.parquet")
+    (folder / "images/flint/gone.parquet").symlink_to(tmp_path / "nothing")
+    (folder / "images/circle").symlink_to(folder / "images/circle")
+    os.mkfifo(folder / "images/flint/pipe.parquet")
+    sources = opened(folder)
+    assert sources.generators == ["flint", "linked"]
+    assert {shard.group: shard.rows for shard in sources.image_shards} == {"flint": 4, "linked": 4}
+    for shard in sources.image_shards:
+        assert len(read_shard(shard, StorageConfig(), ["prompt_id"])) == shard.rows
+    assert [broken.message.partition(": ")[0].rpartition("/")[2] for broken in sources.broken] == [
+        "gone.parquet", "pipe.parquet"
+    ]  # fmt: skip
+    assert all("expected a file, found a link that leads nowhere" in broken.message for broken in sources.broken)
+
+
+# Columns and values
+
+
+def write_twice(path: Path, table: pa.Table, name: str) -> None:
+    """The table with one of its columns twice."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table.append_column(name, table.column(name)), path)
+
+
+@pytest.mark.parametrize("name", ["prompt_id", "text", "skills"])
+def test_a_column_of_the_prompts_that_stands_twice_stops_the_sweep(name: str, tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["flint"])
+    write_twice(folder / "prompts.parquet", pa.Table.from_pylist(prompts(8)), name)
+    with pytest.raises(ConfigError, match=rf"prompts\.parquet: 2 columns are called '{name}'; rename or remove"):
+        opened(folder)
+
+
+@pytest.mark.parametrize("name", ["image_id", "prompt_id", "image", "uri", "prompt", "seed"])
+def test_a_column_of_the_images_that_stands_twice_costs_its_file_alone(name: str, tmp_path: Path) -> None:
+    rows = [{**row, "prompt": "a cat", "prompt_id": "1", "uri": "u", "seed": 7} for row in images("atlas", 4)]
+    write_rows(tmp_path / "images/flint/0.parquet", rows)
+    write_twice(tmp_path / "images/flint/1.parquet", pa.Table.from_pylist(rows), name)
+    columns = ColumnsConfig(extra="*" if name == "seed" else ())
+    benchmark = BenchmarkConfig(name="small", prompts=None, images=f"{tmp_path}/images", columns=columns)
+    sources = open_sources(benchmark, StorageConfig(), shard_rows=4)
+    (broken,) = sources.broken
+    assert f"1.parquet: 2 columns are called {name!r}; rename or remove all but one" in broken.message
+    assert [shard.rows for shard in sources.image_shards] == [4]
+
+
+@pytest.mark.parametrize("values", [[b"p"], [["p"]], [{"a": "p"}]], ids=["bytes", "list", "struct"])
+def test_ids_that_are_neither_text_nor_numbers_are_refused(values: list[Any], tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["flint", "atlas"])
+    for name in ("image_id", "prompt_id"):
+        write_rows(folder / "images/atlas/00000.parquet", [{**images("atlas", 1)[0], name: values[0]}])
+        (broken,) = opened(folder).broken
+        assert f"00000.parquet: expected '{name}' to hold text or numbers, found" in broken.message
+    write_rows(folder / "prompts.parquet", [{"prompt_id": values[0], "text": "a"}])
+    with pytest.raises(ConfigError, match=r"prompts\.parquet: expected 'prompt_id' to hold text or numbers"):
+        opened(folder)
+
+
+def test_a_missing_number_is_no_id_and_a_null_is_no_skill(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["flint"])
+    asked = [{"prompt_id": 7.5, "text": "a", "skills": ["x", None]}, {"prompt_id": 8.5, "text": "b", "skills": None}]
+    write_rows(folder / "prompts.parquet", asked)
+    assert opened(folder).skills == {"7.5": ["x"], "8.5": []}
+    write_rows(folder / "prompts.parquet", [*asked, {"prompt_id": float("nan"), "text": "c", "skills": []}])
+    with pytest.raises(ConfigError, match=r"row 2: the prompt has no prompt_id"):
+        opened(folder)
+
+
+def write_latin(path: Path, **columns: list[bytes]) -> None:
+    """Columns of text whose bytes are taken as they are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {name: pa.array(values, pa.binary()).view(pa.string()) for name, values in columns.items()}
+    pq.write_table(pa.table(arrays), path)
+
+
+@pytest.mark.parametrize("name", ["prompt_id", "text"])
+def test_text_of_a_prompt_that_is_not_utf8_is_named_by_its_row(name: str, tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["flint"])
+    write_latin(
+        folder / "prompts.parquet", **{"prompt_id": [b"1", b"2"], "text": [b"a", b"b"], name: [b"1", b"caf\xe9"]}
+    )
+    with pytest.raises(ConfigError, match=rf"prompts\.parquet, row 1: {name} is not UTF-8 .*; write the file in UTF-8"):
+        opened(folder)
+
+
+@pytest.mark.parametrize("name", ["prompt_id", "prompt"])
+def test_a_rows_own_prompt_that_is_not_utf8_is_named_and_costs_its_shard_alone(name: str, tmp_path: Path) -> None:
+    columns = {"prompt_id": [b"1", b"2"], "prompt": [b"a", b"b"], "image": [b"x", b"y"]}
+    write_latin(tmp_path / "images/0.parquet", **columns)
+    write_latin(tmp_path / "images/1.parquet", **{**columns, name: [b"1", b"caf\xe9"]})
+    benchmark = BenchmarkConfig(name="small", prompts=None, images=f"{tmp_path}/images")
+    sources = open_sources(benchmark, StorageConfig(), shard_rows=4)
+    (broken,) = sources.broken
+    assert f"1.parquet, row 1: {name} is not UTF-8" in broken.message and broken.rows == 2
+    assert len(sources.image_shards) == 1
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path)
+    benchmark = BenchmarkConfig(name="x", prompts=str(tmp_path / "nope.parquet"), images=str(folder / "images"))
+    with pytest.raises(ConfigError, match=r"benchmark\.prompts .*nope\.parquet: not found"):
+        open_sources(benchmark, StorageConfig(), shard_rows=4)
+
+
+def test_numbers_as_ids_and_absent_skills_are_understood(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path)
+    write_rows(folder / "prompts.parquet", [{"prompt_id": 7, "text": "a cat"}])
+    assert opened(folder).skills == {"7": []}
+
+
+def test_an_s3_source_has_the_etag_of_the_object(bucket: str, tmp_path: Path) -> None:
+    import fsspec
+
+    write_benchmark(tmp_path, ["atlas"])
+    fs = fsspec.filesystem("s3", use_listings_cache=False)
+    fs.put(str(tmp_path) + "/", f"{bucket}/bench/", recursive=True)
+    benchmark = BenchmarkConfig(name="x", prompts=f"{bucket}/bench/prompts.parquet", images=f"{bucket}/bench/images")
+    sources = open_sources(benchmark, StorageConfig(), shard_rows=4)
+    assert [len(shard.etag) for shard in sources.image_shards] == [32, 32]
+    assert len(sources.prompts) == len(prompts(8))
+    table = read_shard(sources.image_shards[1], StorageConfig(), ["image_id", "image"])
+    assert table.to_pylist() == [{k: row[k] for k in ("image_id", "image")} for row in images("atlas", 8)[4:]]
+    assert pq.read_metadata(tmp_path / "images/atlas/00000.parquet").num_row_groups == 2

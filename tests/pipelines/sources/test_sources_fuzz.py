@@ -1,0 +1,291 @@
+"""Whatever stands in prompts, images, manifests and overrides, a sweep plans with it or ends in one line."""
+
+import io
+import json
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from jobs.command import dotted_keys, load_values
+from jobs.console import JobConsole, show_runs
+from operators.errors import PlumblineError
+from pipelines.cells.runs import find_run, list_runs, read_manifest
+from pipelines.cells.store import Store
+from pipelines.config import SweepConfig, read_config
+from pipelines.report.report import open_run
+from pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig
+from pipelines.sources.prompts import read_prompts
+from pipelines.sources.shards import read_extra, read_shard
+from pipelines.sources.sources import Sources, open_sources
+from pipelines.storage import StorageConfig
+from tests.bench_of import images, write_rows
+from tests.operators.report.made import make_run
+
+STORAGE = StorageConfig()
+bounded = settings(
+    max_examples=60, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+few = settings(bounded, max_examples=25)
+
+PROMPTS = [
+    {"prompt_id": "p0", "text": "a café, at night", "skills": ["colour", "count"]},
+    {"prompt_id": "p1", "text": 'two "red" cubes', "skills": []},
+    {"prompt_id": "p2", "text": "", "skills": ["colour"]},
+]
+PIECES = [
+    b'"', b'""', b",", b"\t", b"\n", b"\r\n", b"\\", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xc3\xa9", b"{", b"}", b"[",
+    b"]", b":", b"null", b"NaN", b"-1e999", b"9007199254740993", b"true", b'"\\ud800"', b'"text": "x", ', b"text",
+    b"[" * 2000, b"9" * 5000, b"x" * 200_000, b"prompt_id,text,prompt_id\n", b"p1",
+]  # fmt: skip
+ODD: list[Any] = [
+    None, True, "", " ", "nan", "p0", "p1", -1, 0, 7, 2.5, 2**53 + 1, 2**63, 2**200, math.nan, math.inf, "é", "\0",
+    "\u2028", "a\nb", "x" * 5000, [], [None], ["a", None, 7, math.nan], [["a"]], {}, {"bytes": None, "path": "a"},
+    {"a": [1]}, "\ud800", "../../etc", b"p0", b"\xff", "s3://", "[red]",
+]  # fmt: skip
+"""Values that people's files do hold."""
+
+
+class Edit(tuple[float, int, bytes]):
+    """A stretch of a file, by its place as a share of the whole, and what stands there instead."""
+
+    def apply(self, content: bytes) -> bytes:
+        place, length, piece = self
+        start = int(place * (len(content) + 1))
+        return content[:start] + piece + content[start + length :]
+
+
+def edits(pieces: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Edit]]:
+    parts = st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 40), pieces)
+    return st.lists(parts.map(Edit), min_size=1, max_size=4)
+
+
+def changed(content: bytes, changes: Sequence[Edit]) -> bytes:
+    for edit in changes:
+        content = edit.apply(content)
+    return content
+
+
+def in_one_line(read: Callable[[], Any]) -> Any:
+    """What was read, or None where one line says why nothing can be; any other error is the test's failure."""
+    try:
+        return read()
+    except PlumblineError as error:
+        assert str(error).strip()
+        str(error).encode()
+        return None
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two rows of one generator, whose prompts the tests write."""
+    folder = tmp_path_factory.mktemp("bench")
+    rows = [{**row, "prompt_id": f"p{number}"} for number, row in enumerate(images("atlas", 2))]
+    write_rows(folder / "images/atlas/0.parquet", rows)
+    return folder
+
+
+def read_all(benchmark: BenchmarkConfig) -> Sources | None:
+    """The sources with every shard read as the stages read it."""
+    sources = in_one_line(lambda: open_sources(benchmark, STORAGE, shard_rows=2))
+    if sources is None:
+        return None
+    names = (*IMAGE_COLUMNS, "prompt") if benchmark.prompts is None else IMAGE_COLUMNS
+    for shard in sources.prompt_shards:
+        in_one_line(lambda shard=shard: read_prompts(shard, STORAGE))
+    for shard in sources.image_shards:
+        in_one_line(lambda shard=shard: read_shard(shard, STORAGE, names))
+        in_one_line(lambda shard=shard: read_extra(shard, STORAGE, sources.extra))
+    assert all(broken.message.strip() for broken in sources.broken)
+    return sources
+
+
+def assert_prompts_are_usable(sources: Sources | None) -> None:
+    if sources is not None:
+        ids = sources.prompts.column("prompt_id").to_pylist()
+        assert len(set(ids)) == len(ids) and all(ids)
+        assert sum(shard.rows for shard in sources.prompt_shards) == len(ids)
+
+
+def of_prompts(bench: Path, file: Path) -> BenchmarkConfig:
+    return BenchmarkConfig(name="fuzz", prompts=str(file), images=f"{bench}/images")
+
+
+def content_of(suffix: str) -> bytes:
+    if suffix == "csv":
+        return 'prompt_id,text,skills\np0,"a café, at night",colour\np1,"two ""red"" cubes",\np2,,count\n'.encode()
+    if suffix == "jsonl":
+        return "".join(json.dumps(prompt) + "\n" for prompt in PROMPTS).encode()
+    if suffix == "json":
+        return json.dumps({str(prompt["prompt_id"]): prompt for prompt in PROMPTS}, ensure_ascii=False).encode()
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(PROMPTS), sink, row_group_size=2)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
+@bounded
+@given(changes=edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
+def test_harmed_prompt_files(suffix: str, bench: Path, changes: list[Edit]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"prompts.{suffix}"
+        file.write_bytes(changed(content_of(suffix), changes))
+        assert_prompts_are_usable(read_all(of_prompts(bench, file)))
+
+
+odd = st.sampled_from(ODD)
+records = st.lists(
+    st.dictionaries(st.sampled_from(["prompt_id", "text", "skills", "other"]), odd), min_size=1, max_size=4
+)
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+@bounded
+@given(records=records)
+def test_odd_values_in_json(suffix: str, bench: Path, records: list[dict[str, Any]]) -> None:
+    lines = [json.dumps(record, default=repr) for record in records]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"prompts.{suffix}"
+        file.write_text("\n".join(lines) if suffix == "jsonl" else f"[{','.join(lines)}]")
+        assert_prompts_are_usable(read_all(of_prompts(bench, file)))
+
+
+def column(values: Sequence[Any]) -> pa.Array | None:
+    """The values as Arrow infers their type, or as text that need not be UTF-8; None where they have none in common."""
+    if all(isinstance(value, bytes) for value in values):
+        return pa.array(values, pa.binary()).view(pa.string())
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError):
+        return None
+
+
+def write_columns(path: Path, columns: Sequence[tuple[str, Sequence[Any]]]) -> bool:
+    """Writes a table whose columns' names may repeat; False where Parquet cannot hold it."""
+    arrays = [(name, array) for name, values in columns if (array := column(values)) is not None]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        pq.write_table(pa.table([array for _, array in arrays], names=[name for name, _ in arrays]), path)
+    except (pa.ArrowException, UnicodeEncodeError):
+        return False
+    return True
+
+
+def columns_of(*names: str) -> st.SearchStrategy[list[tuple[str, list[Any]]]]:
+    values = st.lists(odd, min_size=3, max_size=3) | odd.map(lambda value: [value] * 3) | st.just(["p0", "p1", "p2"])
+    return st.lists(st.tuples(st.sampled_from(names), values), min_size=1, max_size=6)
+
+
+@bounded
+@given(columns=columns_of("prompt_id", "text", "skills", "other"))
+def test_odd_columns_of_prompts(bench: Path, columns: list[tuple[str, list[Any]]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "prompts.parquet"
+        if write_columns(file, columns):
+            assert_prompts_are_usable(read_all(of_prompts(bench, file)))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own prompts", "a benchmark's"])
+@bounded
+@given(columns=columns_of("prompt_id", "image_id", "image", "uri", "prompt", "seed"), extra=st.sampled_from(["*", ()]))
+def test_odd_columns_of_images(bench: Path, own: bool, columns: list[tuple[str, list[Any]]], extra: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        if write_columns(Path(folder) / "images/flint/0.parquet", columns):
+            write_rows(Path(folder) / "prompts.parquet", PROMPTS)
+            prompts = None if own else f"{folder}/prompts.parquet"
+            columns_config = ColumnsConfig(extra=extra)
+            read_all(BenchmarkConfig(name="fuzz", prompts=prompts, images=f"{folder}/images", columns=columns_config))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own prompts", "a benchmark's"])
+@bounded
+@given(changes=edits(st.binary(max_size=60)))
+def test_harmed_images(own: bool, changes: list[Edit]) -> None:
+    rows = [
+        {"prompt_id": f"p{n}", "image": b"x" * 50, "uri": "a.png", "prompt": f"a cat {n}", "seed": n} for n in range(4)
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink, row_group_size=2, compression="none")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "images/flint/0.parquet"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(changed(sink.getvalue().to_pybytes(), changes))
+        write_rows(Path(folder) / "prompts.parquet", PROMPTS)
+        prompts = None if own else f"{folder}/prompts.parquet"
+        read_all(
+            BenchmarkConfig(name="fuzz", prompts=prompts, images=f"{folder}/images", columns=ColumnsConfig(extra="*"))
+        )
+
+
+# Manifests
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return make_run(tmp_path_factory.mktemp("made")).store
+
+
+def show_all(store: Store, content: bytes) -> None:
+    """Lists, shows and opens the one run, whose manifest this is."""
+    (run_id,) = (run.run_id for run in list_runs(store))
+    store.location.fs.pipe_file(store.location.at(f"runs/{run_id}/manifest.json"), content)
+    show_runs(JobConsole(file=io.StringIO(), width=140), list_runs(store))
+    in_one_line(lambda: open_run(store, find_run(store, "latest")))
+
+
+@bounded
+@given(changes=edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
+def test_harmed_manifests(store: Store, whole_manifest: dict[str, Any], changes: list[Edit]) -> None:
+    show_all(store, changed(json.dumps(whole_manifest).encode(), changes))
+
+
+@pytest.fixture(scope="module")
+def whole_manifest(store: Store) -> dict[str, Any]:
+    (run,) = list_runs(store)
+    return read_manifest(store, run.run_id)
+
+
+@bounded
+@example(values={182: "\ud800"})
+@given(values=st.dictionaries(st.integers(0, 200), odd, min_size=1, max_size=3))
+def test_odd_values_in_manifests(store: Store, whole_manifest: dict[str, Any], values: dict[int, Any]) -> None:
+    content = json.loads(json.dumps(whole_manifest))
+    for place, value in values.items():
+        keys = dotted_keys(content)
+        *parents, last = keys[place % len(keys)].split(".")
+        inner = content
+        for name in parents:
+            inner = inner.get(name, {}) if isinstance(inner, dict) else {}
+        if isinstance(inner, dict):
+            inner[last] = json.loads(json.dumps(value, default=repr))
+    show_all(store, json.dumps(content).encode())
+
+
+# Overrides
+
+KEYS = sorted(dotted_keys(load_values("sweep", ["sweep=shapes"])))
+VALUES = [
+    "", "null", "{}", "[]", "[1,", "{a: b}", "-1", "0", "1e999", "nan", "true", "'", '"', "a,b", "${oc.env:HOME}",
+    "${x}", "???", "\\", "é", "\udcff", "s3://", "s3:/x", "~nobody/x", "\0", "/dev/null", "x" * 5000, "[" * 500, "$",
+    "@", "a=b", "\n",
+]  # fmt: skip
+
+
+@few
+@example(key="", value="", prefix="+")
+@given(
+    key=st.sampled_from(KEYS)
+    | st.sampled_from(["", "x", "metric", "sweep", "cluster", "model@models.vqa", "hydra.run"]),
+    value=st.sampled_from(VALUES),
+    prefix=st.sampled_from(["", "", "+", "++", "~"]),
+)
+def test_odd_overrides(key: str, value: str, prefix: str) -> None:
+    given = ["sweep=shapes", f"{prefix}{key}={value}"]
+    in_one_line(lambda: read_config(load_values("sweep", given), SweepConfig))
