@@ -1,4 +1,4 @@
-"""CLIPScore: the cosine of a dual encoder's image and text embeddings, in the scales in use (METRICS: Similarity)."""
+"""CLIPScore: the cosine of a dual encoder's image and text embeddings, in the scales in use (docs/conventions.md)."""
 
 import html
 from dataclasses import dataclass

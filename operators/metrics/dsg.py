@@ -1,4 +1,4 @@
-"""DSG: yes/no questions from the prompt's semantic tuples, counted only where their parents hold (METRICS.md, DSG)."""
+"""DSG: yes/no questions from the prompt's semantic tuples, counted only where their parents hold (Cho et al. 2024)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -129,7 +129,7 @@ class DsgConfig(WriterConfig):
     """How the likelihoods of a choice's tokens become one (operators/metrics/vqascore.py); decides a close answer."""
     zeroing: Zeroing = "direct"
     """A yes counts where its parents' answers are yes (`direct`, the released code), or where those of all its
-    ancestors are (`recursive`, T2IScoreScore); METRICS.md."""
+    ancestors are (`recursive`, T2IScoreScore)."""
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""

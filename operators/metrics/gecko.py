@@ -143,7 +143,7 @@ class GeckoConfig(WriterConfig):
     reduction: Reduction = "product"
     """How a choice's token likelihoods become one (operators/metrics/vqascore.py); the paper does not say."""
     threshold: float = 0.005
-    """Questions that the prompt entails with a lower probability are left out (gecko.txt, sec. 5's r; METRICS.md)."""
+    """Questions that the prompt entails with a lower probability are left out (gecko.txt, sec. 5's r)."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)

@@ -1,4 +1,4 @@
-"""TIFA: multiple-choice questions, each answered in the VQA model's own words (METRICS.md, TIFA; Hu et al. 2023)."""
+"""TIFA: multiple-choice questions, each answered in the VQA model's own words (Hu et al. 2023)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -128,11 +128,11 @@ class TifaConfig(WriterConfig):
 
     kind: Literal["tifa"] = "tifa"
     matcher: str = "matcher"
-    """The role of the text embedder that finds the choice nearest to an answer that is none of them (METRICS.md)."""
+    """The role of the text embedder that finds the choice nearest to an answer that is none of them (the release)."""
     filter: bool = True
-    """Drop repeated questions and those that the writer does not answer right from the prompt alone (METRICS.md)."""
+    """Drop repeated questions and those that the writer does not answer right from the prompt alone (the release)."""
     min_f1: float = 0.6
-    """The filter keeps a multiple-choice question only where its free answer has a token F1 above this (METRICS.md)."""
+    """The filter keeps a multiple-choice question only where its free answer has a token F1 above this, as released."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
@@ -187,7 +187,7 @@ def match_choice(reply: str, choices: Sequence[str]) -> str | None:
     """The choice that the VQA model's reply is, or None.
 
     Case, spacing and punctuation around it do not count. Where the choices are yes and no, a leading yes or no
-    followed by a stop counts too ("Yes, there is a dog."); this goes beyond METRICS.md's exact match, for models that
+    followed by a stop counts too ("Yes, there is a dog."); this goes beyond the release's exact match, for models that
     answer in sentences.
     """
     return reading.same_choice(reply, choices)

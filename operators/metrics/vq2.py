@@ -1,4 +1,4 @@
-"""VQ2: a question per phrase of the prompt, kept where a model answers it right from the prompt (METRICS.md, VQ2)."""
+"""VQ2: a question per phrase of the prompt, kept where a model answers it right from the prompt (Yarom et al. 2023)."""
 
 import math
 import re

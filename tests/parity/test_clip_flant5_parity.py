@@ -1,4 +1,4 @@
-"""The batched CLIP-FlanT5 agrees with a plain one: METRICS.md followed word by word, one pair at a time."""
+"""The batched CLIP-FlanT5 agrees with a plain one: docs/conventions.md followed word by word, one pair at a time."""
 
 import json
 import math

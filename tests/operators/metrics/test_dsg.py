@@ -1,4 +1,4 @@
-"""DSG's tuples, questions and dependencies, and how a no bears on what depends on it (METRICS.md, DSG)."""
+"""DSG's tuples, questions and dependencies, and how a no bears on what depends on it (docs/conventions.md)."""
 
 import csv
 import math

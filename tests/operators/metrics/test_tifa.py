@@ -1,4 +1,4 @@
-"""TIFA's questions, its filter and its score (METRICS.md, TIFA)."""
+"""TIFA's questions, its filter and its score (docs/conventions.md)."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""VQ2's phrases, questions and round trip, and its score (METRICS.md, VQ2)."""
+"""VQ2's phrases, questions and round trip, and its score (docs/conventions.md)."""
 
 import math
 from contextlib import suppress
