@@ -83,9 +83,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def permutation(differences: Floats, *, resamples: int = 9999, seed: int = 0) -> float:
     """Two-sided p-value that the mean of paired differences (one per prompt) is 0, by flipping their signs at
-    random.
+    random; nan of fewer than two.
     """
-    if not len(differences):
+    if len(differences) < 2:
         return math.nan
     test = stats.permutation_test(
         (differences,),
@@ -142,4 +142,5 @@ def _exchanged(differences: Floats, resamples: int, seed: int) -> Floats:
 def _correlations(means: Floats) -> Floats:
     """Correlations with standardised ratings, of means (k, 3)."""
     mean, square, product = means.T
-    return np.asarray(product / np.sqrt(square - mean**2))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(product / np.sqrt(square - mean**2))

@@ -80,3 +80,4 @@ def test_the_permutation_test_sees_a_shift_and_not_noise() -> None:
     assert permutation(noise - noise.mean() + 0.01) > 0.5
     assert permutation(noise + 2) < 0.001
     assert math.isnan(permutation(np.array([])))
+    assert math.isnan(permutation(np.array([0.5]))), "a single prompt says nothing of others"
