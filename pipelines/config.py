@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
@@ -17,8 +17,8 @@ from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.checkpoints import SERVES, Call, ModelConfig
-from pipelines.cells.cells import Stage
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
+from pipelines.running.pools import ClusterConfig, PoolConfig
 from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
 from pipelines.storage import StorageConfig
 
@@ -32,55 +32,6 @@ CALLS: Mapping[str, tuple[str, Call]] = {
     "similarities": ("model", "similarity"),
 }
 """By stage: the key of a metric that names the model's role, and the call that is made of it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PoolConfig:
-    """One stage's actor pool."""
-
-    num_cpus: float = 1.0
-    """CPUs each actor reserves."""
-    num_gpus: float = 0.0
-    """GPUs each actor reserves; fractions share one."""
-    min_size: int = 1
-    """Actors started at once."""
-    max_size: int = 1
-    """Actors the pool may grow to."""
-    threads: int | None = None
-    """Torch threads per actor; torch's own choice by default."""
-    deadline: float | None = 3600.0
-    """Seconds that reading or computing one shard may take before its process is ended; null waits for ever."""
-
-    def __post_init__(self) -> None:
-        if self.num_cpus <= 0 or self.num_gpus < 0:
-            raise ConfigError(f"pool: num_cpus must be > 0 and num_gpus >= 0, got {self.num_cpus} and {self.num_gpus}")
-        if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
-            raise ConfigError(f"pool.num_gpus: above 1 only whole GPUs can be given, got {self.num_gpus}")
-        if self.deadline is not None and self.deadline <= 0:
-            raise ConfigError(f"pool.deadline: expected seconds above 0 or null, got {self.deadline}")
-        if not 1 <= self.min_size <= self.max_size:
-            raise ConfigError(f"pool: expected 1 <= min_size <= max_size, got {self.min_size} and {self.max_size}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterConfig:
-    """Where the stages run and how much of it each may take."""
-
-    address: str | None = None
-    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray."""
-    num_cpus: int | None = None
-    """CPUs a locally started Ray counts with; all of the machine's by default."""
-    max_attempts: int = 5
-    """How often a worker may die on a shard before it is given up; after the first time it goes row by row."""
-    pools: Mapping[Stage, PoolConfig]
-    """One pool per stage."""
-
-    def __post_init__(self) -> None:
-        for stage in get_args(Stage):
-            if stage not in self.pools:
-                raise ConfigError(f"cluster.pools: no pool for stage {stage!r}; add one")
-        if self.max_attempts < 1:
-            raise ConfigError(f"cluster.max_attempts: expected at least 1, got {self.max_attempts}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """A plan's stages one after the other in this process: what they compute, without Ray and its actors."""
 
 from pipelines.cells.cells import Outcome, Work
-from pipelines.running.runner import failed_input, failure_of
+from pipelines.running.actor import failed_input, failure_of
 from pipelines.running.stages import StageContext, StageRunner, start_stage
 from pipelines.sources.uris import benchmark_uris
 from pipelines.sweep import PlannedSweep

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from operators.errors import PlumblineError
-from pipelines.config import PoolConfig
+from pipelines.running.pools import PoolConfig
 
 SPARE_CPUS = 0.25
 """Left for Ray Data's own tasks: pools that take every CPU starve them and hang for ever."""

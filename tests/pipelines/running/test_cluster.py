@@ -8,8 +8,9 @@ from typing import get_args
 import pytest
 
 from pipelines.cells.cells import Stage
-from pipelines.config import ClusterConfig, PoolConfig
-from pipelines.running import runner
+from pipelines.running import session
+from pipelines.running.errors import RunnerError
+from pipelines.running.pools import ClusterConfig, PoolConfig
 from tests.bench_of import write_benchmark
 from tests.ray_head import RESOURCE, RayHead, head_environment
 from tests.s3 import free_ports
@@ -37,13 +38,13 @@ def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.
     def too_slow(**options: object) -> None:
         raise Exception("The current node timed out during startup.")
 
-    monkeypatch.setattr(runner.ray, "init", too_slow)
-    monkeypatch.setattr(runner.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(session.ray, "init", too_slow)
+    monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     cluster = ClusterConfig(pools={stage: PoolConfig() for stage in get_args(Stage)})
     with (
-        pytest.raises(runner.RunnerError, match=r"^Ray could not be started .*timed out.* set RAY_raylet_start_wait"),
-        runner.ray_session(cluster),
+        pytest.raises(RunnerError, match=r"^Ray could not be started .*timed out.* set RAY_raylet_start_wait"),
+        session.ray_session(cluster),
     ):
         raise AssertionError("there is no Ray")
 
@@ -51,7 +52,7 @@ def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.
 @pytest.mark.parametrize("end", ["os._exit(1)", "os.kill(os.getpid(), 9)", "sys.exit(1)", "raise KeyboardInterrupt"])
 def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(end: str) -> None:
     code = (
-        f"import os, sys; from pipelines.running.runner import last_words\nwith last_words('error: gone'):\n    {end}"
+        f"import os, sys; from pipelines.running.session import last_words\nwith last_words('error: gone'):\n    {end}"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode != 0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.config import PoolConfig
 from pipelines.running.placement import NodeResources, PlacementError, plan_waves
+from pipelines.running.pools import PoolConfig
 
 ONE_GPU = [NodeResources(8, 1)]
 

@@ -15,10 +15,10 @@ from operators.rows import QUESTIONS, table
 from pipelines.cells.cells import Cell, Outcome, Shard, Work, make_cell, make_recipe
 from pipelines.cells.plan import Node
 from pipelines.cells.store import Store
-from pipelines.config import PoolConfig
-from pipelines.running import runner
+from pipelines.running import actor as actor_module
+from pipelines.running.actor import CALLS_PER_ACTOR, StageActor, shard_name
+from pipelines.running.pools import PoolConfig
 from pipelines.running.progress import ProgressLog
-from pipelines.running.runner import CALLS_PER_ACTOR, StageActor, shard_name
 from pipelines.running.stages import StageContext
 from pipelines.sources.uris import Uris
 from pipelines.storage import StorageConfig, WriteError
@@ -55,7 +55,7 @@ class OverlappingStage:
 def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageActor]:
     import ray
 
-    monkeypatch.setattr(runner, "start_stage", OverlappingStage)
+    monkeypatch.setattr(actor_module, "start_stage", OverlappingStage)
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
     store = Store(url=str(tmp_path), storage=StorageConfig())
     context = StageContext(store=store, storage=StorageConfig(), limits=ImageLimits(), uris=NOWHERE, prompt_shards=())

@@ -1,0 +1,209 @@
+"""One worker of a pool: it loads a model once and turns claim checks into committed cells."""
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from operators.batches import device_lost
+from operators.errors import RowError
+from pipelines.cells.cells import Cell, Outcome, Work
+from pipelines.cells.plan import Node
+from pipelines.cells.store import BrokenCell
+from pipelines.running.errors import RunnerError, one_line
+from pipelines.running.pools import PoolConfig
+from pipelines.running.progress import History
+from pipelines.running.stages import RowByRow, StageContext, StageRunner, start_stage
+
+CALLS_PER_ACTOR = 2
+"""One call computes while the other reads and decodes the next shard, or commits the last one."""
+DEADLY_ROW = RowError(
+    "killed_worker",
+    "the process that worked on this row died, or went over the pool's deadline; look at the image, or give the stage "
+    "more memory or time (cluster.pools)",
+    retryable=True,
+)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt, as malloc.h numbers them."""
+LARGEST_KEPT = 32 << 20
+"""Bytes; the most that glibc admits."""
+MOST_KEPT = 1 << 30
+"""Bytes at the top of the heap."""
+
+
+class StageActor:
+    """One actor of a node's pool: loads its model once, then turns shards into committed cells."""
+
+    def __init__(self, node: Node, context: StageContext, progress: Any, pool: PoolConfig, max_attempts: int) -> None:
+        self.node = node
+        self.store = context.store
+        self.limits = context.limits
+        self.progress = progress
+        self.max_attempts = max_attempts
+        self.deadline = pool.deadline
+        self.computing = threading.Lock()
+        self.turns = Turns(CALLS_PER_ACTOR)
+        unfinished = ray.get(progress.starting.remote(node.name))
+        try:
+            if unfinished > pool.max_size + max_attempts:
+                raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
+            _keep_freed_memory()
+            if pool.threads is not None and node.model is not None:
+                _set_torch_threads(pool.threads)
+            self.stage: StageRunner = start_stage(node, context)
+        except Exception as error:
+            ray.get(progress.failed_to_start.remote(node.name, one_line(error)))
+            raise
+        ray.get(progress.ready.remote(node.name))
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """One row of the dataset, a Work as JSON, back with the outcomes of this node's cells.
+
+        Ray starts a dead actor again and gives it the same rows; a shard that was begun before is worked on alone and
+        row by row, so that the next death tells which row to leave out. After `max_attempts` deaths it fails untried.
+        """
+        work = Work.from_json(str(batch["work"][0]))
+        cells = [cell for cell in work.cells if cell.node == self.node.name]
+        if not cells:
+            return batch
+        name = shard_name(work)
+        history = ray.get(self.progress.history.remote(self.node.name, name))
+        if history.begun >= self.max_attempts:
+            failure = Outcome(state="failed", message=f"the worker died {history.begun} times on this shard")
+            mine = {cell.path: failure for cell in cells}
+        else:
+            with self.turns.alone() if history.begun else self.turns.shared():
+                ray.get(self.progress.started.remote(self.node.name, name))
+                mine = self._outcomes(work, cells, history)
+        self.progress.finished.remote(self.node.name, name, work.shard.rows, list(mine.values()))
+        return {"work": [replace(work, outcomes={**work.outcomes, **mine}).to_json()]}
+
+    def _outcomes(self, work: Work, cells: Sequence[Cell], history: History) -> dict[str, Outcome]:
+        """What became of each cell; a failure of the whole shard fails its cells and nothing else."""
+        blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))}
+        able = [cell for cell in cells if cell.path not in blocked]
+        if not able:
+            return blocked
+        try:
+            if history.begun and isinstance(self.stage, RowByRow):
+                tables = self._row_by_row(self.stage, work, able, history)
+            else:
+                tables = self._whole(work, able)
+        except Exception as error:
+            if device_lost(error):
+                os._exit(1)  # no later call of this process can use the device; Ray starts another one
+            return blocked | {cell.path: failure_of(error) for cell in able}
+        return blocked | {cell.path: self._save(cell, tables[cell.metric]) for cell in able}
+
+    def _save(self, cell: Cell, table: pa.Table) -> Outcome:
+        """A cell that cannot be saved has failed, and the others of its shard have not."""
+        try:
+            return self.store.save(cell, table, limits=self.limits.semantic())
+        except Exception as error:
+            return failure_of(error)
+
+    def _whole(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        with self._deadline():
+            prepared = self.stage.prepare(work, cells)
+        with nullcontext() if self.stage.side_by_side else self.computing, self._deadline():
+            return self.stage.compute(prepared, cells)
+
+    def _row_by_row(
+        self, stage: RowByRow, work: Work, cells: Sequence[Cell], history: History
+    ) -> Mapping[str, pa.Table]:
+        """The tables of a shard that ended its process before; each row is announced before it is touched."""
+        name = shard_name(work)
+        tables = []
+        for row in range(work.shard.rows):
+            if row in history.deadly:
+                tables.append(self.stage.compute(stage.refuse_row(work, cells, row, DEADLY_ROW), cells))
+                continue
+            ray.get(self.progress.started_row.remote(self.node.name, name, row))
+            with self._deadline():
+                tables.append(self.stage.compute(stage.prepare_row(work, cells, row), cells))
+        ray.get(self.progress.started_row.remote(self.node.name, name, None))
+        return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}
+
+    @contextmanager
+    def _deadline(self) -> Iterator[None]:
+        """Ends the process if the body takes longer than the pool's deadline: nothing else ends a call that hangs."""
+        if self.deadline is None:
+            yield
+            return
+        alarm = threading.Timer(self.deadline, os._exit, [1])
+        alarm.daemon = True
+        alarm.start()
+        try:
+            yield
+        finally:
+            alarm.cancel()
+
+
+class Turns:
+    """Lets calls run side by side, or one of them alone."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.free = threading.Semaphore(places)
+        self.claiming = threading.Lock()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        with self.claiming:
+            self.free.acquire()
+        try:
+            yield
+        finally:
+            self.free.release()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self.claiming:
+            for _ in range(self.places):
+                self.free.acquire()
+        try:
+            yield
+        finally:
+            self.free.release(self.places)
+
+
+def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
+    """The failure of a cell upstream, passed on."""
+    failures = [outcomes[path] for path in cell.inputs if path in outcomes and outcomes[path].state == "failed"]
+    return failures[0] if failures else None
+
+
+def failure_of(error: Exception) -> Outcome:
+    """Of a cell, with the cell upstream that it failed of where that is to be computed anew."""
+    broken = (error.path,) if isinstance(error, BrokenCell) else ()
+    return Outcome(state="failed", message=one_line(error), broken=broken)
+
+
+def shard_name(work: Work) -> str:
+    """What a shard is called in progress and messages."""
+    return f"{work.shard.group}/{work.shard.name}"
+
+
+def _keep_freed_memory() -> None:
+    """Tells glibc, where that is the C library, to keep freed memory for the next batch.
+
+    By default every large tensor on the CPU is a fresh mapping, and faulting its pages in takes up to a third of a
+    small model's time; threads other than the first suffer most.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+        mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+
+
+def _set_torch_threads(threads: int) -> None:
+    import torch  # only in actors: the driver never imports it
+
+    torch.set_num_threads(threads)

@@ -1,0 +1,22 @@
+"""What ends a run, and how any error is told in one line."""
+
+import traceback
+from pathlib import Path
+
+from operators.errors import PlumblineError, without_secrets
+
+KEPT = "what was computed is committed: run the same command to go on"
+
+
+class RunnerError(PlumblineError):
+    """A stage cannot run at all."""
+
+
+def one_line(error: BaseException) -> str:
+    """The error for a person: a PlumblineError speaks for itself, anything else with its type and place."""
+    text = without_secrets(" ".join(str(error).split()))
+    if isinstance(error, PlumblineError):
+        return text
+    place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+    where = f" (in {place.name}, {Path(place.filename).name}:{place.lineno})" if place else ""
+    return f"{type(error).__name__}: {text}{where}"
