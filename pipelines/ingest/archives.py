@@ -14,9 +14,9 @@ from typing import IO, Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError, PlumblineError
-from pipelines.ingest.rows import DAMAGED, IMAGES, Refused, Rejection, entry_tag, leads_out, link_roots
-from pipelines.ingest.tables import BLOCK_BYTES
-from pipelines.storage import Location, StorageConfig, locate, readable_errors
+from pipelines.ingest.rows import DAMAGED, IMAGES, leads_out, link_roots
+from pipelines.storage import Location, StorageConfig, etag, locate, readable_errors
+from pipelines.tables import BLOCK_BYTES, Refused, Rejection
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXTS = ("json", "txt")
@@ -69,7 +69,7 @@ def find_tars(url: str, storage: StorageConfig, others: Sequence[str]) -> list[T
     if isinstance(location.fs, LocalFileSystem):
         _check_links(location, entries, others)
     tars = [
-        Tar(location=locate(location.fs.unstrip_protocol(path), storage), size=entry["size"], etag=entry_tag(entry))
+        Tar(location=locate(location.fs.unstrip_protocol(path), storage), size=entry["size"], etag=etag(entry))
         for path, entry in sorted(entries.items())
         if path.endswith(ENDINGS) and entry["type"] == "file" and not PurePosixPath(path).name.startswith(".")
     ]

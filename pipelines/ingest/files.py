@@ -17,12 +17,9 @@ from operators.errors import ConfigError
 from pipelines.ingest.rows import (
     COLUMNS,
     Candidate,
-    ColumnsConfig,
+    InputColumnsConfig,
     Names,
-    Refused,
-    Rejection,
     digest,
-    entry_tag,
     leads_out,
     link_roots,
     make_candidate,
@@ -30,8 +27,9 @@ from pipelines.ingest.rows import (
     require_names,
 )
 from pipelines.ingest.shards import Report, Shards, SourceFile
-from pipelines.ingest.tables import Table, TableRow
-from pipelines.storage import Location, readable_errors
+from pipelines.ingest.tables import Table
+from pipelines.storage import Location, etag, readable_errors
+from pipelines.tables import Refused, Rejection, Row
 
 READERS = 16
 """Image files that are read at once."""
@@ -58,7 +56,7 @@ class FileSource:
 
     table: Table
     folder: Location
-    columns: ColumnsConfig
+    columns: InputColumnsConfig
     generator: str | None
     link_roots: Sequence[str]
     """Folders, besides `folder`, that links may lead to."""
@@ -96,7 +94,7 @@ class FileSource:
         location = self.table.location
         with readable_errors(location, "table"):
             entry = location.fs.info(location.path)
-        return [SourceFile(location.url, entry["size"], entry_tag(entry))]
+        return [SourceFile(location.url, entry["size"], etag(entry))]
 
     def write(self, shards: Shards, report: Report) -> None:
         """Writes every shard that does not stand; raises ConfigError where the storage does not answer."""
@@ -107,7 +105,7 @@ class FileSource:
     def _slices(self, shards: Shards) -> Iterator[list[tuple[Candidate, str]]]:
         """The rows with their paths, a generator's shard at a time; what remains comes last, by name."""
         waiting: dict[str, list[tuple[Candidate, str]]] = defaultdict(list)
-        for row in self.table.rows(self.names.image):
+        for row in self.table.rows(self.names.image or ""):
             found = row if isinstance(row, Rejection) else self._candidate(row)
             if isinstance(found, Rejection):
                 shards.rejected.append(found)
@@ -118,7 +116,7 @@ class FileSource:
                 yield waiting.pop(generator)
         yield from (waiting[generator] for generator in sorted(waiting))
 
-    def _candidate(self, row: TableRow) -> tuple[Candidate, str] | Rejection:
+    def _candidate(self, row: Row) -> tuple[Candidate, str] | Rejection:
         file = self.table.location.url
         try:
             path = relative_path(row.values.get(self.names.image or ""))
@@ -208,7 +206,7 @@ def _find_image(folder: Location, relative: str, roots: Sequence[Path], max_byte
     if entry["size"] > max_bytes:
         message = f"{path}: {entry['size']} bytes are over limits.max_bytes={max_bytes}; check it, or raise the limit"
         raise Refused("image_too_large", message)
-    return ImageFile(path, entry["size"], entry_tag(entry))
+    return ImageFile(path, entry["size"], etag(entry))
 
 
 def _local_entry(path: str) -> dict[str, Any]:

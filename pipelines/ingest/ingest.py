@@ -9,11 +9,12 @@ from operators.errors import ConfigError
 from pipelines.ingest.archives import find_tars
 from pipelines.ingest.files import FileSource
 from pipelines.ingest.records import Record, Records, Source
-from pipelines.ingest.rows import DAMAGED, ColumnsConfig, Refused, Rejection, check_generator
+from pipelines.ingest.rows import DAMAGED, InputColumnsConfig, check_generator
 from pipelines.ingest.samples import TarSource
 from pipelines.ingest.shards import OnChange, Report, ShardRecord, Shards, ShardSize, SourceFile
 from pipelines.ingest.tables import open_table
 from pipelines.storage import Location, StorageConfig, locate, readable_errors
+from pipelines.tables import Refused, Rejection
 
 VERSION = 2
 """To be raised when the same input makes other shards."""
@@ -47,7 +48,7 @@ class IngestConfig:
     """Local folders, besides the input's own, that links in it may lead to."""
     generator: str | None = None
     """The generator of all rows; by default a column of the table or a field of a sample's JSON."""
-    columns: ColumnsConfig = field(default_factory=ColumnsConfig)
+    columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
     shard_rows: int = 1024
     """Rows of the input that make a shard."""
     row_group_rows: int = 256

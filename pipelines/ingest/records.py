@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from operators.errors import ConfigError
 from operators.rows import table as make_table
-from pipelines.ingest.rows import REJECTED, Rejection, digest, entry_tag
-from pipelines.storage import Location, readable_errors, replace
+from pipelines.ingest.rows import REJECTED, digest
+from pipelines.storage import Location, etag, readable_errors, replace
+from pipelines.tables import Rejection
 
 MANIFEST = "manifest.json"
 RECORDS = ".ingest/records"
@@ -67,7 +68,7 @@ class Records:
                 found = self.output.fs.find(self.output.at(RECORDS), detail=True)
             except FileNotFoundError:
                 return {}
-        return {path.removeprefix(self.output.at("")): entry_tag(entry) for path, entry in sorted(found.items())}
+        return {path.removeprefix(self.output.at("")): etag(entry) for path, entry in sorted(found.items())}
 
     def write(self, record: Record) -> None:
         """Says that this ingest has ended."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from operators.errors import ConfigError
+from pipelines.tables import Refused, require_utf8
 
 DEFAULT_NAMES = {
     "image": ("file", "file_name", "image"),
@@ -33,7 +34,7 @@ LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ColumnsConfig:
+class InputColumnsConfig:
     """Which column of the table, or field of a sample's JSON, holds what; null takes the usual names."""
 
     image: str | None = None
@@ -58,30 +59,6 @@ class Names(NamedTuple):
     generator: str | None
 
 
-class Rejection(NamedTuple):
-    """A row of `rejected.parquet`."""
-
-    file: str
-    """The table, the tar or the tar's member."""
-    line: int | None
-    """Counted from 1, in a table."""
-    kind: str
-    """A short stable name, such as `missing_image`."""
-    message: str
-    """What was found and what to do about it."""
-
-
-class Refused(Exception):
-    """A row cannot be taken, for a reason that a person can act on."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-    def at(self, file: str, line: int | None = None) -> Rejection:
-        return Rejection(file, line, self.kind, str(self))
-
-
 class Candidate(NamedTuple):
     """An image's row before its image is read."""
 
@@ -100,7 +77,7 @@ class Candidate(NamedTuple):
         return {**ids, "image": image, "prompt": self.prompt, **self.extras}
 
 
-def find_names(found: Iterable[str], columns: ColumnsConfig) -> Names:
+def find_names(found: Iterable[str], columns: InputColumnsConfig) -> Names:
     """The first of each role's names that is among `found`."""
     have = set(found)
     chosen: dict[str, str | None] = {}
@@ -110,7 +87,7 @@ def find_names(found: Iterable[str], columns: ColumnsConfig) -> Names:
     return Names(**chosen)
 
 
-def require_names(found: list[str], columns: ColumnsConfig, generator: str | None, url: str) -> Names:
+def require_names(found: list[str], columns: InputColumnsConfig, generator: str | None, url: str) -> Names:
     """The table's columns by role; raises ConfigError naming the first that is needed and not there."""
     names = find_names(found, columns)
     listed = ", ".join(found) or "none"
@@ -164,14 +141,6 @@ def _text(values: Mapping[str, Any], name: str | None) -> str | None:
     return str(value)
 
 
-def require_utf8(text: str) -> None:
-    """Raises Refused for text that has no UTF-8 form: what was not UTF-8, or half of a JSON surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise Refused("not_utf8", "the text is not UTF-8; save the file as UTF-8") from error
-
-
 def check_generator(name: str | None) -> str:
     """The name, if it can be a folder; raises Refused."""
     if not name:
@@ -205,11 +174,6 @@ def leads_out(path: str, roots: Sequence[Path]) -> bool:
     """Whether a local path, once its links are resolved, lies below none of the roots."""
     real = Path(os.path.realpath(path))
     return not any(real.is_relative_to(root) for root in roots)
-
-
-def entry_tag(entry: Mapping[str, Any]) -> str:
-    """What changes when a file does: S3's ETag, a local file's modification time."""
-    return str(entry["ETag"]).strip('"') if "ETag" in entry else str(entry["mtime"])
 
 
 def digest(value: Any) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.ingest.archives import Tar
-from pipelines.ingest.rows import COLUMNS, ColumnsConfig, Rejection, digest
-from pipelines.ingest.shards import Report, Shard, Shards, SourceFile, next_key, shard_path
+from pipelines.ingest.rows import COLUMNS, InputColumnsConfig, digest
+from pipelines.ingest.shards import Report, Shards, ShardWriter, SourceFile, next_key, shard_path
 from pipelines.ingest.tars import EXTRAS, read_samples
 from pipelines.storage import readable_errors, replace
+from pipelines.tables import Rejection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +21,7 @@ class TarSource:
     """Tars, each of which makes shards of its own."""
 
     tars: list[Tar]
-    columns: ColumnsConfig
+    columns: InputColumnsConfig
     generator: str | None
     max_bytes: int
     recipe: Mapping[str, Any]
@@ -42,7 +43,7 @@ class TarSource:
                 self._write_tar(tar, key, shards, report)
 
     def _write_tar(self, tar: Tar, key: str, shards: Shards, report: Report) -> None:
-        current: dict[str, Shard] = {}
+        current: dict[str, ShardWriter] = {}
         begun: list[str] = []
         refused: list[Rejection] = []
         for sample in read_samples(tar, self.columns, generator=self.generator, max_bytes=self.max_bytes):

@@ -18,7 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError
 from pipelines.ingest.records import Records
-from pipelines.ingest.rows import Candidate, Refused, Rejection, digest
+from pipelines.ingest.rows import Candidate, digest
 from pipelines.ingest.standing import (
     METADATA,
     Footer,
@@ -31,6 +31,7 @@ from pipelines.ingest.standing import (
     read_standing,
 )
 from pipelines.storage import Location, readable_errors
+from pipelines.tables import Refused, Rejection
 
 UPLOAD_BYTES = 16 * 2**20
 OnChange = Literal["fail", "replace"]
@@ -113,9 +114,9 @@ class Shards:
         self.rejected: list[Rejection] = []
         self.numbers: Counter[str] = Counter()
         self.chain = ""
-        self.open: list[Shard] = []
+        self.open: list[ShardWriter] = []
 
-    def begin(self, generator: str, content: str) -> "Shard":
+    def begin(self, generator: str, content: str) -> "ShardWriter":
         """The generator's next shard, of this content; `stands` tells that it is there and needs no rows.
 
         Its key has the content and the keys before it, whose rows decide which of its ids were taken already.
@@ -131,7 +132,7 @@ class Shards:
         self.numbers[generator] += 1
         self.chain = key = next_key(self.chain, content)
         footer = self._standing(path, key)
-        shard = Shard(self, generator=generator, path=path, key=key, stands=footer is not None)
+        shard = ShardWriter(self, generator=generator, path=path, key=key, stands=footer is not None)
         if footer is not None:
             shard.rows = self._restore(path, generator)
             self.rejected += footer.rejected
@@ -217,7 +218,7 @@ def shard_path(generator: str, number: int) -> str:
 
 
 @dataclass(slots=True)
-class Shard:
+class ShardWriter:
     """A shard that is being filled; at most one row group of it is in memory."""
 
     shards: Shards

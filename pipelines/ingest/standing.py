@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from operators.errors import ConfigError
 from pipelines.ingest.records import Source
-from pipelines.ingest.rows import Refused, Rejection, entry_tag
-from pipelines.storage import Location, readable_errors
+from pipelines.storage import Location, etag, readable_errors
+from pipelines.tables import Refused, Rejection
 
 METADATA = b"plumbline_ingest"
 READERS = 16
@@ -64,7 +64,7 @@ def read_standing(
     """
 
     def read(path: str, entry: Mapping[str, Any]) -> StandingShard:
-        size, tag = entry["size"], entry_tag(entry)
+        size, tag = entry["size"], etag(entry)
         if path in known and (known[path].size, known[path].tag) == (size, tag):
             return known[path]
         footer = read_footer(output, path)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipelines.ingest.archives import TEXTS, Damage, Member, Tar, read_members
-from pipelines.ingest.rows import IMAGES, Candidate, ColumnsConfig, Refused, Rejection, find_names, make_candidate
-from pipelines.ingest.tables import parse_object
+from pipelines.ingest.rows import IMAGES, Candidate, InputColumnsConfig, find_names, make_candidate
+from pipelines.tables import Refused, Rejection, parse_object
 
 EXTRAS = pa.schema([("sample", pa.string())])
 """A sample's JSON as it stands in the tar."""
@@ -32,7 +32,7 @@ class _Gathered:
 
 
 def read_samples(
-    tar: Tar, columns: ColumnsConfig, *, generator: str | None, max_bytes: int
+    tar: Tar, columns: InputColumnsConfig, *, generator: str | None, max_bytes: int
 ) -> Iterator[Sample | Rejection]:
     """A tar's samples in order, one in memory at a time; nothing is written to disk.
 
@@ -67,7 +67,7 @@ def _gather(gathered: _Gathered, member: Member) -> None:
         gathered.texts[member.kind] = member.content
 
 
-def _sample(gathered: _Gathered, tar: Tar, columns: ColumnsConfig, generator: str | None) -> Sample | Rejection:
+def _sample(gathered: _Gathered, tar: Tar, columns: InputColumnsConfig, generator: str | None) -> Sample | Rejection:
     where = f"{tar.location.url}/{gathered.key}"
     try:
         if gathered.refused:
@@ -87,7 +87,7 @@ def _only_image(images: list[bytes]) -> bytes:
     return images[0]
 
 
-def _candidate(gathered: _Gathered, tar: Tar, columns: ColumnsConfig, generator: str | None) -> Candidate:
+def _candidate(gathered: _Gathered, tar: Tar, columns: InputColumnsConfig, generator: str | None) -> Candidate:
     """The row that a sample's JSON and text describe; the JSON's own prompt goes before the text."""
     encoded = gathered.texts.get("json")
     fields = parse_object(encoded) if encoded is not None else {}

@@ -31,6 +31,7 @@ from pipelines.sources.shards import (
 )
 from pipelines.sources.uris import LocateImage, StoredObjects
 from pipelines.storage import StorageConfig, locate, readable_errors
+from pipelines.tables import SEPARATORS
 
 
 class Prompts(NamedTuple):
@@ -219,7 +220,7 @@ def _prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
         records = prompt_files.read_prompt_file(
             stream.read(), shard.url, [names["prompt_id"], names["text"]], optional=[names["skills"]]
         )
-    in_csv = shard.url.lower().endswith(".csv")
+    in_csv = shard.url.lower().endswith(tuple(SEPARATORS))
     found = [{name: record.get(its) for name, its in names.items()} for record in records]
     return [{**one, "skills": _one_skill(one["skills"])} for one in found] if in_csv else found
 

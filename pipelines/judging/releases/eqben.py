@@ -13,8 +13,9 @@ from typing import Any
 from operators.errors import SourceError
 from pipelines.judging.releases.pairings import Sample, pairings_table, prompt_ids
 from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.tables import as_list, as_object, as_text, read_json
+from pipelines.judging.releases.tables import as_list, as_text, read_json
 from pipelines.storage import Location
+from pipelines.tables import as_object
 
 PAIR = ("image0", "image1", "caption0", "caption1")
 NAMES = ("c0i0", "c0i1", "c1i0", "c1i1")

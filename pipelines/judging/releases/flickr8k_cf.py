@@ -18,8 +18,9 @@ from typing import Any
 from operators.errors import SourceError
 from pipelines.judging.releases.ratings import Rating, empty_notes, rating_value, ratings_table
 from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.tables import AGAIN, as_list, as_object, as_text, read_objects, read_text, row_name
+from pipelines.judging.releases.tables import as_list, as_text, read_objects, read_text, row_name
 from pipelines.storage import Location
+from pipelines.tables import AGAIN, as_object
 
 TEMPLATE = "share_yes"
 FIELDS = ("the image", "the caption's id", "the share of yeses", "the yeses", "the noes")

@@ -26,7 +26,7 @@ from operators import rows
 from operators.errors import SourceError
 from pipelines.judging.releases.ratings import LIKERT, Rating, empty_notes, rating_value, ratings_table
 from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.tables import Sheet, first_that_exists, read_sheet, read_text
+from pipelines.judging.releases.tables import Sheet, first_that_exists, read_content, read_sheet
 from pipelines.sources.prompt_files import read_prompt_file
 from pipelines.storage import Location
 
@@ -159,7 +159,7 @@ def _skills(folder: Location) -> dict[str, list[str]]:
     file = first_that_exists(folder, PROMPTS)
     if file is None:
         return {}
-    found = read_prompt_file(read_text(file).encode(), file.url, ("prompt_id", "dataset_id", "prompt", "prompt_type"))
+    found = read_prompt_file(read_content(file), file.url, ("prompt_id", "dataset_id", "prompt", "prompt_type"))
     return {str(record["prompt_id"]): [*record["skills"], *_reliable(record)] for record in found}
 
 

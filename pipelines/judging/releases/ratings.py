@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from operators import rows
 from operators.errors import SourceError
-from pipelines.judging.releases.tables import NO_NUMBER, as_list, as_object, read_objects, row_name
+from pipelines.judging.releases.tables import NO_NUMBER, as_list, read_objects, row_name
 from pipelines.storage import Location
+from pipelines.tables import as_object
 
 LIKERT = "likert"
 

@@ -1,10 +1,5 @@
 """Files of a release: tables as columns of text or numbers, and JSON, with errors that name file, row and remedy."""
 
-import codecs
-import csv
-import io
-import json
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +10,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from operators.errors import SourceError
+from operators.rows import require_once
+from pipelines import tables
 from pipelines.storage import Location, first_line, readable_errors
+from pipelines.tables import AGAIN, JSON_LINES, SEPARATORS, as_object
 
-AGAIN = "it may be truncated: download or write it again"
 WHOLE = 2.0**53
 """Below it a float tells every whole number from the next."""
-SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 NO_NUMBER = "correct it, or leave it empty where nothing was said"
 
 
@@ -136,46 +132,20 @@ def _file_errors(location: Location) -> Iterator[None]:
             raise SourceError(f"{location.url}: expected a file, found a folder; give the file's own path") from error
 
 
-def read_text(location: Location) -> str:
-    """The whole of a UTF-8 file, a byte order mark skipped; raises SourceError where it is empty."""
+def read_content(location: Location) -> bytes:
+    """The whole of a file."""
     with _file_errors(location):
-        content = bytes(location.fs.cat_file(location.path))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{location.url}, {_not_utf8(content, error.start)}; save the file as UTF-8") from error
-    if not text.strip():
-        raise SourceError(f"{location.url}: the file is empty; {AGAIN}")
-    return text
+        return bytes(location.fs.cat_file(location.path))
 
 
-def _not_utf8(content: bytes, start: int) -> str:
-    line = content[:start].count(b"\n") + 1
-    kind = ", as UTF-16 has" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
-    return f"line {line}: expected UTF-8 text, found the byte {content[start]:#04x}{kind}"
+def read_text(location: Location) -> str:
+    """The whole of a UTF-8 file; raises SourceError where it is none, or empty."""
+    return tables.read_text(read_content(location), location.url)
 
 
 def read_json(location: Location) -> Any:
-    """What a JSON file holds; NaN is read as such, and a key that stands twice is an error."""
-    return _json(read_text(location), location.url)
-
-
-def _json(text: str, where: str) -> Any:
-    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in found:
-                raise SourceError(f"{where}: the key {key!r} stands twice; remove one of the two")
-            found[key] = value
-        return found
-
-    try:
-        found = json.loads(text, object_pairs_hook=checked)
-        if "\\ud" in text.lower():  # half of a pair of escapes, which no table of ours can hold
-            json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{where}: not JSON ({first_line(error)}); {AGAIN}") from error
-    return found
+    """What a JSON file holds; raises SourceError where it is none."""
+    return tables.read_json(read_content(location), location.url)
 
 
 def read_objects(location: Location) -> dict[str, Mapping[str, Any]]:
@@ -186,13 +156,6 @@ def read_objects(location: Location) -> dict[str, Mapping[str, Any]]:
     if not found:
         raise SourceError(f"{location.url}: holds no rows; {AGAIN}")
     return {key: as_object(value, row_name(location.url, row, key)) for row, (key, value) in enumerate(found.items())}
-
-
-def as_object(value: Any, where: str) -> Mapping[str, Any]:
-    """The value, where it is an object; raises SourceError otherwise."""
-    if not isinstance(value, dict):
-        raise SourceError(f"{where}: expected an object, found {type(value).__name__}; {AGAIN}")
-    return value
 
 
 def as_list(value: Any, what: str, where: str) -> list[Any]:
@@ -238,7 +201,8 @@ def _parquet(location: Location, only: Collection[str] | None) -> Sheet:
     with _file_errors(location), location.fs.open(location.path, "rb") as stream:
         try:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-            names = _each_once(file.schema_arrow.names, location.url)
+            names = file.schema_arrow.names
+            require_once(names, names, location.url)
             columns = _fetched(file.schema_arrow, only) if only is not None else None
             table = file.read(columns=columns, use_threads=False)
             table.validate(full=True)
@@ -260,67 +224,25 @@ def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:
     return found
 
 
-def _csv(location: Location, only: Collection[str] | None) -> Sheet:
-    delimiter = "\t" if location.path.lower().endswith(".tsv") else ","
-    reader = csv.reader(io.StringIO(read_text(location), newline=""), delimiter=delimiter, strict=True)
-    try:
-        names = _separated(next(reader), delimiter, location.url)
-        cells = [_whole(row, names, location.url, number) for number, row in enumerate(filter(None, reader))]
-    except csv.Error as error:
-        raise SourceError(f"{location.url}, line {reader.line_num}: not CSV ({error}); correct its quotes") from error
-    columns = list(zip(*cells, strict=True)) or [()] * len(names)
-    return _sheet(location.url, names, [pa.array(column, pa.string()) for column in columns], only)
-
-
-def _separated(names: Sequence[str], delimiter: str, url: str) -> Sequence[str]:
-    """The header's names; raises SourceError where another character than the delimiter separates them."""
-    others = [word for character, word in SEPARATORS.items() if character != delimiter and character in "".join(names)]
-    if len(names) == 1 and others:
-        raise SourceError(
-            f"{url}, line 1: fields are separated by {others[0]}, expected {SEPARATORS[delimiter]}; save it with "
-            "commas and decimal points as .csv, or with tabs as .tsv"
-        )
-    return names
-
-
-def _whole(row: Sequence[str], names: Sequence[str], url: str, number: int) -> Sequence[str]:
-    if len(row) != len(names):
-        raise SourceError(
-            f"{url}, row {number}: expected {len(names)} fields, found {len(row)}; correct its commas and quotes, "
-            "or download it again where it is the last row"
-        )
-    return row
-
-
-def _sheet(url: str, names: Sequence[str], columns: Sequence[pa.Array], only: Collection[str] | None) -> Sheet:
-    table = pa.table(list(columns), names=list(_each_once(names, url)))
-    wanted = [name for name in names if only is None or name in only]
-    return Sheet(url=url, names=names, table=table.select(wanted))
-
-
-def _each_once(names: Sequence[str], url: str) -> Sequence[str]:
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise SourceError(f"{url}: the column {twice[0]!r} stands twice; rename or remove one")
-    return names
-
-
-def _json_lines(location: Location, only: Collection[str] | None) -> Sheet:
-    lines = read_text(location).split("\n")
-    named = [(f"{location.url}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    return _records(location.url, [as_object(_json(line, where), where) for where, line in named], only)
+def _records(location: Location, only: Collection[str] | None) -> Sheet:
+    with _file_errors(location), location.fs.open(location.path, "rb") as stream:
+        records = tables.read_records(stream, location.url)
+    return _sheet(location.url, records.names, records.rows, only)
 
 
 def _json_list(location: Location, only: Collection[str] | None) -> Sheet:
-    found = read_json(location)
-    if not isinstance(found, list):
-        raise SourceError(f"{location.url}: expected a list of objects, found {type(found).__name__}")
-    records = [as_object(one, f"{location.url}, row {row}") for row, one in enumerate(found)]
-    return _records(location.url, records, only)
-
-
-def _records(url: str, records: Sequence[Mapping[str, Any]], only: Collection[str] | None) -> Sheet:
+    values = read_json(location)
+    if not isinstance(values, list):
+        raise SourceError(f"{location.url}: expected a list of objects, found {type(values).__name__}")
+    records = [as_object(value, f"{location.url}, row {row}") for row, value in enumerate(values)]
     names = list(dict.fromkeys(name for record in records for name in record))
-    return _sheet(url, names, [_column([record.get(name) for record in records]) for name in names], only)
+    return _sheet(location.url, names, records, only)
+
+
+def _sheet(url: str, names: Sequence[str], records: Sequence[Mapping[str, Any]], only: Collection[str] | None) -> Sheet:
+    wanted = [name for name in names if only is None or name in only]
+    columns = [_column([record.get(name) for record in records]) for name in wanted]
+    return Sheet(url=url, names=names, table=pa.table(columns, names=wanted))
 
 
 def _column(values: Sequence[Any]) -> pa.Array:
@@ -344,8 +266,6 @@ def _as_text(column: pa.Array, what: str) -> pa.Array:
 
 _FORMATS: Mapping[str, Callable[[Location, Collection[str] | None], Sheet]] = {
     ".parquet": _parquet,
-    ".csv": _csv,
-    ".tsv": _csv,
-    ".jsonl": _json_lines,
+    **dict.fromkeys((*SEPARATORS, *JSON_LINES), _records),
     ".json": _json_list,
 }

@@ -26,7 +26,7 @@ from operators.errors import ConfigError, PlumblineError
 from pipelines.ingest import shards as ingest_shards
 from pipelines.ingest.ingest import IngestConfig, Ingested, IngestLimits, ingest
 from pipelines.ingest.records import Records
-from pipelines.ingest.rows import ColumnsConfig
+from pipelines.ingest.rows import InputColumnsConfig
 from pipelines.ingest.shards import ShardRecord
 from pipelines.sweep import plan_sweep
 from tests.bench_of import images, prompts, sweep_config
@@ -817,7 +817,7 @@ def test_one_row_group_is_in_memory_and_each_keeps_to_its_limits(tmp_path: Path)
 def test_columns_and_folder_can_be_named(tmp_path: Path) -> None:
     [row] = write_files(tmp_path / "pictures", source_rows(1))
     named = {"where": row["file"], "what": "a cat", "who": "sdxl", "n": 5, "p": 9}
-    columns = ColumnsConfig(image="where", prompt="what", generator="who", image_id="n", prompt_id="p")
+    columns = InputColumnsConfig(image="where", prompt="what", generator="who", image_id="n", prompt_id="p")
     table = write_lines(tmp_path / "t.jsonl", [named])
     ended = run(tmp_path / "out", table=str(table), images=str(tmp_path / "pictures"), columns=columns)
     [found] = shard_rows(tmp_path / "out", ended)
@@ -832,10 +832,15 @@ def test_columns_and_folder_can_be_named(tmp_path: Path) -> None:
         ("t.csv", "file,b\n", {}, "which column holds the prompts"),
         ("t.csv", "file,prompt\n", {}, "no column names the generator; set generator=NAME"),
         ("t.csv", "file,prompt,image\n", {"generator": "a"}, "'image' has the name of a shard's own"),
-        ("t.csv", "file,file\n", {}, "column 'file' twice"),
-        ("t.csv", "", {}, "found nothing"),
+        ("t.csv", "file,file\n", {}, "2 columns are called 'file'"),
+        ("t.csv", "", {}, "the file is empty"),
         ("t.csv", "file,prompt\n", {"generator": "a"}, "expected images, found none"),
-        ("t.csv", "file,prompt\n", {"columns": ColumnsConfig(prompt="words")}, "no column 'words' in .*; found file"),
+        (
+            "t.csv",
+            "file,prompt\n",
+            {"columns": InputColumnsConfig(prompt="words")},
+            "no column 'words' in .*; found file",
+        ),
         ("t.xls", "", {}, r"expected a file that ends in \.csv"),
         ("no/t.csv", None, {}, "not found"),
         ("t.csv", "file,prompt\n", {"generator": "a", "images": "/nowhere"}, "images /nowhere: not found"),

@@ -73,7 +73,7 @@ COMPLAINTS = [
         "long",
         "r.csv",
         "image_id,rating\na,1\nb\u00e9,2\n".encode("latin-1"),
-        r"r\.csv, line 3: expected UTF-8 text, found the byte 0xe9; save the file as UTF-8",
+        r"r\.csv, row 1 \(line 3\): not UTF-8 after 'b'; save the file as UTF-8",
     ),
     (
         "long",
@@ -83,8 +83,8 @@ COMPLAINTS = [
     ),
     ("long", "r.csv", "image_id\trating\na\t1\n", "separated by tabs, expected commas; save it .* with tabs as .tsv"),
     ("long", "r.tsv", "image_id,rating\na,1\n", "fields are separated by commas, expected tabs"),
-    ("long", "r.csv", "\nimage_id,rating\n", "row 0: expected 0 fields, found 2"),
-    ("tifa160", "t.json", f'{{"{NAME}": {{}}, "{NAME}": {{}}}}', f"the key '{NAME}' stands twice; remove one"),
+    ("long", "r.csv", "\nimage_id,rating\n", "line 1: expected a header of column names, found nothing"),
+    ("tifa160", "t.json", f'{{"{NAME}": {{}}, "{NAME}": {{}}}}', f"the field '{NAME}' twice; leave one of them out"),
     (
         "genai_bench",
         "g.json",
@@ -99,7 +99,7 @@ COMPLAINTS = [
         as_lines([WINOGROUND[0]] * 2),
         r"row 1: sample '0' stands twice \(the first in .*row 0\)",
     ),
-    ("winoground", "w.jsonl", as_lines(WINOGROUND)[:-5], r"w\.jsonl, line 2: not JSON"),
+    ("winoground", "w.jsonl", as_lines(WINOGROUND)[:-5], r"w\.jsonl, row 1 \(line 2\): not JSON"),
     (
         "winoground",
         "w.jsonl",
@@ -119,7 +119,7 @@ COMPLAINTS = [
         "flickr8k_cf",
         "c.json",
         '{"1.jpg": {"human_judgement": [{"caption": "\\ud800", "rating": 1}]}}',
-        r"c\.json: not JSON .*surrogates not allowed",
+        r"c\.json: not UTF-8 after .*\"caption\": \"'; save",
     ),
     (
         "long",
@@ -140,9 +140,14 @@ COMPLAINTS = [
         as_csv([SEETRUE[0]] * 2),
         r"row 1: rater '0' rates image '0133_sd.png' twice as 'label' .*row 0",
     ),
-    ("seetrue", "s.csv", as_csv(SEETRUE)[:-15], r"s\.csv, row 2: expected 5 fields, found 4; .*download it again"),
+    (
+        "seetrue",
+        "s.csv",
+        as_csv(SEETRUE)[:-15],
+        r"s\.csv, row 2 \(line 4\): expected 5 fields, found 4; .*download it again",
+    ),
     ("seetrue", "s.csv", "image,text,label,dataset_source\n", r"s\.csv: holds no rows"),
-    ("seetrue", "s.csv", "image,image,text\na,b,c\n", r"s\.csv: the column 'image' stands twice"),
+    ("seetrue", "s.csv", "image,image,text\na,b,c\n", r"s\.csv: 2 columns are called 'image'"),
     (
         "seetrue",
         "s.parquet",
@@ -182,7 +187,7 @@ COMPLAINTS = [
     ("long", "r.csv", "image_id,rating\n,3\n", "row 0: no image_id, and not both a prompt_id and a generator"),
     ("long", "r.csv", as_csv([*LONG, LONG[0]]), "row 2: rater 'ann' rates image '001' twice as 'wl'"),
     ("long", "r.csv", "image_id,rater,rating\n1,,3\n", "row 0: expected a rater, found none"),
-    ("long", "r.csv", 'image_id,rating\n1,"3\n', r"r\.csv, line 2: not CSV"),
+    ("long", "r.csv", 'image_id,rating\n1,"3\n', r"r\.csv, row 0 \(line 2\): not CSV"),
     (
         "long",
         "r.parquet",

@@ -124,7 +124,7 @@ def test_any_number_comes_through_csv_bit_by_bit(values: list[float], tmp_path: 
         ),
         ("image_id,clip,tifa\n1,2,3\n1,2,3\n", "row 1: scored for the second time .image_id '1'"),
         ("image_id,metric,score\n", "holds no rows"),
-        ("image_id,metric,score\n1,clip\n", "row 0: expected 3 fields, found 2"),
+        ("image_id,metric,score\n1,clip\n", r"row 0 \(line 2\): expected 3 fields, found 2"),
         ("", "the file is empty"),
     ],
 )

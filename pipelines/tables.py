@@ -1,0 +1,311 @@
+"""CSV, TSV, JSON and JSON Lines files, read one way: rows by their lines, and for a line that is no row the reason."""
+
+import codecs
+import csv
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import IO, Any, NamedTuple
+
+from operators.errors import SourceError
+from operators.rows import require_once
+
+BLOCK_BYTES = 4 * 2**20
+LONGEST_LINE = 16 * 2**20
+MOST_LINES = 100
+"""A CSV's row of more lines is one whose quote was not closed, and has swallowed others."""
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+JSON_LINES = (".jsonl", ".ndjson")
+SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
+SHOWN = 40
+"""Characters of a text in a message."""
+AGAIN = "it may be truncated: download or write it again"
+
+Values = Mapping[str, Any]
+
+
+class Rejection(NamedTuple):
+    """A row that was not taken; the fields are those of an ingest's `rejected.parquet`."""
+
+    file: str
+    """The table, the tar or the tar's member."""
+    line: int | None
+    """That it begins in, from 1, in a table."""
+    kind: str
+    """A short stable name, such as `missing_image`."""
+    message: str
+    """What was found and what to do about it."""
+
+
+class Refused(Exception):
+    """A row cannot be taken, for a reason that a person can act on."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    def at(self, file: str, line: int | None = None) -> Rejection:
+        return Rejection(file, line, self.kind, str(self))
+
+
+class Row(NamedTuple):
+    """A row that could be read, with the line that it begins in, from 1."""
+
+    line: int
+    values: Values
+
+
+Rows = Iterator[Row | Rejection]
+
+
+class CsvTable(NamedTuple):
+    """An open CSV: its header, and its rows as they are read."""
+
+    names: list[str]
+    rows: Rows
+
+
+class Records(NamedTuple):
+    """A table that was read whole."""
+
+    names: list[str]
+    rows: list[dict[str, Any]]
+
+
+def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = None) -> Records:
+    """Every row of a CSV, TSV or JSON Lines file; raises SourceError naming the file and the first that is none.
+
+    No column of `read`, of all where it is None, may stand twice. Rows are counted from 0, as in Parquet.
+    """
+    if is_json_lines(url):
+        records = _all_good(read_json_lines(stream, url), url)
+        return Records(list(dict.fromkeys(name for record in records for name in record)), records)
+    table = open_csv(stream, url)
+    require_once(table.names, table.names if read is None else read, url)
+    return Records(table.names, _all_good(table.rows, url))
+
+
+def _all_good(rows: Rows, url: str) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
+    for row in rows:
+        if isinstance(row, Rejection):
+            raise SourceError(f"{url}, row {len(records)} (line {row.line}): {row.message}")
+        records.append(dict(row.values))
+    return records
+
+
+def is_json_lines(url: str) -> bool:
+    """Whether a file is named as JSON Lines."""
+    return url.lower().endswith(JSON_LINES)
+
+
+def read_json_lines(stream: IO[bytes], url: str) -> Rows:
+    """The object of every line that is not blank."""
+    for number, line in enumerate(_lines(stream, url), start=1):
+        if line.strip():
+            try:
+                yield Row(number, parse_object(line))
+            except Refused as refused:
+                yield refused.at(url, number)
+
+
+def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lambda values: False) -> CsvTable:
+    """A CSV or, where it is named so, a TSV; raises SourceError where it has no header.
+
+    `is_row` tells of a line, on which a row seems to go on, whether it is a row by itself.
+    """
+    separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
+    record = _Record(stream, url)
+    reader = csv.reader(record, delimiter=separator, strict=True)
+    names = _header(reader, separator, url)
+    return CsvTable(names, _csv_rows(reader, record, names, separator, is_row))
+
+
+def _lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
+    """The lines of a file with their ends, without a byte order mark."""
+    for number, line in enumerate(_split(stream), start=1):
+        if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise SourceError(f"{url}: the file is UTF-16; save it as UTF-8")
+        if len(line) > LONGEST_LINE:
+            raise SourceError(f"{url}: line {number} is over {LONGEST_LINE} bytes; is it a table?")
+        yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+
+
+def _split(stream: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file; one that is too long is cut once that is known."""
+    rest = b""
+    while len(rest) <= LONGEST_LINE and (block := stream.read(BLOCK_BYTES)):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
+
+
+class _Record:
+    """A CSV's lines one after the other, and those of the record that is being read."""
+
+    def __init__(self, stream: IO[bytes], url: str) -> None:
+        self.url = url
+        self._lines = _lines(stream, url)
+        self._again: deque[str] = deque()
+        self.line = 0
+        """The last that was read, counted from 1."""
+        self.texts: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        """Bytes that are not UTF-8 pass the parser as surrogates, so that only their own row is refused."""
+        text = self._again.popleft() if self._again else next(self._lines).decode(errors="surrogateescape")
+        self.texts.append(text)
+        self.line += 1
+        return text
+
+    def begin(self) -> int:
+        """The line that the next record begins in."""
+        self.texts = []
+        return self.line + 1
+
+    def give_back(self) -> None:
+        """Lets every line of the record but its first be read again."""
+        self._again.extendleft(reversed(self.texts[1:]))
+        self.line -= len(self.texts[1:])
+
+
+def _header(reader: Iterator[list[str]], separator: str, url: str) -> list[str]:
+    try:
+        names = next(reader, None)
+        require_utf8("".join(names or ()))
+    except (csv.Error, Refused) as error:
+        raise SourceError(
+            f"{url}, line 1: no readable header ({error}); save it as CSV in UTF-8, with the usual line ends"
+        ) from error
+    if names is None:
+        raise SourceError(f"{url}: the file is empty; {AGAIN}")
+    if not names:
+        raise SourceError(f"{url}, line 1: expected a header of column names, found nothing; correct it")
+    others = [name for mark, name in SEPARATOR_NAMES.items() if mark != separator and mark in names[0]]
+    if len(names) == 1 and others:
+        raise SourceError(
+            f"{url}, line 1: fields are separated by {others[0]}, expected {SEPARATOR_NAMES[separator]}; save it with "
+            "commas and decimal points as .csv, or with tabs as .tsv"
+        )
+    return names
+
+
+def _csv_rows(
+    reader: Iterator[list[str]], record: _Record, names: list[str], separator: str, is_row: Callable[[Values], bool]
+) -> Rows:
+    """A quote that is not closed costs the line that it stands in, and none of those that it takes in."""
+    while True:
+        line = record.begin()
+        try:
+            cells = next(reader, None)
+            if cells is None:
+                return
+            if len(record.texts) > 1 and (
+                len(cells) != len(names)
+                or len(record.texts) > MOST_LINES
+                or any(is_row(values) for values in _rows_alone(record.texts[1:], names, separator))
+            ):
+                raise csv.Error("a quote takes in the lines after it")
+            if cells:
+                yield Row(line, _named(names, cells))
+        except csv.Error as error:
+            yield Rejection(record.url, line, "unreadable_line", f"not CSV ({error}); correct its quotes")
+            record.give_back()
+        except Refused as refused:
+            yield refused.at(record.url, line)
+
+
+def _rows_alone(texts: Sequence[str], names: list[str], separator: str) -> Iterator[Values]:
+    """Those of a record's lines that could be rows by themselves.
+
+    Where a stray quote meets another one, lines below it, no CSV parser can see a mistake.
+    """
+    for text in texts:
+        cells = next(csv.reader([text], delimiter=separator), [])
+        if len(cells) == len(names):
+            yield dict(zip(names, cells, strict=True))
+
+
+def _named(names: list[str], cells: list[str]) -> dict[str, str]:
+    if len(cells) != len(names):
+        problem = f"expected {len(names)} fields, found {len(cells)}"
+        raise Refused(
+            "wrong_columns", f"{problem}; correct its commas and quotes, or download it again where it is the last row"
+        )
+    require_utf8("".join(cells))
+    return dict(zip(names, cells, strict=True))
+
+
+def require_utf8(text: str) -> None:
+    """Raises Refused for text that has no UTF-8 form: what was not UTF-8, or half of a JSON surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        before = text[max(0, error.start - SHOWN) : error.start]
+        raise Refused("not_utf8", f"not UTF-8 after {before!r}; save the file as UTF-8") from error
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """A JSON object whose texts have a UTF-8 form; raises Refused."""
+    try:
+        values = parse_json(text.decode())
+    except UnicodeDecodeError as error:
+        raise Refused("not_utf8", f"not UTF-8 at byte {error.start}; save the file as UTF-8") from error
+    if not isinstance(values, dict):
+        raise Refused("unreadable_json", f"expected a JSON object, found {type(values).__name__}; write an object")
+    return values
+
+
+def parse_json(text: str, remedy: str = "correct or remove it") -> Any:
+    """What JSON says, NaN read as such; raises Refused, also for a field that stands twice or half a character."""
+    try:
+        values = json.loads(text, object_pairs_hook=_fields)
+        if "\\u" in text:
+            require_utf8(json.dumps(values, ensure_ascii=False))
+    except (ValueError, RecursionError) as error:
+        raise Refused("unreadable_json", f"not JSON ({error}); {remedy}") from error
+    return values
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises Refused where it has a field twice, of which one would be lost."""
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Refused("unreadable_json", f"it has the field {twice[:80]!r} twice; leave one of them out")
+    return values
+
+
+def read_json(content: bytes, url: str) -> Any:
+    """What a JSON file holds; raises SourceError naming the file where it is none."""
+    try:
+        return parse_json(read_text(content, url), AGAIN)
+    except Refused as error:
+        raise SourceError(f"{url}: {error}") from error
+
+
+def read_text(content: bytes, url: str) -> str:
+    """The text of a UTF-8 file, a byte order mark skipped; raises SourceError where it is none, or empty."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        utf_16 = ", as UTF-16 has" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
+        found = f"found the byte {content[error.start]:#04x}{utf_16}"
+        raise SourceError(f"{url}, line {line}: expected UTF-8 text, {found}; save the file as UTF-8") from error
+    if not text.strip():
+        raise SourceError(f"{url}: the file is empty; {AGAIN}")
+    return text
+
+
+def as_object(value: Any, where: str) -> dict[str, Any]:
+    """The value, where it is an object; raises SourceError otherwise."""
+    if not isinstance(value, dict):
+        raise SourceError(f"{where}: expected an object, found {type(value).__name__}; {AGAIN}")
+    return value

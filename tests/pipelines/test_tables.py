@@ -1,0 +1,58 @@
+"""One reader for every table that is text: a row is what its lines say, and what is no row is named by its line."""
+
+import io
+
+import pytest
+
+from operators.errors import SourceError
+from pipelines.tables import Rejection, Row, open_csv, read_json_lines, read_records
+
+
+def test_a_table_is_read_alike_whatever_its_format() -> None:
+    rows = [{"id": "a", "text": "two\nlines"}, {"id": "b", "text": "é"}]
+    contents = {
+        "t.csv": 'id,text\n\na,"two\nlines"\r\nb,é',
+        "t.TSV": 'id\ttext\na\t"two\nlines"\nb\té\n',
+        "t.jsonl": '{"id": "a", "text": "two\\nlines"}\n\n{"id": "b", "text": "é"}',
+    }
+    for name, content in contents.items():
+        for mark in (b"", b"\xef\xbb\xbf"):
+            assert read_records(io.BytesIO(mark + content.encode()), name) == (["id", "text"], rows)
+
+
+def test_the_whole_is_refused_for_the_first_row_that_is_none_and_a_stream_of_rows_goes_on() -> None:
+    csv, lines = b"id,text\na,b\nb,c,d\nc,\xe9\nd,e\n", b'{"id": 1}\n7\n{"id": 3, "id": 4}\n{"id": 5}'
+    for read, content, good in ((open_csv, csv, [2, 5]), (read_json_lines, lines, [1, 4])):
+        rows = list(getattr(result := read(io.BytesIO(content), "t.csv"), "rows", result))
+        assert [row.line for row in rows if isinstance(row, Row)] == good
+        assert [row.kind for row in rows if isinstance(row, Rejection)] in (
+            ["wrong_columns", "not_utf8"],
+            ["unreadable_json", "unreadable_json"],
+        )
+    with pytest.raises(SourceError, match=r"^t\.csv, row 1 \(line 3\): expected 2 fields, found 3; correct its commas"):
+        read_records(io.BytesIO(csv), "t.csv")
+    with pytest.raises(SourceError, match=r"^t\.jsonl, row 1 \(line 2\): expected a JSON object, found int"):
+        read_records(io.BytesIO(lines), "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (b"", "the file is empty; it may be truncated"),
+        (b"\n", "line 1: expected a header of column names"),
+        (b"id;text\n", "line 1: fields are separated by semicolons, expected commas"),
+        (b'"id,text\n', "line 1: no readable header"),
+        (b"id,t\xe9xt\n", "line 1: no readable header .not UTF-8 after 'idt'"),
+        (b"id,text\ra,b\r", "line 1: no readable header .*with the usual line ends"),
+        ("id,text\n".encode("utf-16"), "the file is UTF-16; save it as UTF-8"),
+        (b"id,text,id\n", "2 columns are called 'id'; rename"),
+        (b"id,text\n" + b'a,"' + b"x\n" * 200 + b'"\n', r"row 0 \(line 2\): not CSV \(a quote takes in the lines"),
+    ],
+)
+def test_a_file_that_is_no_table_is_named_with_the_remedy(content: bytes, complaint: str) -> None:
+    with pytest.raises(SourceError, match=rf"^t\.csv(:|,) {complaint}"):
+        read_records(io.BytesIO(content), "t.csv")
+
+
+def test_a_column_that_nobody_reads_may_stand_twice() -> None:
+    assert read_records(io.BytesIO(b"id,x,x\na,b,c\n"), "t.csv", ["id"]).rows[0]["id"] == "a"
