@@ -111,7 +111,7 @@ def _parser(command: Command) -> _Parser:
     parser = _Parser(
         prog=f"python -m jobs.{command.name}",
         description=command.purpose,
-        epilog=_groups() if command.schema is SweepConfig else None,
+        epilog=_groups(command),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of conf/; see --config")
@@ -120,14 +120,17 @@ def _parser(command: Command) -> _Parser:
     return parser
 
 
-def _groups() -> str:
-    """What can be chosen, from the files of conf/."""
-    groups = {
-        folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
-        for folder in sorted(CONF.iterdir())
-        if folder.is_dir()
-    }
-    return "choices:\n" + "\n".join(f"  {name}={'|'.join(options)}" for name, options in groups.items())
+def _groups(command: Command) -> str | None:
+    """What can be chosen, from the files of conf/: all groups for a sweep, for others those that the job names."""
+    defaults = OmegaConf.select(OmegaConf.load(CONF / f"{command.name}.yaml"), "defaults", default=[])
+    named = {group for entry in defaults if not isinstance(entry, str) for group in entry}
+    folders = [path for path in sorted(CONF.iterdir()) if path.is_dir()]
+    groups = [
+        f"  {folder.name}={'|'.join(sorted(file.stem for file in folder.glob('*.yaml')))}"
+        for folder in folders
+        if folder.name in named or command.schema is SweepConfig
+    ]
+    return "\n".join(["choices:", *groups]) if groups else None
 
 
 def load_values(name: str, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:

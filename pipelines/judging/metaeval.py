@@ -39,7 +39,7 @@ from operators.judging.scales import off_scale
 from operators.statistics.agreement import reliable_prompts
 from operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
-from pipelines.judging.releases.readers import READERS
+from pipelines.judging.releases.readers import read_release
 from pipelines.judging.releases.release import Release
 from pipelines.judging.releases.score_tables import read_scores
 from pipelines.judging.releases.scores import of_metrics
@@ -90,7 +90,7 @@ def _scores(config: MetaevalConfig, release: Release) -> pa.Table:
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
-    release = _in_range(protocol, READERS[protocol.reader](locate(protocol.path, storage)))
+    release = _in_range(protocol, read_release(protocol.reader, locate(protocol.path, storage)))
     release = _of_tasks(protocol, _reliable(protocol, release) if protocol.reliable else release)
     _require_judgements(protocol, release)
     return release

@@ -14,7 +14,7 @@ from operators.statistics.options import (
     Unsure,
     ZeroHandling,
 )
-from pipelines.judging.releases.readers import READERS
+from pipelines.judging.releases.readers import RELEASES
 from pipelines.storage import StorageConfig
 
 Task = Literal["ratings", "preferences", "pairings", "graphs", "orders"]
@@ -60,8 +60,8 @@ class ProtocolConfig:
     """Metrics that count errors, so that less is better."""
 
     def __post_init__(self) -> None:
-        if self.reader not in READERS:
-            raise ConfigError(f"protocol.reader: expected one of {', '.join(READERS)}, got {self.reader!r}")
+        if self.reader not in RELEASES:
+            raise ConfigError(f"protocol.reader: expected one of {', '.join(RELEASES)}, got {self.reader!r}")
         for name in self.statistics:
             if name not in RATING_STATISTICS:
                 known = ", ".join(RATING_STATISTICS)

@@ -15,7 +15,7 @@ from scipy import stats
 
 from operators.judging.graphs import measure_graphs
 from operators.statistics.ties import calibrate_ties
-from pipelines.judging.releases.readers import READERS
+from pipelines.judging.releases.readers import read_release
 from pipelines.storage import StorageConfig, locate
 from tests.benchmarks.test_scale import peak_memory
 
@@ -97,7 +97,7 @@ def one_walk_at_a_time(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) ->
 @pytest.mark.skipif("REFERENCE_DATA" not in os.environ, reason="REFERENCE_DATA names no folder of published ratings")
 def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys: pytest.CaptureFixture[str]) -> None:
     folder = locate(str(Path(os.environ["REFERENCE_DATA"]) / "ts2"), StorageConfig())
-    release = READERS["t2iscorescore"](folder)
+    release = read_release("t2iscorescore", folder)
     measured = seconds(lambda: measure_graphs(release.graph_nodes, release.scores, "published"))
     nodes = release.graph_nodes.to_pandas()
     wide = release.scores.to_pandas().pivot(index="image_id", columns="metric", values="score")

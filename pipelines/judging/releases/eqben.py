@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from operators.errors import SourceError
-from pipelines.judging.releases.pairings import Sample, pairings_table, prompt_ids
-from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.release import Release, Sample, paired, remember
 from pipelines.judging.releases.tables import as_list, as_text, read_json
 from pipelines.storage import Location
 from pipelines.tables import as_object
 
 PAIR = ("image0", "image1", "caption0", "caption1")
 NAMES = ("c0i0", "c0i1", "c1i0", "c1i1")
+Records = Sequence[tuple[str, Mapping[str, Any]]]
+"""With the place that each stands in."""
 
 
 def read(location: Location) -> Release:
@@ -26,50 +27,40 @@ def read(location: Location) -> Release:
 
     A sample of the first layout is named by its place in the list, from 0; of the second, `<dataset>/<sample_cnt>`.
     """
-    found = as_list(read_json(location), "samples", location.url)
-    records = [(f"{location.url}, row {row}", one) for row, one in enumerate(found)]
-    checked = [(where, as_object(one, where)) for where, one in records]
-    labelled = "private_info" in checked[0][1]
-    samples = _of_labelled(checked) if labelled else [_of_pair(row, *one) for row, one in enumerate(checked)]
-    skills = {prompt: [sample.tag] for sample in samples if sample.tag for prompt in prompt_ids(sample.sample_id)}
-    return Release(pairings=pairings_table(samples), skills=skills)
+    listed = as_list(read_json(location), "samples", location.url)
+    places = [f"{location.url}, row {row}" for row in range(len(listed))]
+    records = [(where, as_object(record, where)) for where, record in zip(places, listed, strict=True)]
+    return paired(_of_labelled(records) if "private_info" in records[0][1] else _of_pairs(records))
 
 
-def _of_pair(row: int, where: str, record: Mapping[str, Any]) -> Sample:
-    if missing := [name for name in PAIR if not record.get(name)]:
-        found = ", ".join(record) or "nothing"
-        raise SourceError(f"{where}: expected {', '.join(missing)}, found {found}; is this EqBen's annotation?")
-    part, slash, _ = as_text(record, "image0", where).partition("/")
-    return Sample(str(row), part if slash else None, where)
+def _of_pairs(records: Records) -> list[Sample]:
+    samples = []
+    for row, (where, record) in enumerate(records):
+        if missing := [name for name in PAIR if not record.get(name)]:
+            found = ", ".join(record) or "nothing"
+            raise SourceError(f"{where}: expected {', '.join(missing)}, found {found}; is this EqBen's annotation?")
+        part, slash, _ = as_text(record, "image0", where).partition("/")
+        samples.append(Sample(str(row), [part] if slash else [], where))
+    return samples
 
 
-def _of_labelled(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Sample]:
+def _of_labelled(records: Records) -> list[Sample]:
     samples: dict[str, Sample] = {}
-    pairings: dict[str, dict[str, str]] = {}
+    places: dict[tuple[str, str], str] = {}
     for where, record in records:
         label = as_object(record.get("private_info"), f"{where}, private_info")
-        dataset = as_text(label, "dataset", where)
-        sample = Sample(f"{dataset}/{as_text(label, 'sample_cnt', where)}", dataset, where)
+        dataset, name = as_text(label, "dataset", where), as_text(label, "name", where)
+        sample = Sample(f"{dataset}/{as_text(label, 'sample_cnt', where)}", [dataset], where)
+        if name not in NAMES:
+            raise SourceError(
+                f"{where}: expected a name of {', '.join(NAMES)}, found {name!r}; is this EqBen's annotation?"
+            )
+        remember(places, (sample.sample_id, name), where, f"pairing {name} of this sample stands twice")
         samples.setdefault(sample.sample_id, sample)
-        _add(pairings.setdefault(sample.sample_id, {}), as_text(label, "name", where), where)
     for sample_id, sample in samples.items():
-        _check_four(pairings[sample_id], sample)
+        if missing := [name for name in NAMES if (sample_id, name) not in places]:
+            raise SourceError(
+                f"{sample.where}: sample {sample_id!r} lacks the pairing(s) {', '.join(missing)}; the file may be "
+                "truncated: download it again"
+            )
     return list(samples.values())
-
-
-def _add(seen: dict[str, str], name: str, where: str) -> None:
-    if name not in NAMES:
-        raise SourceError(
-            f"{where}: expected a name of {', '.join(NAMES)}, found {name!r}; is this EqBen's annotation?"
-        )
-    if name in seen:
-        raise SourceError(f"{where}: pairing {name} of this sample stands twice (first {seen[name]}); remove one")
-    seen[name] = where
-
-
-def _check_four(seen: Mapping[str, str], sample: Sample) -> None:
-    if missing := [name for name in NAMES if name not in seen]:
-        raise SourceError(
-            f"{sample.where}: sample {sample.sample_id!r} lacks the pairing(s) {', '.join(missing)}; the file may be "
-            "truncated: download it again"
-        )

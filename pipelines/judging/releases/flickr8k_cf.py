@@ -11,13 +11,13 @@ Sources, of which either is read:
 The photos have no generator.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from operators.errors import SourceError
-from pipelines.judging.releases.ratings import Rating, empty_notes, rating_value, ratings_table
-from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.release import Rating, Release, rating_value, released
 from pipelines.judging.releases.tables import as_list, as_text, read_objects, read_text, row_name
 from pipelines.storage import Location
 from pipelines.tables import AGAIN, as_object
@@ -29,12 +29,10 @@ ROUNDING = 1e-3
 
 def read(location: Location) -> Release:
     """One rating for each judged pair: the share of yeses, from 0 to 1."""
-    is_json = location.path.lower().endswith(".json")
-    found = _of_json(location) if is_json else _of_text(location)
-    ratings = ratings_table(found)
-    again = sum(rating.rater != "0" for rating in found)
+    ratings = _of_json(location) if location.path.lower().endswith(".json") else _of_text(location)
+    again = sum(rating.rater != "0" for rating in ratings)
     notes = [f"{again} captions stand with the same image again: they count as further raters'"] if again else []
-    return Release(ratings=ratings, notes=[*empty_notes(ratings), *notes])
+    return released(ratings=ratings, notes=notes)
 
 
 def _of_text(location: Location) -> list[Rating]:
@@ -47,15 +45,11 @@ def _of_line(line: str, where: str) -> Rating:
     if len(cells) != len(FIELDS):
         raise SourceError(f"{where}: expected {', '.join(FIELDS)} between tabs, found {len(cells)} fields; {AGAIN}")
     image, caption, *counts = cells
-    share, yes, no = (rating_value(cell, where) for cell in counts)
-    if (
-        share is not None
-        and yes is not None
-        and no is not None
-        and abs(share * (yes + no) - yes) > ROUNDING * (yes + no)
-    ):
+    share, *votes = (rating_value(cell, where) for cell in counts)
+    yes, no = (math.nan if number is None else number for number in votes)
+    if share is not None and abs(share * (yes + no) - yes) > ROUNDING * (yes + no):
         raise SourceError(f"{where}: {yes:g} yeses and {no:g} noes are not a share of {share:g}; correct one of them")
-    return Rating(image, caption, None, "0", TEMPLATE, _share(share, where), where)
+    return _rating(image, caption, 0, share, where)
 
 
 def _of_json(location: Location) -> list[Rating]:
@@ -67,22 +61,22 @@ def _of_json(location: Location) -> list[Rating]:
 
 
 def _of_image(image: str, record: Mapping[str, Any], where: str) -> list[Rating]:
-    seen: Counter[str] = Counter()
-    found = []
-    for place, given in enumerate(as_list(record.get("human_judgement"), "judgements (human_judgement)", where)):
-        here = f"{where}, judgement {place}"
-        judgement = as_object(given, here)
-        caption = as_text(judgement, "caption", here)
-        share = _share(rating_value(judgement.get("rating"), here), here)
-        found.append(Rating(image, caption, None, str(seen[caption]), TEMPLATE, share, here))
-        seen[caption] += 1
-    return found
+    raters: Counter[str] = Counter()
+    ratings = []
+    for number, given in enumerate(as_list(record.get("human_judgement"), "judgements (human_judgement)", where)):
+        place = f"{where}, judgement {number}"
+        judgement = as_object(given, place)
+        caption = as_text(judgement, "caption", place)
+        share = rating_value(judgement.get("rating"), place)
+        ratings.append(_rating(image, caption, raters[caption], share, place))
+        raters[caption] += 1
+    return ratings
 
 
-def _share(value: float | None, where: str) -> float | None:
-    if value is not None and not 0 <= value <= 1:
+def _rating(image: str, caption: str, rater: int, share: float | None, where: str) -> Rating:
+    if share is not None and not 0 <= share <= 1:
         raise SourceError(
-            f"{where}: expected a share of yeses from 0 to 1, found {value:g}; is this the experts' file "
+            f"{where}: expected a share of yeses from 0 to 1, found {share:g}; is this the experts' file "
             "(ExpertAnnotations.txt, flickr8k.json)? Those ratings are 1 to 4: read them as a long table"
         )
-    return value
+    return Rating(image, caption, None, str(rater), TEMPLATE, share, where)

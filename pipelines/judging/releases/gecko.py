@@ -17,15 +17,11 @@ A rating of wl is the share of words aligned, of dsg_h the share of questions an
 Invalid answers are left out of both sides, and a rating without any other is null, as a Likert rating of Unsure is.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import pyarrow as pa
-
-from operators import rows
 from operators.errors import SourceError
-from pipelines.judging.releases.ratings import LIKERT, Rating, empty_notes, rating_value, ratings_table
-from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.release import LIKERT, Rating, Release, rating_value, released, remember
 from pipelines.judging.releases.tables import Sheet, first_that_exists, read_content, read_sheet
 from pipelines.sources.prompt_files import read_prompt_file
 from pipelines.storage import Location
@@ -33,37 +29,30 @@ from pipelines.storage import Location
 UNSURE = ("unsure", "invalid", "i do not know the answer", "subjective")
 SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}
 """By template: what one answer is about, and the answers that count as 1 and 0."""
+SIDE_BY_SIDE = "sxs"
 SIDES = ("a", "b", "unsure")
 PROMPTS = ("prompts.csv", "gecko_prompts.csv")
 RELIABLE = ("reliable", "max_disagreement_less_0.5")
 LAYOUT = "see the layout in the documentation of pipelines/judging/releases/gecko.py"
-IMAGE = ("prompt_id", "generator", "rater", "answer")
-
-
-class _Answer(NamedTuple):
-    image: tuple[str, str, str]
-    """Prompt, generator and rater."""
-    about: str
-    answer: str
-    where: str
 
 
 def read(location: Location) -> Release:
     """The folder's ratings by template, its side-by-side choices, and the prompts' skills with `reliable` as one."""
-    sheets = {name: _sheet(location, name) for name in (LIKERT, *SHARES, "sxs")}
+    sheets = {name: _sheet(location, name) for name in (LIKERT, *SHARES, SIDE_BY_SIDE)}
     if not any(sheets.values()):
         raise SourceError(
             f"{location.url}: expected likert, wl, dsg_h or sxs as .csv or .parquet, found none; {LAYOUT}"
         )
-    ratings = [rating for name, sheet in sheets.items() if sheet and name != "sxs" for rating in _ratings(name, sheet)]
-    table = ratings_table(ratings) if ratings else rows.RATINGS.empty_table()
+    likert, votes = sheets[LIKERT], sheets[SIDE_BY_SIDE]
+    ratings = _likert(likert) if likert else []
+    ratings += [rating for name in SHARES if (sheet := sheets[name]) for rating in _shares(name, sheet)]
     skills = _skills(location)
     notes = [f"no table of {name}" for name, sheet in sheets.items() if sheet is None]
-    return Release(
-        ratings=table,
-        preferences=_preferences(sheets["sxs"]),
+    return released(
+        ratings=ratings,
+        preferences=list(_preferences(votes)) if votes else [],
         skills=skills,
-        notes=[*notes, *([] if skills else ["no prompts.csv: no skills"]), *empty_notes(table)],
+        notes=[*notes, *([] if skills else ["no prompts.csv: no skills"])],
     )
 
 
@@ -72,97 +61,73 @@ def _sheet(folder: Location, name: str) -> Sheet | None:
     return read_sheet(file) if file else None
 
 
-def _ratings(template: str, sheet: Sheet) -> Iterable[Rating]:
-    return _likert(sheet) if template == LIKERT else _shares(template, sheet)
+def _answers(sheet: Sheet, *names: str) -> Iterator[tuple[str, ...]]:
+    """Of each row its place, the columns named, and the answer in lower case."""
+    sheet.require([*names, "answer"], LAYOUT)
+    answers = [answer.strip().lower() for answer in sheet.ids("answer")]
+    places = map(sheet.where, range(len(sheet)))
+    return zip(places, *(sheet.ids(name) for name in names), answers, strict=True)
 
 
-def _answers(sheet: Sheet, about: str | None) -> list[_Answer]:
-    sheet.require([*IMAGE, about] if about else IMAGE, LAYOUT)
-    images = zip(sheet.ids("prompt_id"), sheet.ids("generator"), sheet.ids("rater"), strict=True)
-    abouts = sheet.ids(about) if about else [""] * len(sheet)
-    given = [answer.strip().lower() for answer in sheet.ids("answer")]
-    found = zip(images, abouts, given, strict=True)
-    return [_Answer(*fields, sheet.where(row)) for row, fields in enumerate(found)]
+def _require_known(answer: str, known: Sequence[str], said: str, where: str) -> None:
+    if answer not in known:
+        raise SourceError(f"{where}: expected {said}, found {answer!r}; correct it")
+
+
+def _rating(template: str, prompt_id: str, generator: str, rater: str, value: float | None, where: str) -> Rating:
+    return Rating(f"{prompt_id}/{generator}", prompt_id, generator, rater, template, value, where)
 
 
 def _likert(sheet: Sheet) -> list[Rating]:
-    return [_rating(LIKERT, answer, _likert_value(answer)) for answer in _answers(sheet, None)]
-
-
-def _likert_value(answer: _Answer) -> float | None:
-    if answer.answer in UNSURE:
-        return None
-    value = rating_value(answer.answer, answer.where)
-    if value is not None and not 1 <= value <= 5:
-        raise SourceError(f"{answer.where}: expected 1 to 5 or Unsure, found {answer.answer!r}; correct it")
-    return value
-
-
-def _rating(template: str, answer: _Answer, rating: float | None) -> Rating:
-    prompt_id, generator, rater = answer.image
-    return Rating(f"{prompt_id}/{generator}", prompt_id, generator, rater, template, rating, answer.where)
+    ratings = []
+    for where, prompt_id, generator, rater, answer in _answers(sheet, "prompt_id", "generator", "rater"):
+        value = None if answer in UNSURE else rating_value(answer, where)
+        if value is not None and not 1 <= value <= 5:
+            raise SourceError(f"{where}: expected 1 to 5 or Unsure, found {answer!r}; correct it")
+        ratings.append(_rating(LIKERT, prompt_id, generator, rater, value, where))
+    return ratings
 
 
 def _shares(template: str, sheet: Sheet) -> list[Rating]:
+    """By image and rater, the share of the words or questions with the first of the two sure answers."""
     about, yes, no = SHARES[template]
-    given: dict[tuple[str, str, str], dict[str, _Answer]] = {}
-    for answer in _answers(sheet, about):
-        _check_known(answer, (yes, no))
-        first = given.setdefault(answer.image, {}).setdefault(answer.about, answer)
-        if first is not answer:
-            raise SourceError(
-                f"{answer.where}: {about} {answer.about!r} answered twice (first {first.where}); remove one"
-            )
-    return [_rating(template, next(iter(one.values())), _share(one, yes, no)) for one in given.values()]
+    places: dict[tuple[str, ...], str] = {}
+    given: dict[tuple[str, str, str], list[str]] = {}
+    firsts: dict[tuple[str, str, str], str] = {}
+    for where, *image, subject, answer in _answers(sheet, "prompt_id", "generator", "rater", about):
+        prompt_id, generator, rater = image
+        key = (prompt_id, generator, rater)
+        _require_known(answer, (yes, no, *UNSURE), f"{yes}, {no} or Unsure", where)
+        remember(places, (*key, subject), where, f"{about} {subject!r} answered twice")
+        given.setdefault(key, []).append(answer)
+        firsts.setdefault(key, where)
+    ratings = []
+    for key, answers in given.items():
+        sure = answers.count(yes) + answers.count(no)
+        ratings.append(_rating(template, *key, answers.count(yes) / sure if sure else None, firsts[key]))
+    return ratings
 
 
-def _check_known(answer: _Answer, known: Sequence[str]) -> None:
-    if answer.answer not in (*known, *UNSURE):
-        raise SourceError(f"{answer.where}: expected {', '.join(known)} or Unsure, found {answer.answer!r}; correct it")
-
-
-def _share(answers: Mapping[str, _Answer], yes: str, no: str) -> float | None:
-    said = [answer.answer for answer in answers.values()]
-    sure = said.count(yes) + said.count(no)
-    return said.count(yes) / sure if sure else None
-
-
-def _preferences(sheet: Sheet | None) -> pa.Table:
-    if sheet is None:
-        return rows.PREFERENCES.empty_table()
-    sheet.require(("prompt_id", "generator_a", "generator_b", "rater", "answer"), LAYOUT)
-    columns = [sheet.ids(name) for name in ("prompt_id", "generator_a", "generator_b", "rater", "answer")]
-    seen: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row, (prompt_id, one, other, rater, answer) in enumerate(zip(*columns, strict=True)):
-        key = (prompt_id, *sorted((one, other)), rater)
-        if key in seen:
-            raise SourceError(f"{sheet.where(row)}: rater {rater!r} compares this pair for the second time; remove one")
-        seen[key] = _preference(prompt_id, one, other, rater, answer.strip().lower(), sheet.where(row))
-    return rows.table(list(seen.values()), rows.PREFERENCES)
-
-
-def _preference(prompt_id: str, one: str, other: str, rater: str, answer: str, where: str) -> dict[str, Any]:
-    if answer not in SIDES:
-        raise SourceError(f"{where}: expected a, b or Unsure, found {answer!r}; correct it")
-    return {
-        "prompt_id": prompt_id,
-        "image_a": f"{prompt_id}/{one}",
-        "image_b": f"{prompt_id}/{other}",
-        "generator_a": one,
-        "generator_b": other,
-        "rater": rater,
-        "preferred": answer,
-    }
+def _preferences(sheet: Sheet) -> Iterator[dict[str, Any]]:
+    columns = ("prompt_id", "generator_a", "generator_b", "rater")
+    places: dict[tuple[str, ...], str] = {}
+    for where, prompt_id, a, b, rater, answer in _answers(sheet, *columns):
+        said = f"rater {rater!r} compares this pair for the second time"
+        remember(places, (prompt_id, *sorted((a, b)), rater), where, said)
+        _require_known(answer, SIDES, "a, b or Unsure", where)
+        images = {"image_a": f"{prompt_id}/{a}", "image_b": f"{prompt_id}/{b}"}
+        ids = dict(zip(columns, (prompt_id, a, b, rater), strict=True))
+        yield {**ids, **images, "preferred": answer}
 
 
 def _skills(folder: Location) -> dict[str, list[str]]:
     file = first_that_exists(folder, PROMPTS)
     if file is None:
         return {}
-    found = read_prompt_file(read_content(file), file.url, ("prompt_id", "dataset_id", "prompt", "prompt_type"))
-    return {str(record["prompt_id"]): [*record["skills"], *_reliable(record)] for record in found}
-
-
-def _reliable(record: Mapping[str, Any]) -> list[str]:
-    said = next((str(record[name]) for name in RELIABLE if name in record), "")
-    return ["reliable"] if said.lower() == "true" else []
+    records = read_prompt_file(read_content(file), file.url, ("prompt_id", "dataset_id", "prompt", "prompt_type"))
+    skills = {}
+    for record in records:
+        said = next((str(record[name]) for name in RELIABLE if name in record), "")
+        reliable = ["reliable"] if said.lower() == "true" else []
+        skills[str(record["prompt_id"])] = [*record["skills"], *reliable]
+    return skills

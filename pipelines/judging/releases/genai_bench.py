@@ -6,11 +6,10 @@ prompt's id; the `id` within is written otherwise in some. Its skills are releas
 genai_skills.json: `{skill: [number of the prompt, ...]}`, where prompt 7 has the id `00007`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 
 from operators.errors import SourceError
-from pipelines.judging.releases.ratings import empty_notes, ratings_by_generator, ratings_table
-from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.release import Release, ratings_by_generator, released, skills_of
 from pipelines.judging.releases.tables import as_list, beside, exists, read_json
 from pipelines.storage import Location
 
@@ -19,28 +18,21 @@ SKILLS = "genai_skills.json"
 
 def read(location: Location) -> Release:
     """The ratings by raters 0 to 2, images named `<prompt_id>/<generator>`; with skills where their file is beside."""
-    found = ratings_by_generator(location)
-    ratings = ratings_table(found)
+    ratings = ratings_by_generator(location)
     file = beside(location, SKILLS)
-    skills = _skills(file) if exists(file) else {}
-    prompts = set(ratings.column("prompt_id").to_pylist())
+    skills = skills_of(_prompts_with_skills(file)) if exists(file) else {}
+    rated = {prompt_id: skills[prompt_id] for prompt_id in skills.keys() & {rating.prompt_id for rating in ratings}}
     notes = [] if skills else [f"no {SKILLS} beside the ratings: no skills"]
-    if others := len(skills.keys() - prompts):
-        notes.append(f"{others} prompts of {SKILLS} are not rated")
-    given = {prompt_id: names for prompt_id, names in skills.items() if prompt_id in prompts}
-    return Release(ratings=ratings, skills=given, notes=[*empty_notes(ratings), *notes])
+    if unrated := len(skills) - len(rated):
+        notes.append(f"{unrated} prompts of {SKILLS} are not rated")
+    return released(ratings=ratings, skills=rated, notes=notes)
 
 
-def _skills(location: Location) -> Mapping[str, Sequence[str]]:
-    by_skill = read_json(location)
-    if not isinstance(by_skill, dict):
-        raise SourceError(f"{location.url}: expected an object of prompts by skill, found {type(by_skill).__name__}")
-    skills: dict[str, list[str]] = {}
-    for skill, prompts in by_skill.items():
+def _prompts_with_skills(location: Location) -> Iterator[tuple[str, str]]:
+    prompts_by_skill = read_json(location)
+    if not isinstance(prompts_by_skill, dict):
+        kind = type(prompts_by_skill).__name__
+        raise SourceError(f"{location.url}: expected an object of prompts by skill, found {kind}")
+    for skill, prompts in prompts_by_skill.items():
         for prompt in as_list(prompts, "prompt numbers", f"{location.url}, {skill!r}"):
-            skills.setdefault(_prompt_id(prompt), []).append(skill)
-    return skills
-
-
-def _prompt_id(prompt: object) -> str:
-    return f"{prompt:05d}" if isinstance(prompt, int) else str(prompt)
+            yield (f"{prompt:05d}" if isinstance(prompt, int) else str(prompt)), skill

@@ -5,13 +5,12 @@ they are there, rater, template and skills. What is absent: an image is named `<
 the generator are null, the rater is `0`, the template `likert`. `skills` is a list, or text that is one skill.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from operators.errors import SourceError
-from pipelines.judging.releases.ratings import LIKERT, Rating, empty_notes, rating_value, ratings_table
-from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.release import LIKERT, Release, column_ratings, released, skills_of
 from pipelines.judging.releases.tables import Sheet, read_sheet
 from pipelines.storage import Location
 
@@ -24,49 +23,38 @@ def read(location: Location) -> Release:
     sheet = read_sheet(location, COLUMNS).require(("rating",), "rename the column that holds the ratings")
     if "image_id" not in sheet.names:
         sheet.require(("prompt_id", "generator"), NAMED)
-    ratings = ratings_table(_ratings(sheet))
+    prompts, generators = sheet.texts("prompt_id"), sheet.texts("generator")
+    ratings = column_ratings(
+        sheet,
+        list(_images(sheet, prompts, generators)),
+        prompts,
+        sheet.numbers("rating").to_pylist(),
+        generators=generators,
+        raters=_or_all(sheet, "rater", "0"),
+        templates=_or_all(sheet, "template", LIKERT),
+    )
     other = [name for name in sheet.names if name not in COLUMNS]
     notes = [f"column(s) {', '.join(other)} are not read"] if other else []
-    return Release(ratings=ratings, skills=_skills(sheet), notes=[*empty_notes(ratings), *notes])
+    return released(ratings=ratings, skills=skills_of(_skills(sheet)), notes=notes)
 
 
-def _ratings(sheet: Sheet) -> list[Rating]:
-    prompts, generators = sheet.texts("prompt_id"), sheet.texts("generator")
-    raters, templates = (_or_all(sheet, *one) for one in (("rater", "0"), ("template", LIKERT)))
-    images, values = sheet.texts("image_id"), sheet.numbers("rating").to_pylist()
-    return [
-        Rating(
-            images[row] or _image(prompts[row], generators[row], sheet.where(row)),
-            prompts[row],
-            generators[row],
-            raters[row],
-            templates[row],
-            rating_value(values[row], sheet.where(row)),
-            sheet.where(row),
-        )
-        for row in range(len(sheet))
-    ]
+def _images(sheet: Sheet, prompts: Sequence[str | None], generators: Sequence[str | None]) -> Iterator[str]:
+    ids = zip(sheet.texts("image_id"), prompts, generators, strict=True)
+    for row, (image_id, prompt_id, generator) in enumerate(ids):
+        if image_id is None and (prompt_id is None or generator is None):
+            raise SourceError(f"{sheet.where(row)}: no image_id, and not both a prompt_id and a generator; {NAMED}")
+        yield image_id or f"{prompt_id}/{generator}"
 
 
 def _or_all(sheet: Sheet, name: str, default: str) -> Sequence[str]:
     return sheet.ids(name) if name in sheet.names else [default] * len(sheet)
 
 
-def _image(prompt_id: str | None, generator: str | None, where: str) -> str:
-    if prompt_id is None or generator is None:
-        raise SourceError(f"{where}: no image_id, and not both a prompt_id and a generator; {NAMED}")
-    return f"{prompt_id}/{generator}"
-
-
-def _skills(sheet: Sheet) -> dict[str, list[str]]:
+def _skills(sheet: Sheet) -> Iterator[tuple[str | None, str | None]]:
     if "skills" not in sheet.names:
-        return {}
+        return
     column = sheet.table.column("skills")
     is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    cells = column.to_pylist() if is_list else [[text] if text else [] for text in sheet.texts("skills")]
-    skills: dict[str, list[str]] = {}
+    cells = column.to_pylist() if is_list else [[text] for text in sheet.texts("skills")]
     for prompt_id, names in zip(sheet.texts("prompt_id"), cells, strict=True):
-        if prompt_id is not None:
-            known = skills.setdefault(prompt_id, [])
-            known.extend(str(name) for name in names or () if str(name) not in known)
-    return skills
+        yield from ((prompt_id, None if name is None else str(name)) for name in names or [None])

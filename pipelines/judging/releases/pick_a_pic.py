@@ -6,20 +6,18 @@ has_label, model_0, model_1, user_id, ranking_id and others. The columns jpg_0 a
 no id, so it is its own.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from operators import rows
 from operators.errors import SourceError
-from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.release import Release, released
 from pipelines.judging.releases.tables import Sheet, is_folder, read_sheet
 from pipelines.storage import Location, readable_errors
 
 COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
 OTHERS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
 CHOICES = {(1.0, 0.0): "a", (0.0, 1.0): "b", (0.5, 0.5): "unsure"}
+IDENTITY = ("image_a", "image_b", "rater", "ranking_id")
+"""What makes a choice one's own; without a ranking_id, people may meet the same pair again."""
 
 
 def read(location: Location) -> Release:
@@ -28,10 +26,14 @@ def read(location: Location) -> Release:
     Where `has_label` is false nothing was chosen: `preferred` is null.
     """
     sheets = [read_sheet(file, [*COLUMNS, *OTHERS]) for file in _files(location)]
-    found = [row for sheet in sheets for row in _preferences(sheet)]
-    repeated = len(found) - len({_identity(row) for row in found})
-    preferences = rows.table(found, rows.PREFERENCES)
-    return Release(preferences=preferences, notes=_notes(preferences, repeated))
+    choices = [choice for sheet in sheets for choice in _choices(sheet)]
+    counts = {
+        f"of {len(choices)} pairs have no label": sum(choice["preferred"] is None for choice in choices),
+        "choices are of a ranking, images and rater that stand there before: all are kept": (
+            len(choices) - len({tuple(choice[name] for name in IDENTITY) for choice in choices})
+        ),
+    }
+    return released(preferences=choices, notes=[f"{count} {what}" for what, count in counts.items() if count])
 
 
 def _files(location: Location) -> list[Location]:
@@ -45,7 +47,7 @@ def _files(location: Location) -> list[Location]:
     return [Location(fs=location.fs, path=path, url=f"{location.url}/{name}") for path, name in named]
 
 
-def _preferences(sheet: Sheet) -> list[dict[str, Any]]:
+def _choices(sheet: Sheet) -> list[dict[str, Any]]:
     sheet.require(COLUMNS, "is this a file of yuvalkirstain/pickapic_v1 or _v2?")
     columns = {
         "prompt_id": sheet.ids("caption"),
@@ -54,23 +56,19 @@ def _preferences(sheet: Sheet) -> list[dict[str, Any]]:
         "generator_a": sheet.texts("model_0"),
         "generator_b": sheet.texts("model_1"),
         "rater": sheet.texts("user_id"),
-        "preferred": _choices(sheet),
+        "preferred": _preferred(sheet),
         "ranking_id": sheet.texts("ranking_id"),
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _choices(sheet: Sheet) -> list[str | None]:
+def _preferred(sheet: Sheet) -> list[str | None]:
     labels = zip(sheet.numbers("label_0").to_pylist(), sheet.numbers("label_1").to_pylist(), strict=True)
-    has_label = sheet.texts("has_label")
+    labelled = [(text or "").lower() not in ("false", "0") for text in sheet.texts("has_label")]
     return [
-        None if _is_false(said) else _choice(label, sheet.where(row))
-        for row, (said, label) in enumerate(zip(has_label, labels, strict=True))
+        _choice(label, sheet.where(row)) if has_label else None
+        for row, (has_label, label) in enumerate(zip(labelled, labels, strict=True))
     ]
-
-
-def _is_false(said: str | None) -> bool:
-    return said is not None and said.lower() in ("false", "0")
 
 
 def _choice(label: tuple[float | None, float | None], where: str) -> str:
@@ -80,17 +78,3 @@ def _choice(label: tuple[float | None, float | None], where: str) -> str:
             "; correct them, or set has_label to false"
         )
     return CHOICES[label]
-
-
-def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What makes a choice one's own; without a ranking_id, people may meet the same pair again."""
-    return tuple(row[name] for name in ("image_a", "image_b", "rater", "ranking_id"))
-
-
-def _notes(preferences: pa.Table, repeated: int) -> Sequence[str]:
-    unlabelled = preferences.column("preferred").null_count
-    found = {
-        f"of {len(preferences)} pairs have no label": unlabelled,
-        "choices are of a ranking, images and rater that stand there before: all are kept": repeated,
-    }
-    return [f"{count} {what}" for what, count in found.items() if count]

@@ -1,11 +1,21 @@
-"""What a benchmark's release holds, once it is in our tables."""
+"""What a benchmark's release holds, and how what its reader finds becomes our tables."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product, repeat
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from operators import rows
+from operators.errors import SourceError
+from pipelines.judging.releases.scores import gaps
+from pipelines.judging.releases.tables import NO_NUMBER, Sheet, as_list, read_objects, row_name
+from pipelines.storage import Location
+from pipelines.tables import as_object
+
+LIKERT = "likert"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,3 +33,153 @@ class Release:
     """What a reader had to do to the rows (dropped, repaired, averaged), in words that results show."""
     warnings: Sequence[str] = ()
     """What a person should look at before believing the results."""
+
+
+class Rating(NamedTuple):
+    """One person's rating of one image; the fields are rows.RATINGS', and `where` the file and row."""
+
+    image_id: str
+    prompt_id: str | None
+    generator: str | None
+    rater: str
+    template: str
+    rating: float | None
+    where: str
+
+
+class Sample(NamedTuple):
+    """Two captions and two images, of which caption i fits image i."""
+
+    sample_id: str
+    skills: Sequence[str]
+    """Of both captions; the first is the sample's tag."""
+    where: str
+    """The file and row it stands in."""
+
+
+def released(
+    *,
+    ratings: Iterable[Rating] = (),
+    preferences: Iterable[Mapping[str, Any]] = (),
+    graph_nodes: Iterable[Mapping[str, Any]] = (),
+    scores: pa.Table | None = None,
+    skills: Mapping[str, Sequence[str]] | None = None,
+    notes: Sequence[str] = (),
+) -> Release:
+    """The release of what a reader found, with notes on the ratings and scores that are empty.
+
+    Raises SourceError naming the row that rates for the second time: with the image, prompt, generator, rater and
+    template of an earlier row.
+    """
+    rated, scored = _ratings_table(ratings), rows.SCORES.empty_table() if scores is None else scores
+    empty = rated.column("rating").null_count
+    unsure = [f"{empty} of {len(rated)} ratings are empty and count as unsure"] if empty else []
+    return Release(
+        ratings=rated,
+        preferences=rows.table([dict(row) for row in preferences], rows.PREFERENCES),
+        graph_nodes=rows.table([dict(row) for row in graph_nodes], rows.GRAPH_NODES),
+        scores=scored,
+        skills=skills or {},
+        notes=[*notes, *unsure, *gaps(scored)],
+    )
+
+
+def _ratings_table(ratings: Iterable[Rating]) -> pa.Table:
+    places: dict[tuple[str | None, ...], str] = {}
+    columns: list[list[Any]] = [[] for _ in rows.RATINGS]
+    for rating in ratings:
+        said = f"rater {rating.rater!r} rates image {rating.image_id!r} twice as {rating.template!r}"
+        remember(places, rating[:5], rating.where, said)
+        for column, value in zip(columns, rating, strict=False):
+            column.append(value)
+    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, rows.RATINGS, strict=True)]
+    return pa.table(arrays, schema=rows.RATINGS)
+
+
+def remember(places: dict[Any, str], key: object, where: str, said: str) -> None:
+    """Notes where a key stands; raises SourceError with what is `said` of it where it stands somewhere already."""
+    if key in places:
+        raise SourceError(f"{where}: {said} (the first stands in {places[key]}); remove one")
+    places[key] = where
+
+
+def paired(samples: Iterable[Sample]) -> Release:
+    """The four pairings of each sample, captions `<sample>_c0` and `_c1` and images `<sample>_i0` and `_i1`.
+
+    These are named after the `c0_i0` of Winoground's released code. Raises SourceError naming the row whose sample
+    stands there for the second time.
+    """
+    places: dict[str, str] = {}
+    pairings: list[dict[str, Any]] = []
+    skills: dict[str, Sequence[str]] = {}
+    for sample_id, names, where in samples:
+        remember(places, sample_id, where, f"sample {sample_id!r} stands twice")
+        tag = next(iter(names), None)
+        for caption, image in product((0, 1), (0, 1)):
+            ids = {"prompt_id": f"{sample_id}_c{caption}", "image_id": f"{sample_id}_i{image}"}
+            pairings.append({"sample_id": sample_id, "tag": tag, "caption": caption, "image": image, **ids})
+            if names:
+                skills[ids["prompt_id"]] = names
+    return Release(pairings=rows.table(pairings, rows.PAIRINGS), skills=skills)
+
+
+def column_ratings(
+    sheet: Sheet,
+    images: Iterable[str],
+    prompts: Iterable[str | None],
+    values: Iterable[Any],
+    *,
+    generators: Iterable[str | None] = repeat(None),
+    raters: Iterable[str] = repeat("0"),
+    templates: Iterable[str] = repeat(LIKERT),
+) -> list[Rating]:
+    """The ratings of a table's columns, row by row."""
+    places = [sheet.where(row) for row in range(len(sheet))]
+    checked = (rating_value(value, where) for value, where in zip(values, places, strict=True))
+    return list(map(Rating, images, prompts, generators, raters, templates, checked, places))
+
+
+def rating_value(value: Any, where: str) -> float | None:
+    """A rating as a finite number, None where nothing was said (null, empty or NaN); raises SourceError otherwise."""
+    try:
+        number = float("nan") if value is None or value == "" else float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SourceError(f"{where}: expected a rating as a number, found {value!r}; {NO_NUMBER}") from error
+    if math.isinf(number) or isinstance(value, bool):
+        raise SourceError(f"{where}: expected a rating as a finite number, found {value!r}; {NO_NUMBER}")
+    return None if math.isnan(number) else number
+
+
+def ratings_by_generator(location: Location) -> list[Rating]:
+    """The ratings of a t2v_metrics file: `{prompt_id: {"prompt": text, "models": {generator: [rating, ...]}}}`.
+
+    An image is named `<prompt_id>/<generator>`, its raters by their place in the list.
+    """
+    ratings = []
+    for row, (prompt_id, record) in enumerate(read_objects(location).items()):
+        where = row_name(location.url, row, prompt_id)
+        if "models" not in record:
+            found = ", ".join(record) or "nothing"
+            raise SourceError(f"{where}: expected models, found {found}; is this the rated file?")
+        for name, values in as_object(record["models"], where).items():
+            ratings += listed_ratings(values, f"{prompt_id}/{name}", prompt_id, name, f"{where}, {name}")
+    return ratings
+
+
+def listed_ratings(values: Any, image_id: str, prompt_id: str, generator: str, where: str) -> list[Rating]:
+    """An image's ratings, by raters 0, 1, ... in the list's order."""
+    return [
+        Rating(image_id, prompt_id, generator, str(rater), LIKERT, rating_value(value, where), where)
+        for rater, value in enumerate(as_list(values, "ratings", where))
+    ]
+
+
+def skills_of(pairs: Iterable[tuple[str | None, str | None]]) -> dict[str, list[str]]:
+    """Skills by prompt of pairs of the two, each once; a prompt with no other skill than None has none."""
+    skills: dict[str, list[str]] = {}
+    for prompt_id, skill in pairs:
+        if prompt_id is not None:
+            known = skills.setdefault(prompt_id, [])
+            if skill and skill not in known:
+                known.append(skill)
+    return skills

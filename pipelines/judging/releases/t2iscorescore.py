@@ -9,13 +9,15 @@ Source: michaelsaxon/T2IScoreScore. A folder with
 The rows of every score file are the metadata's, in the same order. Six cells of llmscore_over carry a stray quote.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators import rows
 from operators.errors import SourceError
-from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.scores import gaps, wide_scores
+from pipelines.judging.releases.release import Release, released, remember
+from pipelines.judging.releases.scores import wide_scores
 from pipelines.judging.releases.tables import (
     Sheet,
     below,
@@ -44,36 +46,26 @@ UPSTREAM = "is this T2IScoreScore's file?"
 def read(location: Location) -> Release:
     """The graphs' images, named by their files, and all scores found: prompt and graph are the `id`, as text."""
     metadata = read_sheet(one_that_exists(location, METADATA)).require(COLUMNS, UPSTREAM)
-    images, notes = _images(metadata), list[str]()
+    nodes, notes = list(_nodes(metadata)), list[str]()
     metrics = _metrics(location, metadata, notes)
-    graphs, generators = metadata.ids("id"), metadata.texts("image_source")
-    scores = wide_scores({"image_id": images, "prompt_id": graphs, "generator": generators}, metrics)
+    ids = {
+        "image_id": [node["image_id"] for node in nodes],
+        "prompt_id": metadata.ids("id"),
+        "generator": metadata.texts("image_source"),
+    }
     if not metrics:
         notes.append(f"no {SCORES[0]} or {SCORES[1]}: no scores")
-    return Release(graph_nodes=_nodes(metadata, images), scores=scores, notes=[*notes, *gaps(scores)])
+    return released(graph_nodes=nodes, scores=wide_scores(ids, metrics), notes=notes)
 
 
-def _images(metadata: Sheet) -> list[str]:
-    seen: dict[str, int] = {}
-    for row, name in enumerate(metadata.ids("file_name")):
-        if seen.setdefault(name, row) != row:
-            raise SourceError(f"{metadata.where(row)}: image {name!r} stands in row {seen[name]} too; remove one")
-    return list(seen)
-
-
-def _nodes(metadata: Sheet, images: list[str]) -> pa.Table:
-    columns = zip(metadata.ids("id"), images, metadata.ids("rank"), strict=True)
-    found = [
-        {
-            "graph_id": graph,
-            "subset": _subset(graph, metadata.where(row)),
-            "image_id": image,
-            "node": rank,
-            "level": _level(rank, metadata.where(row)),
-        }
-        for row, (graph, image, rank) in enumerate(columns)
-    ]
-    return rows.table(found, rows.GRAPH_NODES)
+def _nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
+    places: dict[str, str] = {}
+    columns = zip(metadata.ids("id"), metadata.ids("file_name"), metadata.ids("rank"), strict=True)
+    for row, (graph, image, rank) in enumerate(columns):
+        where = metadata.where(row)
+        remember(places, image, where, f"image {image!r} stands twice")
+        level = _level(rank, where)
+        yield {"graph_id": graph, "subset": _subset(graph, where), "image_id": image, "node": rank, "level": level}
 
 
 def _subset(graph: str, where: str) -> str:
@@ -90,31 +82,22 @@ def _level(rank: str, where: str) -> int:
 
 
 def _metrics(folder: Location, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
-    file = first_that_exists(folder, SCORES)
-    metrics = _of_all(read_sheet(file), metadata, notes) if file else {}
-    for name, one in _files_of_one(folder).items():
-        sheet = read_sheet(one).require(("id", "rank", "score"), UPSTREAM)
-        if name in metrics:
-            raise SourceError(f"{one.url}: {name} is scored in another file too; remove one of the two")
-        _check_order(sheet, metadata, ("id", "rank"))
-        metrics[name] = _numbers(sheet, "score", notes)
-    return metrics
-
-
-def _of_all(sheet: Sheet, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
-    _check_order(sheet.require(("id",), UPSTREAM), metadata, ("id",))
-    named = [name for name in sheet.names if name not in KEYS]
-    return {name.removesuffix("_score"): _numbers(sheet, name, notes) for name in named}
-
-
-def _files_of_one(folder: Location) -> dict[str, Location]:
-    found: dict[str, Location] = {}
-    for inner in FOLDERS:
-        place = below(folder, inner) if inner else folder
+    """By metric, the scores in the metadata's order: of the file that has all, and of the files that have one each."""
+    metrics: dict[str, pa.Array] = {}
+    if file := first_that_exists(folder, SCORES):
+        sheet = _in_order(read_sheet(file), metadata, ("id",))
+        for name in sheet.names:
+            if name not in KEYS:
+                metrics[name.removesuffix("_score")] = _numbers(sheet, name, notes)
+    for place in [below(folder, name) if name else folder for name in FOLDERS]:
         for name in _listed(place):
             if name.endswith(OF_ONE) and name not in SCORES:
-                found[name.removesuffix(OF_ONE)] = below(place, name)
-    return found
+                metric, file = name.removesuffix(OF_ONE), below(place, name)
+                if metric in metrics:
+                    raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
+                sheet = _in_order(read_sheet(file).require(("score",), UPSTREAM), metadata, ("id", "rank"))
+                metrics[metric] = _numbers(sheet, "score", notes)
+    return metrics
 
 
 def _listed(folder: Location) -> list[str]:
@@ -124,26 +107,29 @@ def _listed(folder: Location) -> list[str]:
         return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in folder.fs.ls(folder.path, detail=False))
 
 
-def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> None:
+def _in_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:
+    """The table; raises SourceError where its rows are not the metadata's, by these columns."""
+    sheet.require(names, UPSTREAM)
     if len(sheet) != len(metadata):
         raise SourceError(
             f"{sheet.url}: expected {len(metadata)} rows, as {metadata.url} has, found {len(sheet)}; the rows are "
             "joined by their order, so both files must be whole"
         )
     for name in names:
-        pairs = zip(sheet.texts(name), metadata.texts(name), strict=True)
-        for row, (found, wanted) in enumerate(pairs):
-            if found != wanted:
-                raise SourceError(f"{sheet.where(row)}: expected {name} {wanted}, as in {metadata.url}, found {found}; "
-                                  "put the rows in that file's order")  # fmt: skip
+        for row, (text, wanted) in enumerate(zip(sheet.texts(name), metadata.texts(name), strict=True)):
+            if text != wanted:
+                raise SourceError(
+                    f"{sheet.where(row)}: expected {name} {wanted}, as in {metadata.url}, found {text}; put the rows "
+                    "in that file's order"
+                )
+    return sheet
 
 
 def _numbers(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
     """A column of scores, without the stray quotes, NaN as null."""
     texts = pa.array(sheet.texts(name), pa.string())
     bare = pc.utf8_trim(texts, '"')
-    stray = pc.sum(pc.not_equal(texts, bare)).as_py()
-    if stray:
+    if stray := pc.sum(pc.not_equal(texts, bare)).as_py():
         notes.append(f"{stray} cells of {name} carried a stray quote, which was removed")
     numbers = Sheet(url=sheet.url, names=[name], table=pa.table({name: bare})).numbers(name)
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)

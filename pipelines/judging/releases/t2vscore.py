@@ -8,9 +8,8 @@ rating of a video is not a whole number, so it is a mean over people.
 
 import pyarrow as pa
 
-from pipelines.judging.releases.ratings import empty_notes, ratings_by_generator, ratings_table
-from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.scores import check_once, gaps, wide_scores
+from pipelines.judging.releases.release import Release, ratings_by_generator, released
+from pipelines.judging.releases.scores import check_once, wide_scores
 from pipelines.judging.releases.tables import below, one_that_exists, read_sheet
 from pipelines.storage import Location
 
@@ -21,10 +20,12 @@ DESCRIPTIONS = ("model_name", "video_id", "prompt")
 
 def read(location: Location) -> Release:
     """The ratings and scores, which meet in images named `<video_id>/<generator>`; what meets nothing is kept too."""
-    ratings = ratings_table(ratings_by_generator(one_that_exists(location, RATINGS)))
+    ratings = ratings_by_generator(one_that_exists(location, RATINGS))
     scores = _scores(below(location, SCORES))
-    notes = [*empty_notes(ratings), *gaps(scores), *_unmatched(ratings, scores)]
-    return Release(ratings=ratings, scores=scores, notes=["a video has one rating, a mean over its raters", *notes])
+    rated, scored = {rating.image_id for rating in ratings}, set(scores.column("image_id").to_pylist())
+    unmatched = {"rated videos have no score": rated - scored, "scored videos have no rating": scored - rated}
+    notes = [f"{len(videos)} {what}" for what, videos in unmatched.items() if videos]
+    return released(ratings=ratings, scores=scores, notes=["a video has one rating, a mean over its raters", *notes])
 
 
 def _scores(location: Location) -> pa.Table:
@@ -34,9 +35,3 @@ def _scores(location: Location) -> pa.Table:
     ids = {"image_id": images, "prompt_id": prompts, "generator": generators}
     metrics = {name: sheet.numbers(name) for name in sheet.names if name not in DESCRIPTIONS}
     return check_once(wide_scores(ids, metrics), location.url, len(sheet))
-
-
-def _unmatched(ratings: pa.Table, scores: pa.Table) -> list[str]:
-    rated, scored = (set(table.column("image_id").to_pylist()) for table in (ratings, scores))
-    found = {"rated videos have no score": rated - scored, "scored videos have no rating": scored - rated}
-    return [f"{len(videos)} {what}" for what, videos in found.items() if videos]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.judging.releases.readers import READERS
+from pipelines.judging.releases.readers import read_release
 from pipelines.judging.releases.release import Release
 from pipelines.storage import StorageConfig, locate
 
@@ -25,7 +25,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def reading(name: str, path: Path | str) -> Release:
     """What the named reader makes of a file or folder."""
-    return READERS[name](locate(str(path), StorageConfig()))
+    return read_release(name, locate(str(path), StorageConfig()))
 
 
 def as_csv(rows: Rows, delimiter: str = ",") -> str:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from operators import rows
-from pipelines.judging.releases.readers import READERS
+from pipelines.judging.releases import readers
+from pipelines.judging.releases.readers import RELEASES
 from pipelines.judging.releases.release import Release
 from tests.pipelines.judging.releases.files import (
     EQBEN,
@@ -20,6 +21,7 @@ from tests.pipelines.judging.releases.files import (
     GENAI,
     LONG,
     PICK_A_PIC,
+    ROOT,
     SEETRUE,
     T2V,
     TIFA,
@@ -74,11 +76,10 @@ def test_every_folder_gives_our_tables(name: str, folder: object, tmp_path: Path
     check_schemas(reading(name, folder(tmp_path)))
 
 
-def test_the_readers_have_the_names_of_the_configuration() -> None:
-    names = (
-        "tifa160 genai_bench t2vscore winoground eqben seetrue pick_a_pic flickr8k_cf gecko t2iscorescore shapes long"
-    )
-    assert set(READERS) == set(names.split())
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_release_is_a_file_with_a_protocol_of_its_name(name: str) -> None:
+    assert (Path(readers.__file__).parent / f"{name}.py").is_file()
+    assert (ROOT / f"conf/protocol/{name}.yaml").is_file()
 
 
 def test_tifa160_has_two_raters_and_its_metrics(tmp_path: Path) -> None:
@@ -224,8 +225,8 @@ def test_flickr8k_cf_is_read_from_either_release(tmp_path: Path) -> None:
         ("A cat .", "0", None),
     ]
     assert made.notes == [
-        "1 of 3 ratings are empty and count as unsure",
         "1 captions stand with the same image again: they count as further raters'",
+        "1 of 3 ratings are empty and count as unsure",
     ]
 
 
