@@ -1,0 +1,121 @@
+"""What a model puts into the keys of cells, to the byte: another value here computes every score of that model anew."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operators.models.checkpoints import ModelConfig, resolve_model
+
+COMMON = {"model.safetensors": struct.pack("<Q", 2) + b"{}", "tokenizer.json": b"{}"}
+VQA = {"preprocessor_config.json": b"{}"}
+CHAT = {"architectures": ["ChatForConditionalGeneration"], "vision_config": {}}
+FLANT5 = {"d_model": 8, "mm_vision_tower": "../clip", "mm_vision_select_layer": -2}
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "clip": {"model_type": "clip"},
+    "flant5": {"model_type": "clip_t5"} | FLANT5,
+    "language": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+    "llava_1_5": {"model_type": "llava"} | CHAT,
+    "llava": {"model_type": "llava", "text_config": {"model_type": "mistral"}} | CHAT,
+    "chat": {"model_type": "qwen2_vl"} | CHAT,
+    "classifier": {
+        "model_type": "bert",
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "entailment", "1": "other"},
+    },
+    "t5": {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
+    "encoder": {"model_type": "bert", "architectures": ["BertModel"]},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of every family without a tensor: planning reads no weight."""
+    root = tmp_path_factory.mktemp("folders")
+    for name, fields in CHECKPOINTS.items():
+        (root / name).mkdir()
+        for file, content in (COMMON | VQA | {"config.json": json.dumps(fields).encode()}).items():
+            (root / name / file).write_bytes(content)
+    return root
+
+
+VLLM = {"engine": "vllm", "engine_options": {"max_model_len": 99, "max_num_seqs": 9, "mm_processor_kwargs": {"a": 1}}}
+IDENTITIES = {
+    "clip": "f69e868e00ca70780653e8cd1e3b21bbdf3f747c5b4e1a4635386dd63c69b245",
+    "flant5": "ac2db0ebbfc874339b9ad84c0a1ca04d3bda13516fb7b06b0101bd635930df13",
+    "language": "6c1c75fe6760eb71d8ee5ac23059f2d0bfeff1a11c8518bc02875f89abc38b79",
+    "llava_1_5": "bed6b5374756528dc57f1c49cb4adecd91be3d2076d132cfe564794168b4465a",
+    "llava": "697ebc904260b245d773618b269f3ee2f90c0c79a39837b10e90381367e80930",
+    "chat": "04c9f0fc579ba353c0e9f22412ff65a935ee354f29b8563595c91065fc0814ef",
+    "classifier": "0fd56ca8aff46249c69bb1407edd9b037c4d37afc35982cf4b68a8497431b882",
+    "t5": "247c019c6a6cf4aef7867a5e9a2aaabab34f8c79e66c576090a8aa286cbf1172",
+    "encoder": "335fc583a68978cd6d901d3b6b938e761284bdd78b6e1aa87bf0771e68f20931",
+}
+"""The digest of each folder's files."""
+
+
+def keyed(checkpoint: str, **others: Any) -> dict[str, Any]:
+    """What every local model has in its keys; `others` are the fields and parts that differ."""
+    parts = {"checkpoint": checkpoint, "tokenizer": checkpoint} | others.pop("parts", {})
+    identities = {role: IDENTITIES[folder] for role, folder in parts.items()}
+    return {"dtype": "float32", "label": None, "parts": identities} | others
+
+
+TOWER = {"vision_tower": "clip"}
+PLAIN = {"engine": "transformers", "engine_options": {}}
+SERVED = {"engine": "vllm", "engine_options": {"max_model_len": 99, "mm_processor_kwargs": {"a": 1}}}
+FLANT5_KIND = {"kind": "clip_flant5", "kind_version": 2, "parts": TOWER}
+LLAVA_1_5_KIND = {"kind": "llava_1_5", "kind_version": 2, "padding": "released"}
+LLAVA_KIND = {"kind": "llava", "kind_version": 2}
+JUDGE = {"endpoint": "http://host/v1/", "revision": "a", "concurrency": 2, "max_retries": 0, "key_variable": "K"}
+KEYS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
+    ("clip", "clip", {}, False, keyed("clip")),
+    ("clip", "clip", {"revision": "a", "dtype": "bfloat16"}, False, keyed("clip", label="a", dtype="bfloat16")),
+    ("clip", "clip", {"tokenizer": "chat"}, True, keyed("clip", dtype="bfloat16", parts={"tokenizer": "chat"})),
+    ("clip_flant5", "flant5", {}, False, keyed("flant5", padding="released", **FLANT5_KIND)),
+    (
+        "clip_flant5",
+        "flant5",
+        {"padding": "processor"},
+        True,
+        keyed("flant5", dtype="bfloat16", padding="processor", **FLANT5_KIND),
+    ),
+    (
+        "clip_flant5",
+        "flant5",
+        {"vision_tower": "clip", "tokenizer": "t5"},
+        False,
+        keyed("flant5", padding="released", **FLANT5_KIND | {"parts": {"tokenizer": "t5"} | TOWER}),
+    ),
+    ("causal_lm", "language", {}, False, keyed("language", **PLAIN)),
+    ("causal_lm", "language", {"engine_options": {"max_model_len": 9}}, False, keyed("language", **PLAIN)),
+    ("causal_lm", "language", VLLM, True, keyed("language", dtype="bfloat16", **SERVED)),
+    ("vlm", "llava_1_5", {}, False, keyed("llava_1_5", **PLAIN | LLAVA_1_5_KIND)),
+    (
+        "vlm",
+        "llava_1_5",
+        {"padding": "processor"},
+        False,
+        keyed("llava_1_5", **PLAIN | LLAVA_1_5_KIND | {"padding": "processor"}),
+    ),
+    ("vlm", "llava_1_5", VLLM, False, keyed("llava_1_5", **SERVED | LLAVA_1_5_KIND)),
+    ("vlm", "llava", {}, False, keyed("llava", **PLAIN | LLAVA_KIND)),
+    ("vlm", "chat", {"padding": "processor"}, True, keyed("chat", dtype="bfloat16", **PLAIN)),
+    ("nli", "classifier", {}, True, keyed("classifier", **PLAIN)),
+    ("nli", "t5", {"dtype": "bfloat16"}, True, keyed("t5", dtype="bfloat16", **PLAIN)),
+    ("sentences", "encoder", {}, True, keyed("encoder", **PLAIN)),
+    ("openai", "judge", {}, True, {"model": "judge", "endpoint": None, "label": None}),
+    ("openai", "judge", JUDGE, False, {"model": "judge", "endpoint": "http://host/v1", "label": "a"}),
+]
+
+
+@pytest.mark.parametrize(("family", "checkpoint", "options", "on_gpu", "expected"), KEYS)
+def test_a_model_is_in_the_keys_as_it_always_was(
+    folders: Path, family: str, checkpoint: str, options: dict[str, Any], on_gpu: bool, expected: dict[str, Any]
+) -> None:
+    where = checkpoint if family == "openai" else str(folders / checkpoint)
+    paths = {name: str(folders / options[name]) for name in ("tokenizer", "vision_tower") if name in options}
+    model = resolve_model(ModelConfig(family=family, checkpoint=where, **options | paths), on_gpu=on_gpu)
+    assert model.semantic() == expected | {"family": family}
