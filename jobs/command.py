@@ -17,8 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jobs import refusal
 from jobs.secrets import hide, masked, resolve
-from operators.errors import ConfigError, PlumblineError, without_secrets
-from pipelines.config import SweepConfig, read_config, suggest
+from operators.errors import ConfigError, PlumblineError, suggest, without_secrets
+from pipelines.config import SweepConfig, read_config
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"

@@ -1,7 +1,8 @@
 """The errors a person can act on, and the form a failure takes inside a row."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import NamedTuple
 
 
@@ -46,6 +47,12 @@ class HopelessRow(PlumblineError):
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)
         self.error = error
+
+
+def suggest(name: str, known: Sequence[str]) -> str:
+    """A remedy for a name that is not known: the nearest ones that are."""
+    near = get_close_matches(name, known, n=2, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else "remove it or correct its name"
 
 
 def without_secrets(text: str) -> str:

@@ -1,13 +1,12 @@
 """A sweep's configuration as typed, frozen values; whatever does not fit is refused in one line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
-from operators.errors import ConfigError
+from operators.errors import ConfigError, suggest
 from operators.images import ImageLimits
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.configs import MetricConfig
@@ -16,7 +15,9 @@ from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
 from operators.metrics.vqascore import VqaScoreConfig
-from operators.models.checkpoints import SERVES, Call, ModelConfig
+from operators.models.checkpoints import ModelConfig
+from operators.models.families import serving
+from operators.models.family import Call
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.running.pools import ClusterConfig, PoolConfig
 from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
@@ -76,10 +77,9 @@ class SweepConfig:
                     f"metrics.{name}.{key}: no model has the role {role!r}; "
                     f"the sweep's roles are {', '.join(self.models) or 'none'}"
                 )
-            if role is not None and call not in SERVES[self.models[role].family]:
-                able = " or ".join(family for family, calls in SERVES.items() if call in calls)
+            if role is not None and call not in self.models[role].calls:
                 raise ConfigError(
-                    f"metrics.{name}.{key}: {metric.kind} needs a {able} model, "
+                    f"metrics.{name}.{key}: {metric.kind} needs a {serving(call)} model, "
                     f"and the role {role!r} is a {self.models[role].family}"
                 )
 
@@ -139,9 +139,3 @@ FIELD_NAMES = sorted(
         for field in fields(schema)
     }
 )
-
-
-def suggest(name: str, known: Sequence[str]) -> str:
-    """A remedy for a name that is not known: the nearest ones that are."""
-    near = get_close_matches(name, known, n=2, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else "remove it or correct its name"

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from operators.errors import ConfigError
+from operators.errors import ConfigError, suggest
 
 THROUGHPUT_OPTIONS = frozenset(
     {
@@ -75,8 +74,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 def _remedy(name: str) -> str:
     if name in REMEDIES:
         return REMEDIES[name]
-    near = get_close_matches(name, THROUGHPUT_OPTIONS | RESULT_OPTIONS, n=2, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else "remove it"
+    return suggest(name, sorted(THROUGHPUT_OPTIONS | RESULT_OPTIONS))
 
 
 def _is_plain(value: Any) -> bool:

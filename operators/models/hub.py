@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
 )
 
 from operators.errors import ModelError
-from operators.models.checkpoints import read_tensor_names
+from operators.models.parts import read_tensor_names
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 

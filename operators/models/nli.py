@@ -11,8 +11,8 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from operators.errors import ModelError
-from operators.models.config_checks import entailment_label
 from operators.models.encoders import context_of, in_batches
+from operators.models.families.nli import entailment_label
 from operators.models.processing import load_pretrained, load_tokenizer, readable_load
 
 Pair = tuple[str, str]

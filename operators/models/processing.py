@@ -13,6 +13,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from operators.errors import ModelError
 from operators.images import STORED
+from operators.models.checkpoints import ResolvedModel
 
 
 class PixelTransform:
@@ -109,3 +110,20 @@ def load_pretrained(kind: Any, checkpoint: Path, dtype: torch.dtype, **options: 
     if report["missing_keys"]:
         raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(report['missing_keys'])}")
     return model
+
+
+def torch_arguments(model: ResolvedModel) -> dict[str, Any]:
+    """What every loader of a network takes beside the checkpoint; raises ModelError for a GPU that is not there."""
+    check_device(model)
+    return {
+        "tokenizer": model.folder("tokenizer"),
+        "pair_batch": model.pair_batch,
+        "device": "cuda" if model.on_gpu else "cpu",
+        "dtype": getattr(torch, model.dtype),
+    }
+
+
+def check_device(model: ResolvedModel) -> None:
+    """Raises ModelError for a model that is to run on a GPU that is not there."""
+    if model.on_gpu and not torch.cuda.is_available():
+        raise ModelError("the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or a CUDA torch")

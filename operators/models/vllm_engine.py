@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from operators.errors import EngineError, ModelError
+from operators.models.checkpoints import ResolvedModel
 
 ENVIRONMENT: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -185,6 +186,19 @@ class VllmEngine:
             abandoned += [submitted.future] if submitted else []
         for future in abandoned:
             future.set_exception(_engine_error(failure))
+
+
+def engine_arguments_of(model: ResolvedModel) -> dict[str, Any]:
+    """What the loaders take beside the checkpoint; raises ModelError for a GPU that is not there."""
+    from operators.models.processing import check_device
+
+    check_device(model)
+    return {
+        "tokenizer": model.folder("tokenizer"),
+        "dtype": model.dtype,
+        "on_gpu": model.on_gpu,
+        "options": model.engine_options,
+    }
 
 
 def start_engine(

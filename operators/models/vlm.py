@@ -18,7 +18,6 @@ from transformers import AutoModelForImageTextToText, DynamicCache
 
 from operators.errors import HopelessRow, ModelError, RowError
 from operators.models.calls import Question, Usage
-from operators.models.config_checks import CLASS_TOKENS
 from operators.models.conversation import (
     check_template,
     choice_ids,
@@ -26,6 +25,7 @@ from operators.models.conversation import (
     image_question_text,
     with_template,
 )
+from operators.models.families.vlm import CLASS_TOKENS
 from operators.models.processing import (
     load_image_processor,
     load_pretrained,

@@ -1,6 +1,8 @@
-"""The kinds of VQA model: in which conversation each is asked, how it is shown an image, and what VQAScore asks it."""
+"""Kinds of VQA model: in which conversation each is asked, how it is shown an image, and what VQAScore asks it.
 
-from collections.abc import Callable, Mapping
+The kinds themselves are in the files of their families.
+"""
+
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,8 +14,6 @@ VICUNA_SYSTEM = (
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
 """What LLaVA-1.5 and CLIP-FlanT5 were trained to read before a conversation; without it their answers are worse."""
-VICUNA_ENTRIES = 40_000
-"""More than Vicuna's vocabulary, which is Llama 2's, and less than Llama 3's."""
 
 
 class YesQuestion(NamedTuple):
@@ -48,28 +48,3 @@ RELEASED = YesQuestion('Does this figure show "{}"? Please answer yes or no.', "
 """Lin et al. 2024, as released for CLIP-FlanT5 and LLaVA-1.5."""
 FIRST_TOKEN = YesQuestion('Does this figure show "{}"? Please answer Yes or No.', "Yes", "first")
 """The authors' later releases, for every decoder-only chat model."""
-
-CLIP_FLANT5 = VqaKind(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
-LLAVA_1_5 = VqaKind(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
-LLAVA = VqaKind(name="llava", asks=FIRST_TOKEN, version=2)
-"""LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
-CHAT = VqaKind(name="chat", asks=FIRST_TOKEN)
-
-
-def _vlm_kind(fields: Mapping[str, Any]) -> VqaKind:
-    if fields["model_type"] != "llava":
-        return CHAT
-    text, vision = fields.get("text_config") or {}, fields.get("vision_config") or {}
-    vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < VICUNA_ENTRIES
-    return LLAVA_1_5 if vicuna and vision.get("model_type", "clip_vision_model") == "clip_vision_model" else LLAVA
-
-
-KINDS: Mapping[str, Callable[[Mapping[str, Any]], VqaKind]] = {
-    "clip_flant5": lambda fields: CLIP_FLANT5,
-    "vlm": _vlm_kind,
-}
-
-
-def vqa_kind(family: str, fields: Mapping[str, Any]) -> VqaKind | None:
-    """The kind of a checkpoint by its family and its config.json; None where it is no VQA model."""
-    return KINDS[family](fields) if family in KINDS else None

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from operators.errors import ConfigError, PlumblineError
-from operators.models.checkpoints import digest_file
+from operators.models.parts import digest_file
 from operators.rows import count_errors, usage_of
 from pipelines.cells.cells import Cell, Outcome
 from pipelines.storage import (

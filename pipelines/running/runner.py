@@ -75,7 +75,7 @@ class Runner:
     def _pool(self, node: Node) -> PoolConfig:
         """The stage's pool; a node without a model of its own on this machine needs no GPU."""
         pool = self.cluster.pools[node.stage]
-        return pool if node.model is not None and node.model.family != "openai" else replace(pool, num_gpus=0)
+        return pool if node.model is not None and node.model.local else replace(pool, num_gpus=0)
 
     def _through(self, dataset: Any, node: Node, shards: int) -> Any:
         pool = self._pool(node)

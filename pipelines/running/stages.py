@@ -92,12 +92,12 @@ class WrittenQuestionsStage:
     side_by_side: ClassVar[bool] = True
 
     def __init__(self, node: Node, context: StageContext) -> None:
-        from operators.models.loading import load_generate  # the driver never imports torch
+        from operators.models.loading import load  # the driver never imports torch
 
         assert node.model is not None
         self.metrics = {name: metric for name, metric in node.metrics.items() if isinstance(metric, WritingConfig)}
         self.context = context
-        self.model = load_generate(node.model)
+        self.model = load(node.model, "generate")
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> pa.Table:
         return read_prompts(work.shard, self.context.storage)
@@ -119,11 +119,11 @@ class EntailmentStage:
     side_by_side: ClassVar[bool] = False
 
     def __init__(self, node: Node, context: StageContext) -> None:
-        from operators.models.loading import load_entailment  # the driver never imports torch
+        from operators.models.loading import load  # the driver never imports torch
 
         assert node.model is not None
         self.context = context
-        self.model = load_entailment(node.model)
+        self.model = load(node.model, "entailment")
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
         store = self.context.store
@@ -223,17 +223,17 @@ class AnswersStage(ImagesStage):
     operator: AnswerOperator
 
     def __init__(self, node: Node, context: StageContext) -> None:
-        from operators.models.loading import load_embedder, load_likelihood  # the driver never imports torch
+        from operators.models.loading import load  # the driver never imports torch
 
         assert node.model is not None
         super().__init__(context)
         self.metrics = {name: metric for name, metric in node.metrics.items() if isinstance(metric, AskingConfig)}
         self.operator = AnswerOperator(
-            load_likelihood(node.model),
+            load(node.model, "likelihood"),
             image_batch=node.model.image_batch,
             limits=context.limits,
             fetch=context.uris.read,
-            matcher=load_embedder(node.matcher) if node.matcher is not None else None,
+            matcher=load(node.matcher, "embedding") if node.matcher is not None else None,
         )
         self._index = lru_cache(maxsize=REMEMBERED_INDICES)(self._read_index)
 
@@ -257,13 +257,13 @@ class SimilaritiesStage(ImagesStage):
     operator: SimilarityOperator
 
     def __init__(self, node: Node, context: StageContext) -> None:
-        from operators.models.loading import load_similarity  # the driver never imports torch
+        from operators.models.loading import load  # the driver never imports torch
 
         assert node.model is not None
         super().__init__(context)
         self.metrics = {name: metric for name, metric in node.metrics.items() if isinstance(metric, ClipScoreConfig)}
         self.operator = SimilarityOperator(
-            load_similarity(node.model),
+            load(node.model, "similarity"),
             image_batch=node.model.image_batch,
             limits=context.limits,
             fetch=context.uris.read,

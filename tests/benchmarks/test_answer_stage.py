@@ -16,7 +16,7 @@ from operators.images import ImageLimits
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
-from operators.models.loading import load_likelihood
+from operators.models.loading import load
 from operators.questions import ask
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import plan_sweep, run_sweep
@@ -52,7 +52,7 @@ def model() -> Iterator[ClipFlanT5Likelihood]:
     config = ModelConfig(
         family="clip_flant5", checkpoint=str(PACK.parent / "clip-flant5-shapes"), image_batch=BATCH, pair_batch=BATCH
     )
-    yield load_likelihood(resolve_model(config, on_gpu=False))
+    yield load(resolve_model(config, on_gpu=False), "likelihood")
     torch.set_num_threads(before)
 
 

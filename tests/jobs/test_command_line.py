@@ -195,7 +195,10 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["metrics.gecko.threshold=7"], "gecko threshold: expected a number from 0 to 1, got 7.0"),
         (["metrics.dsg.writer=nobody"], "metrics.dsg.writer: no model has the role 'nobody'"),
         (["metrics.tifa.filtr=x"], "unknown config key 'metrics.tifa.filtr'; did you mean metrics.tifa.filter"),
-        (["+models.vqa.engine=vllm"], "model engine: vllm serves causal_lm and vlm"),
+        (
+            ["+models.vqa.engine=vllm"],
+            "model engine: an option of causal_lm and vlm; remove it from this clip_flant5 model",
+        ),
         (["sweep=own_images"], "config key 'benchmark.images' is required; set it"),
         (["benchmark.columns.imge=x"], "unknown config key 'benchmark.columns.imge'; did you mean"),
         (["benchmark.columns.image=pix"], "column(s) pix, found image_id"),

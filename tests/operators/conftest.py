@@ -27,16 +27,16 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def likelihood(checkpoints: Path) -> "ClipFlanT5Likelihood":
     from operators.models.checkpoints import ModelConfig, resolve_model
-    from operators.models.loading import load_likelihood
+    from operators.models.loading import load
 
     config = ModelConfig(family="clip_flant5", checkpoint=str(checkpoints / "flant5"))
-    return load_likelihood(resolve_model(config, on_gpu=False))
+    return load(resolve_model(config, on_gpu=False), "likelihood")
 
 
 @pytest.fixture(scope="session")
 def similarity(checkpoints: Path) -> "ClipSimilarity":
     from operators.models.checkpoints import ModelConfig, resolve_model
-    from operators.models.loading import load_similarity
+    from operators.models.loading import load
 
     config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"))
-    return load_similarity(resolve_model(config, on_gpu=False))
+    return load(resolve_model(config, on_gpu=False), "similarity")

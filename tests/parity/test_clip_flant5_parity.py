@@ -16,11 +16,11 @@ from transformers import AutoTokenizer, CLIPVisionConfig, CLIPVisionModel, T5Con
 from transformers import T5ForConditionalGeneration as T5
 
 from operators.metrics.vqascore import reduce_answer
+from operators.models import loading
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
-from operators.models.loading import load_likelihood
 from tests.operators import tiny
 
 METRIC = tiny.vqascore()
@@ -111,7 +111,7 @@ def plain_scores(plain: PlainClipFlanT5) -> list[float]:
 
 def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
     config = ModelConfig(family="clip_flant5", checkpoint=str(folder), **options)
-    return load_likelihood(resolve_model(config, on_gpu=False))
+    return loading.load(resolve_model(config, on_gpu=False), "likelihood")
 
 
 def likelihoods(model: ClipFlanT5Likelihood, choices: Sequence[str] = ("Yes",)) -> list[list[list[float]]]:

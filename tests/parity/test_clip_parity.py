@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
+from operators.models import loading
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.clip import ClipSimilarity
-from operators.models.loading import load_similarity
 from tests.operators import tiny
 
 PICTURES = [
@@ -58,7 +58,7 @@ def compare(model: ClipSimilarity) -> np.ndarray:
 
 def load(checkpoints: Path, **options: Any) -> ClipSimilarity:
     config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"), **options)
-    return load_similarity(resolve_model(config, on_gpu=False))
+    return loading.load(resolve_model(config, on_gpu=False), "similarity")
 
 
 def test_the_pairs_differ(cosines: np.ndarray) -> None:

@@ -18,7 +18,7 @@ from operators.errors import HopelessRow
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.conversation import choice_ids, image_question_text
-from operators.models.loading import load_likelihood
+from operators.models.loading import load
 from operators.models.vllm_likelihood import VllmLikelihood
 
 QUESTIONS = [
@@ -82,7 +82,7 @@ def main(folder: Path) -> None:
     config = ModelConfig(
         family="vlm", checkpoint=str(folder), engine="vllm", dtype="float32", engine_options={"max_model_len": 1024}
     )
-    model = load_likelihood(resolve_model(config, on_gpu=False))
+    model = load(resolve_model(config, on_gpu=False), "likelihood")
     assert isinstance(model, VllmLikelihood)
     images = model.encode([model.preprocess(image) for image in noise_images()])
     answers = {

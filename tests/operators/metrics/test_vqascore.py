@@ -7,7 +7,8 @@ import pytest
 
 from operators.errors import ConfigError
 from operators.metrics.vqascore import Reduction, VqaScoreConfig, reduce_answer
-from operators.models.vqa_kinds import CHAT, CLIP_FLANT5
+from operators.models.families.clip_flant5 import CLIP_FLANT5
+from operators.models.families.vlm import CHAT
 from tests.operators import tiny
 
 YES, EOS = math.log(0.8), math.log(0.45)

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from operators.errors import ModelError, RowError
+from operators.models import loading
 from operators.models.calls import Generation, Message, Request
 from operators.models.causal_lm import CausalLM
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.loading import load_generate
 from tests.operators import tiny
 
 TEXTS = ["hi", "Write questions about: two red circles left of a blue square, and a star", "", "é, ü?", "a b c"]
@@ -35,7 +35,7 @@ def model(folder: Path) -> CausalLM:
 
 def load(folder: Path, **options: Any) -> CausalLM:
     config = ModelConfig(family="causal_lm", checkpoint=str(folder), **options)
-    loaded = load_generate(resolve_model(config, on_gpu=False))
+    loaded = loading.load(resolve_model(config, on_gpu=False), "generate")
     assert isinstance(loaded, CausalLM)
     return loaded
 

@@ -1,5 +1,6 @@
 """A model is checked and identified by its files alone, before torch is imported or a weight is read."""
 
+import dataclasses
 import json
 import shutil
 import struct
@@ -12,22 +13,12 @@ from typing import Any, get_args
 import pytest
 
 from operators.errors import ConfigError, ModelError
-from operators.models.checkpoints import (
-    SERVES,
-    Call,
-    Engine,
-    Family,
-    ModelConfig,
-    Padding,
-    ResolvedModel,
-    digest_file,
-    find_vqa_kind,
-    read_tensor_names,
-    resolve_model,
-)
-from operators.models.config_checks import FORMS
+from operators.models.checkpoints import ModelConfig, Padding, ResolvedModel, find_vqa_kind, resolve_model
+from operators.models.families import FAMILIES
+from operators.models.families.vlm import LLAVA_1_5
+from operators.models.family import Call, Engine
+from operators.models.parts import digest_file, read_tensor_names
 from operators.models.thinking import TEMPLATE_FILES
-from operators.models.vqa_kinds import LLAVA_1_5
 from tests.operators import tiny
 
 ROOT = Path(__file__).parents[3]
@@ -195,7 +186,7 @@ UNFIT_FOLDERS = {
     "list for a config": (write("config.json", b"[1]"), "names no model_type; download the checkpoint again"),
     "other model": (edit(model_type="bert"), "model_type 'bert', expected 'cl.*; no model family serves such a one"),
     "no model type": (edit(model_type=None), "names no model_type"),
-    "no tokenizer": (remove("tokenizer.json"), "no tokenizer .*set the model's `tokenizer`"),
+    "no tokenizer": (remove("tokenizer.json"), "no tokenizer.json or .*set the model's `tokenizer`"),
     "half a sentencepiece": (only_spiece, "a spiece.model without the tokenizer_config.json .*set the model's `token"),
 }
 
@@ -382,7 +373,7 @@ def test_the_tensors_of_a_file_are_read_from_its_header(checkpoints: Path) -> No
 # The other families
 
 
-SAVE: dict[str, tuple[Family, Callable[[Path], Path]]] = {
+SAVE: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "causal_lm": ("causal_lm", tiny.save_causal_lm),
     "llava": ("vlm", tiny.save_llava),
     "qwen2_vl": ("vlm", tiny.save_qwen2_vl),
@@ -401,7 +392,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def resolve(family: Family, folder: Path, *, on_gpu: bool = False, **options: Any) -> ResolvedModel:
+def resolve(family: str, folder: Path, *, on_gpu: bool = False, **options: Any) -> ResolvedModel:
     return resolve_model(ModelConfig(family=family, checkpoint=str(folder), **options), on_gpu=on_gpu)
 
 
@@ -412,7 +403,7 @@ def served_by(family: str, other: str) -> bool:
 
 @pytest.mark.parametrize("kind", SAVE)
 @pytest.mark.parametrize("family", ["causal_lm", "vlm", "nli", "sentences", "clip", "clip_flant5"])
-def test_a_family_takes_its_own_checkpoints_and_no_others(others: Path, family: Family, kind: str) -> None:
+def test_a_family_takes_its_own_checkpoints_and_no_others(others: Path, family: str, kind: str) -> None:
     if served_by(family, kind):
         model = resolve(family, others / kind)
         assert set(model.parts) == {"checkpoint", "tokenizer"}
@@ -484,7 +475,7 @@ def test_unfit_weights_of_any_family_are_refused(others: Path, tmp_path: Path, k
     ],
 )
 def test_a_checkpoint_of_another_family_names_the_one_that_serves_it(
-    others: Path, kind: str, family: Family, serving: str
+    others: Path, kind: str, family: str, serving: str
 ) -> None:
     with pytest.raises(ModelError, match=f"; such a checkpoint is served by family {serving}$"):
         resolve(family, others / kind)
@@ -493,9 +484,9 @@ def test_a_checkpoint_of_another_family_names_the_one_that_serves_it(
 def test_no_remedy_names_a_family_for_what_none_serves(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "causal_lm", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", architectures=["WhisperForSpeech"], model_type="whisper")
-    for family in FORMS:
+    for family in [name for name, family in FAMILIES.items() if family.remote is None]:
         with pytest.raises(ModelError, match=r"; no model family serves such a one$"):
-            resolve(family, tmp_path / "own")  # type: ignore[arg-type]
+            resolve(family, tmp_path / "own")
 
 
 # Models that think first
@@ -646,20 +637,68 @@ def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("family", "option", "having"),
     [
-        ({"family": "nli", "engine": "vllm"}, "vllm serves causal_lm and vlm; remove it from this nli model"),
-        ({"endpoint": "http://host/v1"}, "only family openai has one; remove it from this causal_lm model"),
-        ({"family": "openai", "endpoint": "host/v1"}, "expected an address such as https://host/v1"),
-        ({"family": "openai", "concurrency": 0}, "model concurrency: expected at least 1, got 0"),
-        ({"family": "openai", "max_retries": -1}, "model max_retries: expected at least 0, got -1"),
+        ("nli", {"engine": "vllm"}, "causal_lm and vlm"),
+        ("clip", {"engine_options": {"max_model_len": 9}}, "causal_lm and vlm"),
+        ("causal_lm", {"endpoint": "http://host/v1"}, "openai"),
+        ("causal_lm", {"concurrency": 2}, "openai"),
+        ("causal_lm", {"max_retries": 2}, "openai"),
+        ("vlm", {"key_variable": "KEY"}, "openai"),
+        ("vlm", {"vision_tower": "clip"}, "clip_flant5"),
+        ("clip", {"vision_tower_revision": "main"}, "clip_flant5"),
+        ("clip", {"padding": "processor"}, "clip_flant5 and vlm"),
+        ("openai", {"tokenizer": "x"}, "clip_flant5 and clip and causal_lm and vlm and nli and sentences"),
     ],
 )
-def test_a_setting_of_another_family_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_an_option_of_another_family_is_refused_and_its_default_is_not(
+    family: str, option: dict[str, Any], having: str
+) -> None:
+    (name,) = option
+    default = getattr(ModelConfig(family=family, checkpoint="x"), name)
+    assert ModelConfig(family=family, checkpoint="x", **{name: default}) == ModelConfig(family=family, checkpoint="x")
+    message = f"^model {name}: an option of {having}; remove it from this {family} model$"
     with pytest.raises(ConfigError, match=message):
-        ModelConfig(**{"family": "causal_lm", "checkpoint": "x"} | fields)
+        ModelConfig(family=family, checkpoint="x", **option)
 
 
-def test_every_family_serves_some_call() -> None:
-    assert set(SERVES) == set(get_args(Family))
-    assert set().union(*SERVES.values()) == set(get_args(Call))
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"endpoint": "host/v1"}, "expected an address such as https://host/v1"),
+        ({"concurrency": 0}, "model concurrency: expected at least 1, got 0"),
+        ({"max_retries": -1}, "model max_retries: expected at least 0, got -1"),
+    ],
+)
+def test_a_bad_setting_of_an_endpoint_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig(family="openai", checkpoint="x", **fields)
+
+
+# The table
+
+
+def test_an_unknown_family_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"^model family: expected one of .*, got 'clpi'; did you mean clip"):
+        ModelConfig(family="clpi", checkpoint="x")
+
+
+def test_a_family_is_in_the_table_under_its_name_and_has_options_that_there_are() -> None:
+    options = {field.name for field in dataclasses.fields(ModelConfig)}
+    for name, family in FAMILIES.items():
+        assert family.name == name
+        assert family.all_options <= options - {"family", "checkpoint", "revision"}
+
+
+def test_every_call_is_served_by_some_family() -> None:
+    assert set().union(*(family.calls for family in FAMILIES.values())) == set(get_args(Call))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_what_a_service_runs_is_not_local(others: Path, checkpoints: Path, family: str) -> None:
+    """A pool gives a GPU to what is local."""
+    folders = {"clip": checkpoints / "clip", "clip_flant5": checkpoints / "flant5"}
+    folders |= {name: others / kind for kind, (name, _) in SAVE.items()}
+    checkpoint = str(folders.get(family, "judge"))
+    model = resolve_model(ModelConfig(family=family, checkpoint=checkpoint), on_gpu=False)
+    assert model.local == (family != "openai")

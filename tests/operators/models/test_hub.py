@@ -42,11 +42,11 @@ ANSWER = """
 import json, sys
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.loading import load_likelihood
+from operators.models.loading import load
 from tests.operators.tiny import picture
 import torch
 torch.set_num_threads(1)
-model = load_likelihood(resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False))
+model = load(resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False), "likelihood")
 features = model.encode([model.preprocess(picture(0))])
 print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])))
 """

@@ -15,10 +15,11 @@ from transformers import CLIPModel, CLIPVisionConfig, CLIPVisionModel
 
 from operators.errors import ModelError
 from operators.models.calls import Question
-from operators.models.checkpoints import Family, ModelConfig, resolve_model
+from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
-from operators.models.loading import load_embedder, load_entailment, load_generate, load_likelihood, load_similarity
+from operators.models.family import Call
+from operators.models.loading import load
 from operators.models.processing import load_tokenizer
 from tests.operators import tiny
 
@@ -34,11 +35,11 @@ def own(checkpoints: Path, tmp_path: Path) -> Path:
 
 def load_flant5(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
     config = ModelConfig(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
-    return load_likelihood(resolve_model(config, on_gpu=False))
+    return load(resolve_model(config, on_gpu=False), "likelihood")
 
 
 def load_clip(folder: Path) -> ClipSimilarity:
-    return load_similarity(resolve_model(ModelConfig(family="clip", checkpoint=str(folder / "clip")), on_gpu=False))
+    return load(resolve_model(ModelConfig(family="clip", checkpoint=str(folder / "clip")), on_gpu=False), "similarity")
 
 
 def answers(model: ClipFlanT5Likelihood) -> list[float]:
@@ -124,7 +125,7 @@ def test_a_saved_network_is_the_same_after_reloading(own: Path, likelihood: Clip
     assert set(saved) == set(expected)
     assert all(torch.equal(saved[name], expected[name]) for name in saved)
     config = ModelConfig(family="clip_flant5", checkpoint=str(own / "again"))
-    assert answers(load_likelihood(resolve_model(config, on_gpu=False))) == answers(likelihood)
+    assert answers(load(resolve_model(config, on_gpu=False), "likelihood")) == answers(likelihood)
 
 
 # Tokenizers
@@ -232,29 +233,27 @@ def test_a_garbled_tokenizer_or_preprocessor_is_a_readable_error(
 
 
 @pytest.mark.parametrize(
-    ("family", "load"),
+    ("family", "call"),
     [
-        ("clip", load_likelihood),
-        ("clip", load_generate),
-        ("clip", load_entailment),
-        ("clip_flant5", load_similarity),
-        ("clip_flant5", load_embedder),
+        ("clip", "likelihood"),
+        ("clip", "generate"),
+        ("clip", "entailment"),
+        ("clip_flant5", "similarity"),
+        ("clip_flant5", "embedding"),
     ],
 )
-def test_a_family_is_asked_only_for_the_call_it_serves(
-    checkpoints: Path, family: Family, load: Callable[[Any], object]
-) -> None:
+def test_a_family_is_asked_only_for_the_call_it_serves(checkpoints: Path, family: str, call: Call) -> None:
     folder = checkpoints / {"clip": "clip", "clip_flant5": "flant5"}[family]
     model = resolve_model(ModelConfig(family=family, checkpoint=str(folder)), on_gpu=False)
     with pytest.raises(ModelError, match=f"'{family}' does not serve"):
-        load(model)
+        load(model, call)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_pool_on_a_machine_without_gpu_is_told_so(checkpoints: Path) -> None:
     config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"))
     with pytest.raises(ModelError, match="num_gpus > 0 but torch sees no CUDA device"):
-        load_similarity(resolve_model(config, on_gpu=True))
+        load(resolve_model(config, on_gpu=True), "similarity")
 
 
 def test_loading_a_clip_takes_its_own_weights(checkpoints: Path, similarity: ClipSimilarity) -> None:
@@ -264,23 +263,23 @@ def test_loading_a_clip_takes_its_own_weights(checkpoints: Path, similarity: Cli
 
 
 @pytest.mark.parametrize(
-    ("family", "save", "load"),
-    [("causal_lm", tiny.save_causal_lm, load_generate), ("vlm", tiny.save_llava, load_likelihood)],
+    ("family", "save", "call"),
+    [("causal_lm", tiny.save_causal_lm, "generate"), ("vlm", tiny.save_llava, "likelihood")],
 )
 def test_a_missing_vllm_is_told_with_how_to_install_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    family: Family,
+    family: str,
     save: Callable[[Path], Path],
-    load: Callable[[Any], object],
+    call: Call,
 ) -> None:
     config = ModelConfig(family=family, checkpoint=str(save(tmp_path / "own")), engine="vllm")
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ModelError, match=r"vLLM does not import .*install the extra vllm"):
-        load(resolve_model(config, on_gpu=False))
+        load(resolve_model(config, on_gpu=False), call)
 
 
 def test_a_missing_openai_package_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ModelError, match=r"pip install 'plumbline\[api\]'"):
-        load_generate(resolve_model(ModelConfig(family="openai", checkpoint="judge"), on_gpu=False))
+        load(resolve_model(ModelConfig(family="openai", checkpoint="judge"), on_gpu=False), "generate")

@@ -11,10 +11,10 @@ from transformers import AutoTokenizer, BertForSequenceClassification, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
 from operators.errors import ModelError
+from operators.models import loading
 from operators.models.calls import EntailmentModel
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.config_checks import entailment_label
-from operators.models.loading import load_entailment
+from operators.models.families.nli import entailment_label
 from tests.operators import tiny
 
 PAIRS = [
@@ -33,7 +33,9 @@ def one_thread() -> None:
 
 
 def load(folder: Path, **options: Any) -> EntailmentModel:
-    return load_entailment(resolve_model(ModelConfig(family="nli", checkpoint=str(folder), **options), on_gpu=False))
+    return loading.load(
+        resolve_model(ModelConfig(family="nli", checkpoint=str(folder), **options), on_gpu=False), "entailment"
+    )
 
 
 @torch.inference_mode()

@@ -16,8 +16,8 @@ import pytest
 from operators.errors import ConfigError, ModelError, RowError
 from operators.models.calls import Generation, Message, Request, Usage
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.loading import load_generate
-from operators.models.openai_api import OpenAiGenerate, load_openai
+from operators.models.families.openai_api import OpenAiGenerate, load_openai
+from operators.models.loading import load
 
 KEY = "sk-loopback-0123456789"
 VARIABLE = "PLUMBLINE_TEST_KEY"
@@ -383,5 +383,5 @@ def test_an_endpoint_of_the_environment_is_pinned_by_the_driver(
     model = resolve_model(config, on_gpu=False)
     monkeypatch.delenv("OPENAI_BASE_URL")
     assert (model.semantic()["endpoint"], model.semantic()["label"]) == (server.url, "2026-11")
-    assert isinstance(only(list(load_generate(model).generate([ask()]))), Generation)
+    assert isinstance(only(list(load(model, "generate").generate([ask()]))), Generation)
     assert VARIABLE in os.environ

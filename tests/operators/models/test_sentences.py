@@ -11,9 +11,9 @@ from torch.nn.functional import normalize
 from transformers import AutoTokenizer, BertModel
 
 from operators.errors import ModelError
+from operators.models import loading
 from operators.models.calls import TextEmbedder
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.loading import load_embedder
 from tests.operators import tiny
 
 TEXTS = ["a red circle", "star", "two blue star left of a green square", "circle " * 30, "unheard , of", ""]
@@ -26,8 +26,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def load(folder: Path, **options: Any) -> TextEmbedder:
-    return load_embedder(
-        resolve_model(ModelConfig(family="sentences", checkpoint=str(folder), **options), on_gpu=False)
+    return loading.load(
+        resolve_model(ModelConfig(family="sentences", checkpoint=str(folder), **options), on_gpu=False), "embedding"
     )
 
 
@@ -65,7 +65,7 @@ def test_no_texts_have_no_embeddings(folder: Path) -> None:
 
 def test_a_clips_text_tower_embeds_texts_as_well(tmp_path: Path) -> None:
     clip = tiny.save_clip(tmp_path / "clip")
-    model = load_embedder(resolve_model(ModelConfig(family="clip", checkpoint=str(clip)), on_gpu=False))
+    model = loading.load(resolve_model(ModelConfig(family="clip", checkpoint=str(clip)), on_gpu=False), "embedding")
     assert tuple(model.encode_texts(TEXTS).features.shape) == (len(TEXTS), 16)
 
 

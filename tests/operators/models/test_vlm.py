@@ -15,12 +15,11 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTo
 
 from operators.errors import HopelessRow, ModelError
 from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
-from operators.models import vlm
+from operators.models import loading, vlm
 from operators.models.calls import Question
 from operators.models.checkpoints import Engine, ModelConfig, resolve_model
-from operators.models.loading import load_likelihood
+from operators.models.families.vlm import CHAT, LLAVA_1_5
 from operators.models.vlm import Pixels, VlmLikelihood
-from operators.models.vqa_kinds import CHAT, LLAVA_1_5
 from tests.operators import tiny
 
 PICTURES = [
@@ -69,7 +68,9 @@ def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(folder: Path, **options: Any) -> VlmLikelihood:
-    model = load_likelihood(resolve_model(ModelConfig(family="vlm", checkpoint=str(folder), **options), on_gpu=False))
+    model = loading.load(
+        resolve_model(ModelConfig(family="vlm", checkpoint=str(folder), **options), on_gpu=False), "likelihood"
+    )
     assert isinstance(model, VlmLikelihood)
     return model
 

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from operators.models.vqa_kinds import CHAT, CLIP_FLANT5, LLAVA, LLAVA_1_5, VICUNA_SYSTEM, VqaKind, vqa_kind
+from operators.models.families import FAMILIES
+from operators.models.families.clip_flant5 import CLIP_FLANT5
+from operators.models.families.vlm import CHAT, LLAVA, LLAVA_1_5
+from operators.models.vqa_kinds import VICUNA_SYSTEM, VqaKind
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
 VICUNA = {"model_type": "llama", "vocab_size": 32064}
@@ -21,14 +24,19 @@ VICUNA = {"model_type": "llama", "vocab_size": 32064}
         ("vlm", {"model_type": "llava", "text_config": {"vocab_size": 128320}, "vision_config": CLIP_TOWER}, LLAVA),
         ("vlm", {"model_type": "qwen2_5_vl"}, CHAT),
         ("vlm", {"model_type": "gemma3"}, CHAT),
-        ("clip", {"model_type": "clip"}, None),
-        ("causal_lm", {"model_type": "llama"}, None),
     ],
 )
 def test_the_kind_follows_from_the_family_and_the_checkpoints_config(
-    family: str, fields: dict[str, Any], kind: VqaKind | None
+    family: str, fields: dict[str, Any], kind: VqaKind
 ) -> None:
-    assert vqa_kind(family, fields) == kind
+    tell = FAMILIES[family].kind
+    assert tell is not None
+    assert tell(fields) == kind
+
+
+def test_every_family_that_answers_questions_tells_its_kind_and_no_other_does() -> None:
+    for family in FAMILIES.values():
+        assert (family.kind is not None) == ("likelihood" in family.calls)
 
 
 @pytest.mark.parametrize("kind", [CLIP_FLANT5, LLAVA_1_5])

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from operators.errors import ModelError, RowError
 from operators.models.calls import Generation, Request, Usage
-from operators.models.checkpoints import RemoteModel
+from operators.models.family import Family
+from operators.models.remote import RemoteModel, check_endpoint
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+    from operators.models.checkpoints import ModelConfig, ResolvedModel
 
 TIMEOUT = 300.0
 """Seconds that one attempt may take."""
@@ -153,3 +156,32 @@ def load_openai(remote: RemoteModel, *, timeout: float = TIMEOUT) -> OpenAiGener
         )
     client = OpenAI(api_key=key, base_url=remote.endpoint, max_retries=remote.max_retries, timeout=timeout)
     return OpenAiGenerate(client, remote)
+
+
+def _remote(config: "ModelConfig") -> RemoteModel:
+    """The model at its endpoint, taken at its name: nothing is asked of the network.
+
+    An endpoint from the environment is pinned here, so that it enters the keys and every worker asks the same one.
+    """
+    endpoint = config.endpoint or os.environ.get("OPENAI_BASE_URL") or None
+    check_endpoint(endpoint)
+    return RemoteModel(
+        name=config.checkpoint,
+        endpoint=endpoint,
+        concurrency=config.concurrency,
+        max_retries=config.max_retries,
+        key_variable=config.key_variable,
+    )
+
+
+def _load(model: "ResolvedModel") -> OpenAiGenerate:
+    assert model.remote is not None
+    return load_openai(model.remote)
+
+
+FAMILY = Family(
+    name="openai",
+    loads={"generate": _load},
+    options=frozenset({"endpoint", "concurrency", "max_retries", "key_variable"}),
+    remote=_remote,
+)

@@ -1,0 +1,76 @@
+"""CLIP-FlanT5: a CLIP tower in front of FlanT5, the VQA model of the VQAScore paper (Lin et al. 2024)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from operators.errors import ModelError
+from operators.models.families.clip import CLIP_IMAGES, DOWNLOAD
+from operators.models.family import TOKENIZER, Family, Files
+from operators.models.parts import Checkpoint, Fields, FileDigest, Part, check_weights, find_part, read_fields
+from operators.models.vqa_kinds import RELEASED, VICUNA_SYSTEM, VqaKind
+
+if TYPE_CHECKING:
+    from operators.models.checkpoints import ModelConfig, ResolvedModel
+    from operators.models.clip_flant5 import ClipFlanT5Likelihood
+
+CLIP_FLANT5 = VqaKind(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
+REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
+SUPPORTED = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
+
+
+def _find_tower(config: "ModelConfig", checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
+    """The CLIP checkpoint that config.json names; its weights are needed only where the checkpoint has none."""
+    _check_fields(checkpoint.part, checkpoint.fields)
+    named = config.vision_tower or _beside(checkpoint.part, checkpoint.fields["mm_vision_tower"])
+    tower = find_part(named, config.vision_tower_revision, digest)
+    model_type = read_fields(tower)["model_type"]
+    if model_type not in ("clip", "clip_vision_model"):
+        raise ModelError(
+            f"{tower.source}: config.json says model_type {model_type!r}, and the vision tower is a CLIP; "
+            "set the model's `vision_tower` to one"
+        )
+    if not any(name.startswith("vision_tower.") for name in checkpoint.tensors):
+        check_weights(tower)
+    return {"vision_tower": tower}
+
+
+def _check_fields(part: Part, fields: Fields) -> None:
+    for name in REQUIRED:
+        if name not in fields:
+            raise ModelError(f"{part.source}: config.json lacks `{name}`, so it is not a CLIP-FlanT5 checkpoint")
+    for name, value in SUPPORTED.items():
+        if fields.get(name, value) != value:
+            raise ModelError(f"{part.source}: `{name}` is {fields[name]!r}; only {value!r} is supported")
+
+
+def _beside(part: Part, tower: str) -> str:
+    """A tower named by a relative path is looked for from the checkpoint's own folder."""
+    if part.commit is None and tower.startswith("."):
+        return str((Path(part.source) / tower).resolve())
+    return tower
+
+
+def _load(model: "ResolvedModel") -> "ClipFlanT5Likelihood":
+    from operators.models.clip_flant5 import load_clip_flant5
+    from operators.models.processing import torch_arguments
+
+    return load_clip_flant5(
+        model.folder("checkpoint"),
+        tower=model.folder("vision_tower"),
+        pad_to_square=model.pads,
+        **torch_arguments(model),
+    )
+
+
+FAMILY = Family(
+    name="clip_flant5",
+    loads={"likelihood": _load},
+    options=frozenset({"tokenizer", "vision_tower", "vision_tower_revision", "padding"}),
+    form="'clip_t5'",
+    suits=lambda fields: fields["model_type"] == "clip_t5",
+    files=(TOKENIZER, Files("vision_tower", CLIP_IMAGES, DOWNLOAD)),
+    parts=_find_tower,
+    kind=lambda fields: CLIP_FLANT5,
+    engine_in_keys=False,
+)

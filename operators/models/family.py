@@ -1,0 +1,88 @@
+"""What a model family says of itself: the calls it serves, the files it needs, its options, defaults and checks.
+
+Each is one file in `operators/models/families`, and one line of the table there.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from operators.models.parts import Checkpoint, Fields, FileDigest, Part
+from operators.models.remote import RemoteModel
+from operators.models.vqa_kinds import VqaKind
+
+if TYPE_CHECKING:
+    from operators.models.checkpoints import ModelConfig, ResolvedModel
+
+Call = Literal["likelihood", "generate", "entailment", "embedding", "similarity"]
+Engine = Literal["transformers", "vllm"]
+
+
+class Files(NamedTuple):
+    """Names of which one has to be among the files of a part."""
+
+    role: str
+    names: tuple[str, ...]
+    remedy: str
+    """What to do where none is."""
+
+
+TOKENIZER = Files(
+    "tokenizer",
+    ("tokenizer.json", "vocab.json", "spiece.model"),
+    "set the model's `tokenizer` to a folder or hub id that has a tokenizer.json",
+)
+
+
+def no_other_parts(config: "ModelConfig", checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
+    """For a family that is made of a checkpoint and a tokenizer alone."""
+    return {}
+
+
+def no_other_checks(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
+    """For a family whose form and files say enough."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """Models that are configured, found, checked and loaded in one way; nothing here imports torch before a load."""
+
+    name: str
+    loads: "Mapping[Call, Callable[[ResolvedModel], Any]]"
+    """By call, what loads a model that serves it."""
+    vllm: "Mapping[Call, Callable[[ResolvedModel], Any]]" = field(default_factory=dict)
+    """The same for `engine=vllm`; empty where vLLM does not run the family."""
+    options: frozenset[str] = frozenset({"tokenizer"})
+    """Which of ModelConfig's fields it has, of those that not every family has; `engine` follows from `vllm`."""
+    remote: "Callable[[ModelConfig], RemoteModel] | None" = None
+    """The model at its service, for a family that no machine of ours runs: all that follows is of the others."""
+    form: str = ""
+    """What its config.json looks like, in words that follow `expected`."""
+    suits: Callable[[Fields], bool] = lambda fields: False
+    """Whether a config.json is of that form."""
+    files: tuple[Files, ...] = (TOKENIZER,)
+    """What is looked for beside config.json and weights."""
+    parts: "Callable[[ModelConfig, Checkpoint, FileDigest], Mapping[str, Part]]" = no_other_parts
+    """Finds the parts beside the checkpoint and its tokenizer, by role."""
+    check: "Callable[[ModelConfig, Mapping[str, Part], Fields], None]" = no_other_checks
+    """Raises ModelError where a checkpoint of the right form would not load, or would give wrong answers."""
+    kind: Callable[[Fields], VqaKind] | None = None
+    """Of a family of VQA models, the kind that a config.json tells: what metrics leave for it to say."""
+    precise: bool = False
+    """Whether `dtype=auto` is float32 on a GPU too."""
+    engine_in_keys: bool = True
+    """False for the first families, whose cells were computed before there was an engine to name."""
+
+    @property
+    def calls(self) -> frozenset[Call]:
+        """The calls it serves, on one engine or another."""
+        return frozenset(self.loads) | frozenset(self.vllm)
+
+    @property
+    def all_options(self) -> frozenset[str]:
+        """`options` with those of its engines."""
+        return self.options | ({"engine", "engine_options"} if self.vllm else set())
+
+    def loads_on(self, engine: Engine) -> "Mapping[Call, Callable[[ResolvedModel], Any]]":
+        """By call, what loads a model on that engine."""
+        return self.vllm if engine == "vllm" else self.loads

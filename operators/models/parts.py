@@ -1,0 +1,165 @@
+"""The repositories and folders that a model is made of: found, checked and identified by their files alone."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from operators.errors import ModelError
+
+WANTED_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
+CONVERT = (
+    "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
+    "refs/pr/N as the revision)"
+)
+
+Fields = Mapping[str, Any]
+"""A checkpoint's config.json."""
+FileDigest = Callable[[Path], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One repository or folder a model is made of, at one exact state."""
+
+    source: str
+    """Hub id or absolute folder."""
+    commit: str | None
+    """Hub commit; None for a local folder."""
+    identity: str
+    """What enters the key: the hub commit, or the digest of the folder's files."""
+
+    def folder(self) -> Path:
+        """The files on this machine, downloaded where they are not."""
+        if self.commit is None:
+            return Path(self.source)
+        from operators.models import hub
+
+        return hub.download(self.source, self.commit, WANTED_FILES)
+
+    def file(self, name: str) -> Path | None:
+        """One file, or None where there is none of that name."""
+        if self.commit is None:
+            path = Path(self.source) / name
+            return path if path.is_file() else None
+        from operators.models import hub
+
+        return hub.download_file(self.source, self.commit, name)
+
+
+class Checkpoint(NamedTuple):
+    """The part that a model is named by, with what its files say of it."""
+
+    part: Part
+    fields: Fields
+    tensors: Sequence[str]
+    """Names of its weights."""
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file's content, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find_part(source: str, revision: str | None, digest: FileDigest) -> Part:
+    """The folder or hub repository that `source` names, as it is now; raises ModelError where there is none."""
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return Part(source=str(folder.resolve()), commit=None, identity=_digest_folder(folder, digest))
+    if folder.is_absolute() or source.startswith(".") or source.count("/") != 1:
+        raise ModelError(f"model {source!r}: no such folder, and it is not a hub id of the form owner/name")
+    from operators.models import hub  # takes a second to import, and only hub models need it
+
+    commit = hub.find_commit(source, revision)
+    return Part(source=source, commit=commit, identity=f"{source}@{commit}")
+
+
+def _digest_folder(folder: Path, digest: FileDigest) -> str:
+    """One digest over the names and contents of the files that a model is loaded from."""
+    whole = hashlib.sha256()
+    for file in sorted({file for pattern in WANTED_FILES for file in folder.glob(pattern)}):
+        whole.update(f"{file.name}\0{digest(file)}\n".encode())
+    return whole.hexdigest()
+
+
+def read_fields(part: Part) -> dict[str, Any]:
+    """The config.json of a part, which says its model_type."""
+    path = part.file("config.json")
+    if path is None:
+        raise ModelError(f"{part.source}: no config.json, so it is not a checkpoint; correct its name, or its place")
+    try:
+        fields = json.loads(path.read_text())
+    except ValueError as error:
+        raise ModelError(f"{part.source}: config.json is not JSON ({error}); download the checkpoint again") from error
+    if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
+        raise ModelError(f"{part.source}: config.json names no model_type; download the checkpoint again")
+    return fields
+
+
+def architecture(fields: Fields) -> str:
+    """The class that a config.json names first."""
+    named = fields.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else "none"
+
+
+def subfields(fields: Fields, name: str) -> Fields:
+    """A part of a config.json that is itself a mapping; empty where it is anything else."""
+    inner = fields.get(name)
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def check_weights(part: Part) -> list[str]:
+    """The names of a part's tensors, from the headers of its safetensors files; nothing of a hub model is fetched."""
+    if part.commit is not None:
+        return _check_hub_weights(part.source, part.commit)
+    files = _local_weight_files(Path(part.source))
+    if not files:
+        pickled = any(Path(part.source).glob("*.bin"))
+        stored = "only pickled .bin weights, which are never loaded" if pickled else "no weights"
+        raise ModelError(f"{part.source}: expected *.safetensors, found {stored}; {CONVERT}")
+    return [name for file in files for name in read_tensor_names(file)]
+
+
+def _local_weight_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files; raises ModelError for one that its index names and it lacks."""
+    index = folder / "model.safetensors.index.json"
+    try:
+        named = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index}: not an index of weights ({error!r}); download the checkpoint again") from error
+    files = sorted(folder.glob("*.safetensors"))
+    lacking = sorted(named - {file.name for file in files})
+    if lacking:
+        raise ModelError(f"{folder}: lacks {lacking[0]}, which its index names; download the checkpoint again")
+    return files
+
+
+def _check_hub_weights(source: str, commit: str) -> list[str]:
+    from operators.models import hub
+
+    names = hub.find_tensor_names(source, commit)
+    if not names:
+        raise ModelError(f"{source}@{commit}: expected safetensors weights, found none; {CONVERT}")
+    return names
+
+
+def read_tensor_names(file: Path) -> list[str]:
+    """The tensors a safetensors file declares; raises ModelError where it is truncated or not one."""
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > size:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(stream.read(length))
+        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        expected = 8 + length + max(ends, default=0)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error) as error:
+        raise ModelError(f"{file}: not a safetensors file ({error!r}); download the checkpoint again") from error
+    if size != expected:
+        raise ModelError(f"{file}: expected {expected} bytes, found {size}; it is truncated: download it again")
+    return [name for name in header if name != "__metadata__"]
