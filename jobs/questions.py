@@ -5,6 +5,7 @@ import sys
 from jobs.command import Command, run_job
 from jobs.console import ProgressDisplay, make_console, show_plan, show_questions
 from pipelines.config import SweepConfig
+from pipelines.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
 from pipelines.questions import plan_questions, write_questions
 
 COMMAND = Command(
@@ -26,8 +27,8 @@ def main(config: SweepConfig) -> int:
         written = write_questions(planned, display.update)
     show_questions(console, written, planned.store.location.url)
     if written.failed:
-        return 1
-    return 2 if any(quality.failed for quality in written.quality.values()) else 0
+        return OVER_BUDGET
+    return WITHIN_BUDGET if any(quality.failed for quality in written.quality.values()) else COMPLETE
 
 
 if __name__ == "__main__":

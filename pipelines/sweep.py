@@ -19,6 +19,7 @@ from pipelines.cells.results import Results, error_counts, gather_results
 from pipelines.cells.runs import newest_run, read_manifest
 from pipelines.cells.store import LATEST, Store, open_store
 from pipelines.config import SweepConfig
+from pipelines.endings import exit_code
 from pipelines.running.progress import NodeProgress
 from pipelines.sources.sources import Sources, open_sources
 from pipelines.sources.uris import benchmark_uris
@@ -129,8 +130,8 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         return Looked(results, results.broken)
 
     planned, outcomes, results = compute_whole(planned, noted, gather)
-    exit_code = _exit_code(results, planned.config.max_failed)
-    _write_run(planned, run_id, results, outcomes, began=began, exit_code=exit_code, seconds=seconds)
+    code = exit_code(results.n_null, results.rows, planned.config.max_failed)
+    _write_run(planned, run_id, results, outcomes, began=began, exit_code=code, seconds=seconds)
     folder = planned.store.location
     computed = _counts(planned.plan, results, outcomes)["cells_computed"]
     usage = model_usage(planned.plan, outcomes)
@@ -140,7 +141,7 @@ def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress
         results=results,
         computed=computed,
         renewed=len(planned.plan.renewed),
-        exit_code=exit_code,
+        exit_code=code,
         usage=usage,
         unchanged=False,
     )
@@ -260,12 +261,6 @@ def _read_results(store: Store, folder: str, counts: Mapping[str, Any]) -> Resul
         summary=store.read_table(f"{folder}/summary.parquet"),
         errors=store.read_table(f"{folder}/errors.parquet"),
     )
-
-
-def _exit_code(results: Results, max_failed: float) -> int:
-    if not results.n_null:
-        return 0
-    return 2 if 1 - results.coverage <= max_failed else 1
 
 
 def _write_run(

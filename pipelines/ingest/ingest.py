@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from operators.errors import ConfigError
+from pipelines.endings import OVER_BUDGET, exit_code
 from pipelines.ingest.archives import find_tars
 from pipelines.ingest.files import FileSource
 from pipelines.ingest.records import Record, Records, Source
@@ -183,13 +184,14 @@ def _finish(config: IngestConfig, records: Records, shards: Shards, sources: Seq
     if not rows and not rejected:
         raise ConfigError(f"{sources[0].url}: expected images, found none; check the input")
     shards.finish()
+    uncounted = any(rejection.kind == DAMAGED for rejection in rejected)
     ended = Ingested(
         url=shards.output.url,
         shards=written,
         rejected=rejected,
         prompts=len(shards.seen.prompts),
         unfinished=[],
-        exit_code=_exit_code(rows, rejected, config.max_failed),
+        exit_code=OVER_BUDGET if uncounted else exit_code(len(rejected), rows + len(rejected), config.max_failed),
     )
     record = Record(_manifest(config, shards.source, ended, sources), rejected)
     return ended._replace(unfinished=_publish(records, shards, record))
@@ -205,13 +207,6 @@ def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
         if records.listing() == ended:
             return unfinished
         prompts, standing = shards.prompts()
-
-
-def _exit_code(rows: int, rejected: Sequence[Rejection], max_failed: float) -> int:
-    if not rejected:
-        return 0
-    uncounted = any(rejection.kind == DAMAGED for rejection in rejected)
-    return 2 if len(rejected) / (rows + len(rejected)) <= max_failed and not uncounted else 1
 
 
 def _manifest(config: IngestConfig, source: Source, ended: Ingested, sources: Sequence[SourceFile]) -> dict[str, Any]:

@@ -1,0 +1,10 @@
+"""How a job ends: complete, within its budget of failed rows, or over it."""
+
+COMPLETE, OVER_BUDGET, WITHIN_BUDGET = 0, 1, 2
+
+
+def exit_code(failed: int, rows: int, max_failed: float) -> int:
+    """The exit code of so many failed among all rows, of which a share of `max_failed` is within the budget."""
+    if not failed:
+        return COMPLETE
+    return WITHIN_BUDGET if failed / rows <= max_failed else OVER_BUDGET
