@@ -83,6 +83,7 @@ REMEDIES: Mapping[str, str] = {
     "reply_refused": "look at the prompt, or use another model",
     "request_refused": "act on the endpoint's message; shorten the prompt, or use a model that takes it",
     "shard_failed": "run again; if it stays, act on the message",
+    "too_many_images": "keep as many images in the row as the model looks at, or raise limits.max_images",
     "unknown_prompt": "add the prompt to the benchmark, or correct the row's prompt_id",
     "unreadable_reply": "use a more able model for the questions, or raise the metric's max_tokens",
     "unreadable_uri": "check the address, and that the credentials may read it",

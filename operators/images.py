@@ -1,8 +1,11 @@
 """From encoded bytes to RGB images, each within the size limits or with its reason for not being one."""
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from threading import BoundedSemaphore
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +28,11 @@ LONGEST_ADDRESS = 1000
 STORED = "stored"
 """Where `info` of an RGB image keeps the image as its file has it, of a palette or with transparency."""
 
+FETCHES = 8
+"""Threads that read addresses while others decode: a server takes about as long to answer as a decoder."""
+
+DEFAULT_MAX_IMAGES = 64
+
 FetchUri = Callable[[str], bytes]
 
 
@@ -40,13 +48,19 @@ class ImageLimits:
     """Most scans of a JPEG that is decoded; a progressive one has about ten, and each costs as much as all pixels."""
     max_seconds: float = 10.0
     """Processor time after which decoding an image is given up."""
+    max_images: int = DEFAULT_MAX_IMAGES
+    """Most images of one row, such as the frames of a film."""
 
     def semantic(self) -> dict[str, int]:
-        """What refuses an image for good; one that took too long is tried again by the next run."""
-        return {"max_pixels": self.max_pixels, "max_bytes": self.max_bytes, "max_scans": self.max_scans}
+        """What refuses an image for good; one that took too long is tried again by the next run.
+
+        The number of images only where it was set: keys of rows with one image are older than it.
+        """
+        limits = {"max_pixels": self.max_pixels, "max_bytes": self.max_bytes, "max_scans": self.max_scans}
+        return limits if self.max_images == DEFAULT_MAX_IMAGES else {**limits, "max_images": self.max_images}
 
     def __post_init__(self) -> None:
-        for name in self.semantic():
+        for name in ("max_pixels", "max_bytes", "max_scans", "max_images"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"limits.{name}: expected at least 1, got {getattr(self, name)}")
         if self.max_seconds <= 0:
@@ -54,13 +68,28 @@ class ImageLimits:
 
 
 def decode_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
-    """The row's image as RGB: from `image` (bytes, or the {bytes, path} struct of HF datasets), else from `uri`.
+    """The row's image as RGB, of several the first: from `image` (bytes, or the {bytes, path} struct of HF datasets),
+    else from `uri`.
 
     As in the papers' released code, of an animation it is the first frame, and neither transparency nor an EXIF
     orientation is applied.
     """
-    encoded = _encoded(row, fetch)
+    encoded = _encoded(_each_image(row)[0], fetch)
     return encoded if isinstance(encoded, RowError) else decode_bytes(encoded, limits)
+
+
+def _each_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A row for each image of a row whose columns hold lists; the row itself where they hold one image or none."""
+    images, uris = _listed(row.get("image")), _listed(row.get("uri"))
+    if not images and (_embedded(row) or not uris):
+        return [row]
+    return [{"image": image, "uri": uri} for image, uri in zip_longest(images, uris)]
+
+
+def _listed(value: Any) -> list[Any]:
+    """The images or addresses of a column that holds several."""
+    images = isinstance(value, list) and all(part is None or isinstance(part, (bytes, str, Mapping)) for part in value)
+    return value if images else []
 
 
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
@@ -85,9 +114,10 @@ def _encoded(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
 
 
 def _embedded(row: Mapping[str, Any]) -> Any:
-    """What the `image` column holds, bare or in a struct."""
+    """What the `image` column holds, bare or in a struct; None where it is empty."""
     image = row.get("image")
-    return image.get("bytes") if isinstance(image, Mapping) else image
+    embedded = image.get("bytes") if isinstance(image, Mapping) else image
+    return None if embedded == [] else embedded
 
 
 def _absent(row: Mapping[str, Any]) -> RowError:
@@ -206,28 +236,33 @@ def nothing_held(place: int, row: ImageRow, digest: str) -> bool:
     return False
 
 
-class PreparedImages(NamedTuple):
+@dataclass(slots=True)
+class PreparedImages:
     """One shard's images, decoded and preprocessed once for every question on them."""
 
-    rows: list[ImageRow]
+    rows: list[ImageRow] = field(default_factory=list)
     """In the shard's order."""
-    digests: list[str | None]
+    digests: list[str | None] = field(default_factory=list)
     """Beside each row, the SHA-256 of its encoded image, 16 hexadecimal digits; None where there is none."""
-    errors: list[RowError | None]
+    errors: list[RowError | None] = field(default_factory=list)
     """Beside each row, why it has no pixels."""
-    pixels: list[Any]
-    """What the preprocessing made of every image without error, in row order, on the CPU."""
-    places: list[int]
+    pixels: list[Any] = field(default_factory=list)
+    """What the preprocessing made of every image of every row without error, in row order, on the CPU."""
+    places: list[int] = field(default_factory=list)
     """Which rows of the table they are: all but those that were held already."""
+    counts: list[int] = field(default_factory=list)
+    """Beside each row, how many of the `pixels` are of it: 0 where it has an error, and 1 but for rows of several."""
 
-    def add(self, place: int, row: ImageRow, digest: str | None, pixels: Any) -> None:
-        """Adds a row with its pixels, or with the RowError in their place."""
-        failed = isinstance(pixels, RowError)
+    def add(self, place: int, row: ImageRow, digest: str | None, pixels: Sequence[Any] | RowError) -> None:
+        """Adds a row with the pixels of its images, or with the RowError in their place."""
+        error = pixels if isinstance(pixels, RowError) else None
+        of_row = [] if isinstance(pixels, RowError) else pixels
         self.rows.append(row)
         self.digests.append(digest)
-        self.errors.append(pixels if failed else None)
-        self.pixels.extend([] if failed else [pixels])
+        self.errors.append(error)
+        self.pixels.extend(of_row)
         self.places.append(place)
+        self.counts.append(len(of_row))
 
 
 def prepare_images(
@@ -238,25 +273,83 @@ def prepare_images(
     limits: ImageLimits,
     fetch: FetchUri,
     held: Held = nothing_held,
+    decoders: int = 1,
+    several: bool = False,
 ) -> PreparedImages:
-    """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that is `held` left out."""
-    prepared = PreparedImages([], [], [], [], [])
-    for place, record in enumerate(image_records(images)):
-        row, encoded = identify(record, generator), _encoded(record, fetch)
-        digest = None if isinstance(encoded, RowError) else hashlib.sha256(encoded).hexdigest()[:16]
-        if digest is None or not held(place, row, digest):
-            pixels = _prepare(row, encoded, preprocess, limits)
-            prepared.add(place, row, digest, pixels)
+    """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that is `held` left out.
+
+    `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's loops leave to one another;
+    `preprocess`, `fetch` and `held` are called from these. Only where the stage takes `several` images of a row may a
+    row have them.
+    """
+    records, decoding = image_records(images), BoundedSemaphore(decoders)
+    most = limits.max_images if several else 1
+
+    def prepare(place: int, record: Mapping[str, Any]) -> tuple[ImageRow, str | None, list[Any] | RowError] | None:
+        row = identify(record, generator)
+        encoded = _row_bytes(row, record, most, fetch)
+        digest = None if isinstance(encoded, RowError) else _digest(encoded)
+        if digest is not None and held(place, row, digest):
+            return None
+        if isinstance(encoded, RowError):
+            return row, digest, encoded
+        with decoding:
+            return row, digest, _row_pixels(encoded, preprocess, limits)
+
+    fetches = FETCHES if any(not _embedded(record) for record in records) else 0
+    threads = min(decoders + fetches, len(records))
+    prepared = PreparedImages()
+    with ThreadPoolExecutor(max(threads, 1)) as pool:
+        in_order = (pool.map if threads > 1 else map)(prepare, range(len(records)), records)
+        for place, outcome in enumerate(in_order):
+            if outcome is not None:
+                prepared.add(place, *outcome)
     return prepared
 
 
-def _prepare(row: ImageRow, encoded: bytes | RowError, preprocess: Preprocess, limits: ImageLimits) -> Any:
-    """What the preprocessing makes of one image, or a RowError."""
+def _row_bytes(row: ImageRow, record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
+    """The bytes of each of a row's images, or why one has none; nothing is read of a row that is refused anyhow."""
     if row.prompt_id is None:
         return RowError("missing_prompt_id", "the row names no prompt; fill its prompt_id")
-    image = encoded if isinstance(encoded, RowError) else decode_bytes(encoded, limits)
-    if isinstance(image, RowError):
-        return image
+    each = _each_image(record)
+    if len(each) > most:
+        taken = "the model looks at one" if most == 1 else f"limits.max_images={most}"
+        return RowError("too_many_images", f"{len(each)} images in the row, where {taken}; keep fewer")
+    encoded: list[bytes] = []
+    for number, image in enumerate(each, 1):
+        content = _encoded(image, fetch)
+        if isinstance(content, RowError):
+            return _of_image(content, number, len(each))
+        encoded.append(content)
+    return encoded
+
+
+def _row_pixels(encoded: Sequence[bytes], preprocess: Preprocess, limits: ImageLimits) -> list[Any] | RowError:
+    """What the preprocessing makes of each of a row's images, or why it makes nothing of one."""
+    pixels: list[Any] = []
+    for number, content in enumerate(encoded, 1):
+        image = decode_bytes(content, limits)
+        made = image if isinstance(image, RowError) else _preprocessed(image, preprocess)
+        if isinstance(made, RowError):
+            return _of_image(made, number, len(encoded))
+        pixels.append(made)
+    return pixels
+
+
+def _of_image(error: RowError, number: int, count: int) -> RowError:
+    """The error of one image of a row, which it names where there are several."""
+    return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
+
+
+def _digest(encoded: Sequence[bytes]) -> str:
+    """The start of the SHA-256 of a row's encoded image, or of those of all its images."""
+    digests = [hashlib.sha256(content) for content in encoded]
+    whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))
+    return whole.hexdigest()[:16]
+
+
+def _preprocessed(image: Image.Image, preprocess: Preprocess) -> Any:
+    """What the preprocessing makes of one image, or a RowError."""
     try:
         return preprocess(image)
     except Exception as error:
@@ -275,6 +368,8 @@ def image_records(images: pa.Table) -> list[dict[str, Any]]:
 
 
 def _value(scalar: pa.Scalar) -> Any:
+    if isinstance(scalar, pa.ListScalar) and scalar.is_valid:
+        return [_value(part) for part in scalar]
     if isinstance(scalar, pa.StructScalar) and scalar.is_valid:
         return {name: _value(scalar[name]) for name in scalar}
     try:
@@ -297,7 +392,13 @@ def id_text(value: Any) -> str | None:
 
 
 def _content_id(record: Mapping[str, Any], prompt_id: str | None, generator: str) -> str:
+    contents = [_content(image) for image in _each_image(record)]
+    content = contents[0] if len(contents) == 1 else b"".join(hashlib.sha256(one).digest() for one in contents)
+    return hashlib.sha256(f"{generator}\0{prompt_id}\0".encode() + content).hexdigest()[:16]
+
+
+def _content(record: Mapping[str, Any]) -> bytes:
+    """An image's bytes, or where they are not in the row its address."""
     embedded = _embedded(record)
     address = record.get("uri") or (record["image"].get("path") if isinstance(record.get("image"), Mapping) else None)
-    content = embedded if isinstance(embedded, bytes) and embedded else str(embedded or address).encode()
-    return hashlib.sha256(f"{generator}\0{prompt_id}\0".encode() + content).hexdigest()[:16]
+    return embedded if isinstance(embedded, bytes) and embedded else str(embedded or address).encode()

@@ -64,10 +64,17 @@ class StoredObjects:
         if "uri" not in images.column_names:
             return ""
         uris = [record["uri"] for record in image_records(images.select(["uri"]))]
-        return digest([self._identity(uri) if isinstance(uri, str) and uri else "" for uri in uris])
+        return digest([self._identity(uri) for uri in uris])
 
-    def _identity(self, uri: str) -> str:
-        """An object's ETag, or a file's size and time; empty where nothing stands, or cannot be looked at."""
+    def _identity(self, uri: Any) -> str | list[Any]:
+        """An object's ETag, or a file's size and time; empty where nothing stands, or cannot be looked at.
+
+        Of a row of several addresses, those of each.
+        """
+        if isinstance(uri, list):
+            return [self._identity(part) for part in uri]
+        if not isinstance(uri, str) or not uri:
+            return ""
         try:
             location = self.locate_image(uri)
         except PlumblineError:

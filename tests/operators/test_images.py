@@ -1,9 +1,11 @@
 """Every row of an images table becomes an RGB image or keeps its place with the reason it is not one."""
 
+import hashlib
 import io
 import math
 import resource
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from operators.errors import ConfigError, PlumblineError, RowError
-from operators.images import ImageLimits, decode_image, identify, prepare_images
+from operators.images import ImageLimits, PreparedImages, decode_image, identify, prepare_images
 from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
 from tests.operators.tiny import encoded, image_table, no_fetch, picture
@@ -153,7 +155,7 @@ def test_an_image_at_the_limits_is_taken_and_one_over_either_is_not() -> None:
     assert f"{len(content)} bytes is over limits.max_bytes={len(content) - 1}" in fewer_bytes.message
 
 
-@pytest.mark.parametrize("field", ["max_pixels", "max_bytes", "max_scans"])
+@pytest.mark.parametrize("field", ["max_pixels", "max_bytes", "max_scans", "max_images"])
 def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
     with pytest.raises(ConfigError, match=f"limits.{field}: expected at least 1, got 0"):
         ImageLimits(**{field: 0})
@@ -500,8 +502,9 @@ def test_text_that_is_not_utf8_costs_only_its_own_row() -> None:
 
 def test_a_row_without_prompt_id_is_not_even_fetched() -> None:
     table = pa.table({"prompt_id": pa.array([None], pa.string()), "uri": ["s3://bucket/a.png"]})
-    prepared = prepare_images(table, "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch)
-    assert [error and error.kind for error in prepared.errors] == ["missing_prompt_id"]
+    fetched: list[str] = []
+    prepared = prepare_images(table, "gen", preprocess=mean_colour, limits=LIMITS, fetch=fetched.append)  # type: ignore[arg-type,return-value]
+    assert [error and error.kind for error in prepared.errors] == ["missing_prompt_id"] and not fetched
     assert prepared.rows[0].image_id is not None
 
 
@@ -548,4 +551,142 @@ def test_a_sliver_that_preprocessing_would_blow_up_costs_only_itself(
 
 def test_an_empty_shard_prepares_to_nothing() -> None:
     prepared = prepare_images(image_table([], []), "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch)
-    assert prepared == ([], [], [], [], [])
+    assert prepared == PreparedImages()
+
+
+# Images decoded side by side
+
+
+def test_threads_change_neither_the_order_nor_the_errors_nor_the_pixels() -> None:
+    sizes = [(40 - number, 8) for number in range(30)]
+    contents: list[Any] = [encoded(picture(number, width=w, height=h)) for number, (w, h) in enumerate(sizes)]
+    contents[3], contents[17] = b"broken", None
+    table = image_table(contents, [f"p{number}" for number in range(30)])
+
+    def prepared(decoders: int) -> PreparedImages:
+        return prepare_images(
+            table, "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch, decoders=decoders,
+            held=lambda place, row, digest: place in (5, 6),
+        )  # fmt: skip
+
+    one, four = prepared(1), prepared(4)
+    assert torch.equal(torch.stack(one.pixels), torch.stack(four.pixels))
+    assert (one.rows, one.digests, one.errors, one.places, one.counts) == (
+        four.rows, four.digests, four.errors, four.places, four.counts,
+    )  # fmt: skip
+    assert one.places == [place for place in range(30) if place not in (5, 6)]
+    assert [row.prompt_id for row, count in zip(one.rows, one.counts, strict=True) if count == 0] == ["p3", "p17"]
+
+
+def test_as_many_images_are_decoded_at_once_as_there_are_decoders_and_more_are_fetched() -> None:
+    decoding, fetching = threading.Barrier(3), threading.Barrier(6)
+    most, running, lock = 0, 0, threading.Lock()
+
+    def fetch(uri: str) -> bytes:
+        fetching.wait(timeout=60)
+        return encoded(PLAIN)
+
+    def preprocess(image: Image.Image) -> torch.Tensor:
+        nonlocal most, running
+        with lock:
+            running += 1
+            most = max(most, running)
+        decoding.wait(timeout=60)
+        with lock:
+            running -= 1
+        return mean_colour(image)
+
+    table = pa.table({"prompt_id": ["p"] * 12, "uri": [f"{number}.png" for number in range(12)]})
+    prepared = prepare_images(table, "gen", preprocess=preprocess, limits=LIMITS, fetch=fetch, decoders=3)
+    assert prepared.errors == [None] * 12 and most == 3
+
+
+def test_the_processor_time_of_an_image_is_that_of_its_own_thread() -> None:
+    """What others spend meanwhile does not count, and each is held to the limit."""
+    costly, sound = empty_chunks(), encoded(picture(0, width=300, height=300))
+    limits = ImageLimits(max_seconds=0.3)
+    prepared = prepare_images(
+        image_table([costly, *[sound] * 40, costly], ["p"] * 42), "gen",
+        preprocess=mean_colour, limits=limits, fetch=no_fetch, decoders=4,
+    )  # fmt: skip
+    kinds = [error and error.kind for error in prepared.errors]
+    assert kinds == ["image_too_slow", *[None] * 40, "image_too_slow"]
+
+
+# Rows of several images
+
+
+def several(images: Any, uris: Any = None, **options: Any) -> PreparedImages:
+    table = pa.table({"prompt_id": ["p"] * len(images), "image": images, "uri": uris or [None] * len(images)})
+    given = {"preprocess": mean_colour, "limits": LIMITS, "fetch": no_fetch, "several": True}
+    return prepare_images(table, "gen", **(given | options))
+
+
+GREYS = [encoded(Image.new("RGB", (4, 4), (grey, grey, grey))) for grey in (10, 20, 30, 40)]
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: {"bytes": one, "path": "a.png"}])
+def test_a_row_of_several_images_has_the_pixels_of_all_in_order(wrap: Callable[[bytes], Any]) -> None:
+    rows = [[wrap(grey) for grey in part] for part in (GREYS[:1], GREYS[1:4], GREYS[3:])]
+    prepared = several(rows)
+    assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 30, 40, 40]
+    assert prepared.counts == [1, 3, 1] and prepared.errors == [None] * 3
+
+
+def test_several_images_are_read_by_their_addresses_and_where_some_have_bytes_the_others_are() -> None:
+    store = dict(zip("abcd", GREYS, strict=True))
+    prepared = several([None, [GREYS[3], None]], [["a", "b"], [None, "c"]], fetch=store.__getitem__)
+    assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 40, 30]
+
+
+@pytest.mark.parametrize(
+    ("images", "uris", "kind", "message"),
+    [
+        ([GREYS[0], b"broken", GREYS[1]], None, "corrupt_image", "image 2 of 3: expected an image"),
+        ([GREYS[0], None], None, "missing_image", "image 2 of 2: the row has neither"),
+        (None, ["a", "b"], "missing_image", "image 2 of 2: nothing at 'b'"),
+        ([GREYS[0]] * 3 + [b"x" * 2_000_000], None, "image_too_large", "image 4 of 4: a file of"),
+        ([], None, "missing_image", "the row has neither"),
+        (None, [], "missing_image", "the row has neither"),
+        ([b"broken"], None, "corrupt_image", "expected an image"),
+        ([GREYS[0]] * 65, None, "too_many_images", "65 images in the row, where limits.max_images=64"),
+    ],
+)
+def test_a_row_with_one_bad_image_is_an_error_that_names_it(images: Any, uris: Any, kind: str, message: str) -> None:
+    def fetch(uri: str) -> bytes:
+        if uri != "a":
+            raise FileNotFoundError(uri)
+        return GREYS[0]
+
+    prepared = several([images, GREYS[:2]], [uris, None], fetch=fetch)
+    error = prepared.errors[0]
+    assert error is not None and error.kind == kind and error.message.startswith(message)
+    assert prepared.counts == [0, 2] and len(prepared.pixels) == 2, "never fewer images of a row than it holds"
+
+
+def test_a_stage_that_looks_at_one_image_refuses_a_row_of_several() -> None:
+    prepared = several([GREYS[:1], GREYS[:2]], several=False)
+    assert [error and error.kind for error in prepared.errors] == [None, "too_many_images"]
+    assert "2 images in the row, where the model looks at one" in str(prepared.errors[1])
+
+
+def test_a_list_of_one_image_is_that_image() -> None:
+    bare, listed = several([GREYS[0]]), several([[GREYS[0]]])
+    assert bare.digests == listed.digests == [hashlib.sha256(GREYS[0]).hexdigest()[:16]]
+    assert bare.rows == listed.rows
+
+
+def test_the_digest_and_the_id_of_a_row_are_over_all_of_its_images_in_order() -> None:
+    rows = [GREYS[:2], GREYS[1::-1], GREYS[:3], GREYS[:1], [GREYS[0] + GREYS[1]]]
+    prepared = several(rows)
+    assert len(set(prepared.digests)) == len({row.image_id for row in prepared.rows}) == len(rows)
+
+
+def test_the_number_of_images_enters_keys_only_where_it_was_set() -> None:
+    assert ImageLimits().semantic() == {"max_pixels": 64_000_000, "max_bytes": 64_000_000, "max_scans": 64}
+    assert ImageLimits(max_images=8).semantic()["max_images"] == 8
+
+
+def test_of_a_row_of_several_images_a_thumbnail_shows_the_first() -> None:
+    image = decode([GREYS[1], GREYS[0]])
+    assert image.getpixel((0, 0)) == (20, 20, 20)

@@ -83,6 +83,24 @@ def test_the_structs_of_hugging_face_and_addresses_may_have_other_names_too(tmp_
     ]
 
 
+@pytest.mark.parametrize(
+    "image", [[b"x", b"y"], [{"bytes": b"x", "path": None}] * 2, None], ids=["bytes", "structs", "uris"]
+)
+def test_rows_of_several_images_are_lists_of_them_or_of_addresses(image: Any, tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["atlas"], count=4)
+    files = [folder / "images" / f"{name}.png" for name in "ab"]
+    for file in files:
+        file.write_bytes(b"frame")
+    rows = [{"prompt_id": prompt["prompt_id"], "image": image, "uri": list(map(str, files))} for prompt in prompts(4)]
+    write_rows(folder / "images/atlas/00000.parquet", rows)
+    config = sweep_config(folder, tmp_path / "store")
+    (shard,) = planned(config).sources.image_shards
+    assert read_shard(shard, STORAGE, IMAGE_COLUMNS).to_pylist() == rows
+    files[1].write_bytes(b"another frame")
+    (replaced,) = planned(config).sources.image_shards
+    assert replaced.source() != shard.source(), "a frame that is another makes another shard"
+
+
 def test_a_file_without_the_named_column_is_broken_and_named_with_the_key(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path)
     write_rows(folder / "images/flint/00000.parquet", renamed(images("flint", 4), image="jpg"))
