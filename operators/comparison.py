@@ -14,7 +14,7 @@ from evalica import bradley_terry as fit_bradley_terry
 from numpy.typing import NDArray
 
 from operators.statistics.letters import compact_letters
-from operators.statistics.ordering import SignedRank, holm, signed_rank
+from operators.statistics.ordering import holm, signed_rank
 from operators.statistics.poisson import poisson_weights, ratio_intervals
 from operators.summary import OVERALL, summarise
 
@@ -54,7 +54,7 @@ class Duel(NamedTuple):
     metric: str
     skill: str
     better: str | None
-    """The one that the signed ranks favour, where they tell the two apart."""
+    """The generator that the signed ranks favour, where they tell the two apart."""
     generator_a: str
     generator_b: str
     difference: float
@@ -75,7 +75,7 @@ class Duel(NamedTuple):
 
     @property
     def worse(self) -> str | None:
-        """The other one, where they are told apart."""
+        """The other generator, where they are told apart."""
         if self.better is None:
             return None
         return self.generator_b if self.better == self.generator_a else self.generator_a
@@ -95,58 +95,55 @@ class Board(NamedTuple):
         return [standing for standing in self.standings if standing.n]
 
     def better_than(self, generator: str) -> list[str]:
-        """The generators that are told to be better than this one."""
+        """The generators that are clearly better than this."""
         return [str(duel.better) for duel in self.duels if duel.worse == generator]
 
     def worse_than(self, generator: str) -> list[str]:
-        """The generators that are told to be worse than this one."""
+        """The generators that are clearly worse than this."""
         return [str(duel.worse) for duel in self.duels if duel.better == generator]
 
     def tied_with(self, generator: str) -> list[str]:
-        """The scored generators that are not told apart from this one, highest mean first."""
+        """The scored generators that are not told apart from this, highest mean first."""
         apart = {generator, *self.better_than(generator), *self.worse_than(generator)}
         return [standing.generator for standing in self.scored() if standing.generator not in apart]
 
     def unbeaten(self) -> list[Standing]:
-        """The scored generators than which none is told to be better, highest mean first; no two are told apart."""
+        """The scored generators than which none is clearly better, highest mean first; no two are told apart."""
         worse = {duel.worse for duel in self.duels}
         return [standing for standing in self.scored() if standing.generator not in worse]
 
     def leaders(self) -> list[Standing]:
-        """Of the unbeaten generators those that are told to be better than the most others, and than one at least;
-        highest mean first.
+        """Of the unbeaten generators those that are clearly better than the most others, and than one at least; highest
+        mean first.
         """
         unbeaten, wins = self.unbeaten(), Counter(duel.better for duel in self.duels)
-        most = max((wins[one.generator] for one in unbeaten), default=0)
-        return [one for one in unbeaten if wins[one.generator] == most > 0]
+        most = max((wins[standing.generator] for standing in unbeaten), default=0)
+        return [standing for standing in unbeaten if wins[standing.generator] == most > 0]
 
     def close(self) -> list[Standing]:
         """The other generators that are told apart from no leader, highest mean first; none where nobody leads."""
-        leaders = [one.generator for one in self.leaders()]
+        leaders = [standing.generator for standing in self.leaders()]
         tied = [set(self.tied_with(leader)) for leader in leaders]
         common = set.intersection(*tied) - set(leaders) if tied else set()
-        return [one for one in self.scored() if one.generator in common]
+        return [standing for standing in self.scored() if standing.generator in common]
 
     def best(self) -> Standing | None:
-        """The generator that is told to be better than every other, where there is one."""
+        """The generator that is clearly better than every other, where there is one."""
         others = len(self.scored()) - 1
-        every = (one for one in self.leaders() if 0 < others == len(self.worse_than(one.generator)))
-        return next(every, None)
+        return next((first for first in self.leaders() if 0 < others == len(self.worse_than(first.generator))), None)
 
 
 def boards(standings: Iterable[Standing], duels: Iterable[Duel]) -> dict[tuple[str, str], Board]:
     """The boards by metric and skill, in the order of the standings."""
-    ranked, compared = (
-        defaultdict[tuple[str, str], list[Standing]](list),
-        defaultdict[tuple[str, str], list[Duel]](list),
-    )
+    ranked = defaultdict[tuple[str, str], list[Standing]](list)
+    compared = defaultdict[tuple[str, str], list[Duel]](list)
     for standing in standings:
         ranked[standing.metric, standing.skill].append(standing)
     for duel in duels:
         compared[duel.metric, duel.skill].append(duel)
     return {
-        place: Board(*place, tuple(sorted(found, key=_by_mean)), tuple(compared[place]))
-        for place, found in ranked.items()
+        place: Board(*place, tuple(sorted(rows, key=_by_mean)), tuple(compared[place]))
+        for place, rows in ranked.items()
     }
 
 
@@ -154,45 +151,44 @@ def _by_mean(standing: Standing) -> tuple[float, str]:
     return -standing.mean if standing.n else math.inf, standing.generator
 
 
-def standings(scores: pa.Table, skills: Mapping[str, Sequence[str]], found: Sequence[Duel]) -> list[Standing]:
+def standings(scores: pa.Table, skills: Mapping[str, Sequence[str]], duels: Sequence[Duel]) -> list[Standing]:
     """Every metric's standings, overall and by skill, best first; `scores` has generator, metric, prompt_id and score.
 
-    `found` are the duels of the same scores, which tell the tie groups.
+    The duels of the same scores say which generators share a tie group.
     """
     apart = defaultdict[tuple[str, str], set[frozenset[str]]](set)
-    for duel in found:
+    for duel in duels:
         if duel.better is not None:
             apart[duel.metric, duel.skill].add(frozenset((duel.generator_a, duel.generator_b)))
     summary = summarise(scores, skills).to_pandas()
     return [
         standing
         for (metric, skill), rows in summary.groupby(["metric", "skill"], sort=False)
-        for standing in _ranked(str(metric), str(skill), rows, apart[str(metric), str(skill)])
+        for standing in _ranked(rows, apart[str(metric), str(skill)])
     ]
 
 
-def _ranked(metric: str, skill: str, rows: pd.DataFrame, apart: Collection[frozenset[str]]) -> Iterator[Standing]:
+def _ranked(rows: pd.DataFrame, apart: Collection[frozenset[str]]) -> Iterator[Standing]:
+    """The standings of one metric and skill, of its rows of the summary."""
     groups = compact_letters([str(name) for name in rows["generator"][rows["n"] > 0]], apart)
-    columns = ["generator", "mean", "low", "high", "n", "n_null", "coverage"]
     ranks = rows["mean"].rank(method="min", ascending=False)
-    for (name, mean, low, high, n, n_null, coverage), rank in zip(
-        rows[columns].itertuples(index=False), ranks, strict=True
-    ):
-        place = int(rank) if n else None
-        yield Standing(name, metric, skill, mean, low, high, n, n_null, coverage, place, groups.get(name, ""))
+    columns = ["generator", "metric", "skill", "mean", "low", "high", "n", "n_null", "coverage"]
+    for record, rank in zip(rows[columns].to_dict("records"), ranks, strict=True):
+        place = None if math.isnan(rank) else int(rank)
+        yield Standing(**record, rank=place, group=groups.get(record["generator"], ""))
 
 
 def duels(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> list[Duel]:
     """Every two generators by every metric, overall and at every skill."""
     return [
         duel
-        for metric, wide in _by_prompt(scores)
-        for skill, prompts in _parts(wide, skills)
-        for duel in _compare(metric, skill, prompts)
+        for metric, means in prompt_means(scores)
+        for skill, prompts in by_skill(means, skills)
+        for duel in compare_columns(metric, skill, prompts)
     ]
 
 
-def _by_prompt(scores: pa.Table) -> Iterator[tuple[str, pd.DataFrame]]:
+def prompt_means(scores: pa.Table) -> Iterator[tuple[str, pd.DataFrame]]:
     """By metric, the mean score of every prompt (down) and generator (across)."""
     frame = scores.select(["generator", "metric", "prompt_id", "score"]).to_pandas()
     for metric, rows in frame.groupby("metric", sort=False):
@@ -200,44 +196,39 @@ def _by_prompt(scores: pa.Table) -> Iterator[tuple[str, pd.DataFrame]]:
         yield str(metric), means.unstack("generator")
 
 
-def _parts(wide: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The prompts of all, and of each skill."""
-    yield OVERALL, wide
-    for skill in sorted({skill for its in skills.values() for skill in its} - {OVERALL}):
-        mine = wide[[skill in skills.get(prompt, ()) for prompt in wide.index]]
-        if len(mine):
-            yield skill, mine
+def by_skill(means: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of all prompts, and of each skill's."""
+    yield OVERALL, means
+    for skill in sorted({skill for names in skills.values() for skill in names} - {OVERALL}):
+        prompts = means[[skill in (skills.get(prompt) or ()) for prompt in means.index]]
+        if len(prompts):
+            yield skill, prompts
 
 
-def _compare(metric: str, skill: str, wide: pd.DataFrame) -> list[Duel]:
-    weights = poisson_weights(list(wide.index)).astype(np.float64)
-    found = []
-    for a, b in combinations(wide.columns, 2):
-        values = wide[[a, b]].to_numpy(np.float64)
+def compare_columns(metric: str, skill: str, means: pd.DataFrame) -> list[Duel]:
+    """Every two columns of a frame of means by prompt."""
+    weights = poisson_weights(list(means.index)).astype(np.float64)
+    duels = []
+    for a, b in combinations(means.columns, 2):
+        values = means[[a, b]].to_numpy(np.float64)
         test = signed_rank(values[:, 0], values[:, 1])
         if test.n:
             low, high = _interval(values[:, 0] - values[:, 1], weights)
-            found.append(_duel(metric, skill, str(a), str(b), test, low, high))
-    corrected = holm([duel.p_value for duel in found])
-    return [_decided(duel._replace(p_holm=p)) for duel, p in zip(found, corrected, strict=True)]
-
-
-def _duel(metric: str, skill: str, a: str, b: str, test: SignedRank, low: float, high: float) -> Duel:
-    return Duel(
-        metric=metric,
-        skill=skill,
-        better=None,
-        generator_a=a,
-        generator_b=b,
-        difference=test.difference,
-        low=low,
-        high=high,
-        p_value=test.p_value,
-        p_holm=math.nan,
-        effect=test.effect,
-        win_rate=test.win_rate,
-        n=test.n,
-    )
+            duels.append(
+                Duel(
+                    metric=metric,
+                    skill=skill,
+                    better=None,
+                    generator_a=str(a),
+                    generator_b=str(b),
+                    low=low,
+                    high=high,
+                    p_holm=math.nan,
+                    **test._asdict(),
+                )
+            )
+    corrected = holm([duel.p_value for duel in duels])
+    return [_decided(duel._replace(p_holm=p)) for duel, p in zip(duels, corrected, strict=True)]
 
 
 def _decided(duel: Duel) -> Duel:
@@ -260,24 +251,17 @@ def bradley_terry(scores: pa.Table) -> dict[str, dict[str, float]]:
     Every two generators' images of a prompt are a match, won by the higher score, and one more match of every two
     counts as a draw, so that who never wins has a rating too. Ratings of a metric average 0.
     """
-    return {metric: _ratings(wide) for metric, wide in _by_prompt(scores)}
+    return {metric: _ratings(means) for metric, means in prompt_means(scores)}
 
 
-def _ratings(wide: pd.DataFrame) -> dict[str, float]:
+def _ratings(means: pd.DataFrame) -> dict[str, float]:
     matches = [
-        (str(a), str(b), _winner(left, right))
-        for a, b in combinations(wide.columns, 2)
-        for left, right in [*wide[[a, b]].dropna().itertuples(index=False), (0.0, 0.0)]
+        (str(a), str(b), Winner.Draw if left == right else Winner.X if left > right else Winner.Y)
+        for a, b in combinations(means.columns, 2)
+        for left, right in [*means[[a, b]].dropna().itertuples(index=False), (0.0, 0.0)]
     ]
     if not matches:
         return {}
     first, second, winners = zip(*matches, strict=True)
-    strengths = fit_bradley_terry(first, second, winners).scores
-    ratings = 400 * np.log10(strengths)
+    ratings = 400 * np.log10(fit_bradley_terry(first, second, winners).scores)
     return {str(name): float(value) for name, value in (ratings - ratings.mean()).items()}
-
-
-def _winner(left: float, right: float) -> Winner:
-    if left == right:
-        return Winner.Draw
-    return Winner.X if left > right else Winner.Y
