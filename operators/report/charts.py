@@ -4,12 +4,12 @@ An SVG of text and paths shows at once, needs no script and no network, prints, 
 as data values only, never as expressions, and Vega escapes them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import vl_convert
 from markupsafe import Markup
 
@@ -22,6 +22,9 @@ STEP = 24
 MOST_GENERATORS = 30
 BINS = 32
 LABEL_LIMIT = 96
+
+Values = list[dict[str, Any]]
+"""Rows of a chart's data."""
 
 _CONFIG: Mapping[str, Any] = {
     "aria": False,
@@ -41,10 +44,12 @@ _CONFIG: Mapping[str, Any] = {
 }
 
 
+_FEW_TICKS = {"tickCount": 4, "grid": True, "format": "~g"}
+
+
 class Chart(NamedTuple):
     """A drawn chart."""
 
-    metric: str
     svg: Markup
     label: str
     """What it shows, for those who do not see it."""
@@ -52,90 +57,67 @@ class Chart(NamedTuple):
     """Generators beyond the most that one chart holds."""
 
 
-def interval_chart(metric: str, board: Board) -> Chart:
+def interval_chart(board: Board) -> Chart:
     """Every generator's mean with its interval, highest first; the leading group in the accent colour."""
     scored = board.scored()[:MOST_GENERATORS]
     first = leading(board)
     values = [
         {
-            "generator": one.generator,
-            "mean": one.mean,
-            "low": _finite(one.low, one.mean),
-            "high": _finite(one.high, one.mean),
-            "colour": "var(--accent)" if one.generator in first else "var(--soft)",
+            "generator": standing.generator,
+            "mean": standing.mean,
+            "low": standing.low if np.isfinite(standing.low) else standing.mean,
+            "high": standing.high if np.isfinite(standing.high) else standing.mean,
+            "colour": "var(--accent)" if standing.generator in first else "var(--soft)",
         }
-        for one in scored
+        for standing in scored
     ]
-    spec = _frame(values, [one.generator for one in scored]) | {"layer": [_rule(), _dot()]}
-    parts = [f"{one.generator} {number(one.mean)} ({number(one.low)} to {number(one.high)})" for one in scored]
-    return Chart(
-        metric, _draw(spec), f"Mean {metric} with 95% intervals: {'; '.join(parts)}", len(board.standings) - len(scored)
-    )
-
-
-def _finite(value: float, instead: float) -> float:
-    return value if np.isfinite(value) else instead
-
-
-def _rule() -> dict[str, Any]:
-    x = {"field": "low", "type": "quantitative", "scale": {"zero": False, "nice": True}, "axis": _few_ticks()}
-    return {
-        "mark": {"type": "rule", "strokeWidth": 5, "strokeCap": "round", "opacity": 0.45},
-        "encoding": {"x": x, "x2": {"field": "high"}, "color": _own_colour()},
+    order = [standing.generator for standing in scored]
+    scale = {"zero": False, "nice": True}
+    low = {"field": "low", "type": "quantitative", "scale": scale, "axis": _FEW_TICKS}
+    colour = {"field": "colour", "type": "nominal", "scale": None, "legend": None}
+    rule = {"type": "rule", "strokeWidth": 5, "strokeCap": "round", "opacity": 0.45}
+    dot = {"type": "point", "filled": True, "size": 75, "opacity": 1}
+    spec = {
+        "data": {"values": values},
+        "width": WIDTH,
+        "height": {"step": STEP},
+        "encoding": {"y": {"field": "generator", "type": "nominal", "scale": {"domain": order}, "axis": {"offset": 2}}},
+        "layer": [
+            {"mark": rule, "encoding": {"x": low, "x2": {"field": "high"}, "color": colour}},
+            {"mark": dot, "encoding": {"x": {"field": "mean", "type": "quantitative"}, "color": colour}},
+        ],
     }
+    means = [
+        f"{standing.generator} {number(standing.mean)} ({number(standing.low)} to {number(standing.high)})"
+        for standing in scored
+    ]
+    label = f"Mean {board.metric} with 95% intervals: {'; '.join(means)}"
+    return Chart(_draw(spec), label, len(board.standings) - len(scored))
 
 
-def _dot() -> dict[str, Any]:
-    return {
-        "mark": {"type": "point", "filled": True, "size": 75, "opacity": 1},
-        "encoding": {"x": {"field": "mean", "type": "quantitative"}, "color": _own_colour()},
-    }
-
-
-def _few_ticks() -> dict[str, Any]:
-    return {"tickCount": 4, "grid": True, "format": "~g"}
-
-
-def _own_colour() -> dict[str, Any]:
-    return {"field": "colour", "type": "nominal", "scale": None, "legend": None}
-
-
-def _frame(values: Sequence[Mapping[str, Any]], order: Sequence[str]) -> dict[str, Any]:
-    """What the charts share: one line per generator, in the order given."""
-    y = {"field": "generator", "type": "nominal", "scale": {"domain": list(order)}, "axis": {"offset": 2}}
-    return {"data": {"values": list(values)}, "width": WIDTH, "height": {"step": STEP}, "encoding": {"y": y}}
-
-
-def distribution_chart(metric: str, scores: pa.Table, board: Board) -> Chart:
+def distribution_chart(scores: pa.Table, board: Board) -> Chart:
     """How each generator's scores spread: a histogram a line, and their median."""
-    scored = board.scored()[:MOST_GENERATORS]
-    found = _scores_by_generator(metric, scores)
-    kept = {one.generator: found[one.generator] for one in scored if one.generator in found}
-    low, high = _range(list(kept.values()))
-    edges = np.linspace(low, high, BINS + 1)
-    bars = [bar for row, (name, values) in enumerate(kept.items()) for bar in _histogram(name, row, values, edges)]
-    middles = {name: float(np.median(values)) for name, values in kept.items()}
-    medians = [{"generator": name, "row": row, "x": middle} for row, (name, middle) in enumerate(middles.items())]
-    spec = _ridge(bars, medians, list(kept))
-    parts = [f"{name} {number(middle)}" for name, middle in middles.items()]
-    return Chart(
-        metric, _draw(spec), f"Distribution of {metric}; medians: {'; '.join(parts)}", len(board.standings) - len(kept)
-    )
+    values = _scores_by_generator(scores, board)
+    low = min((float(column.min()) for column in values.values()), default=0.0)
+    high = max((float(column.max()) for column in values.values()), default=1.0)
+    edges = np.linspace(low, high, BINS + 1) if high > low else np.linspace(low - 0.5, high + 0.5, BINS + 1)
+    bars, medians, names = Values(), Values(), Values()
+    for row, (name, column) in enumerate(values.items()):
+        bars += _histogram(name, row, column, edges)
+        medians.append({"generator": name, "row": row, "x": float(np.median(column))})
+        names.append({"generator": name, "row": row + 0.62})
+    said = "; ".join(f"{name} {number(median['x'])}" for name, median in zip(values, medians, strict=True))
+    label = f"Distribution of {board.metric}; medians: {said}"
+    return Chart(_draw(_ridge(bars, medians, names)), label, len(board.standings) - len(values))
 
 
-def _scores_by_generator(metric: str, scores: pa.Table) -> dict[str, np.ndarray]:
-    frame = scores.select(["generator", "metric", "score"]).to_pandas(strings_to_categorical=True)
-    mine = frame[frame["metric"] == metric].dropna(subset=["score"])
-    groups: pd.api.typing.DataFrameGroupBy = mine.groupby("generator", observed=True)
-    return {str(name): group["score"].to_numpy() for name, group in groups}
-
-
-def _range(columns: Sequence[np.ndarray]) -> tuple[float, float]:
-    """The range of all scores, which may be a single one."""
-    if not columns:
-        return 0.0, 1.0
-    low, high = min(float(one.min()) for one in columns), max(float(one.max()) for one in columns)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+def _scores_by_generator(scores: pa.Table, board: Board) -> dict[str, np.ndarray]:
+    """The scores by the board's metric of its first generators, in its order."""
+    own = scores.filter(pc.equal(scores.column("metric"), board.metric)).select(["generator", "score"])
+    frame = own.to_pandas(strings_to_categorical=True).dropna(subset=["score"])
+    groups = {str(name): rows["score"].to_numpy() for name, rows in frame.groupby("generator", observed=True)}
+    order = [standing.generator for standing in board.scored()[:MOST_GENERATORS]]
+    return {name: groups[name] for name in order if name in groups}
 
 
 def _histogram(name: str, row: int, values: np.ndarray, edges: np.ndarray) -> list[dict[str, Any]]:
@@ -155,27 +137,36 @@ def _histogram(name: str, row: int, values: np.ndarray, edges: np.ndarray) -> li
     ]
 
 
-def _ridge(bars: Sequence[Mapping[str, Any]], medians: Sequence[Mapping[str, Any]], order: Sequence[str]) -> Any:
+def _ridge(bars: Values, medians: Values, names: Values) -> dict[str, Any]:
     """Bars over an axis of rows, the medians as ticks, and the names as labels beside them."""
-    height = STEP * 1.25 * max(len(order), 1)
-    y_scale = {"domain": [0, max(len(order), 1)], "reverse": True, "nice": False, "zero": False}
-    names = [{"generator": name, "row": row + 0.62} for row, name in enumerate(order)]
-    x = {"field": "x", "type": "quantitative", "scale": {"zero": False, "nice": False}, "axis": _few_ticks()}
+    rows = max(len(names), 1)
+    y_scale = {"domain": [0, rows], "reverse": True, "nice": False, "zero": False}
+    x = {"field": "x", "type": "quantitative", "scale": {"zero": False, "nice": False}, "axis": _FEW_TICKS}
     y = {"type": "quantitative", "scale": y_scale, "axis": None}
     bar = {"type": "rect", "color": "var(--accent)", "opacity": 0.55, "strokeWidth": 0}
     tick = {"type": "rule", "color": "var(--ink)", "strokeWidth": 2}
     label = {"type": "text", "align": "right", "color": "var(--ink)", "fontSize": 12.5, "limit": LABEL_LIMIT, "x": -8}
+    ends = [{"calculate": f"datum.row + {end}", "as": name} for name, end in (("bottom", 0.94), ("top", 0.1))]
+    top, row = {"field": "top"}, y | {"field": "row"}
     layers = [
-        {"data": {"values": list(bars)}, "mark": bar,
-         "encoding": {"x": x, "x2": {"field": "x2"}, "y": y | {"field": "row"}, "y2": {"field": "top"}}},
-        {"data": {"values": list(medians)}, "transform": [{"calculate": "datum.row + 0.94", "as": "bottom"},
-                                                          {"calculate": "datum.row + 0.1", "as": "top"}],
-         "mark": tick,
-         "encoding": {"x": x, "y": y | {"field": "bottom"}, "y2": {"field": "top"}}},
-        {"data": {"values": names}, "mark": label,
-         "encoding": {"y": y | {"field": "row"}, "text": {"field": "generator", "type": "nominal"}}},
-    ]  # fmt: skip
-    return {"width": WIDTH, "height": height, "layer": layers}
+        {
+            "data": {"values": bars},
+            "mark": bar,
+            "encoding": {"x": x, "x2": {"field": "x2"}, "y": row, "y2": top},
+        },
+        {
+            "data": {"values": medians},
+            "transform": ends,
+            "mark": tick,
+            "encoding": {"x": x, "y": y | {"field": "bottom"}, "y2": top},
+        },
+        {
+            "data": {"values": names},
+            "mark": label,
+            "encoding": {"y": row, "text": {"field": "generator", "type": "nominal"}},
+        },
+    ]
+    return {"width": WIDTH, "height": STEP * 1.25 * rows, "layer": layers}
 
 
 def _draw(spec: Mapping[str, Any]) -> Markup:

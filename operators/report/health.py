@@ -1,6 +1,6 @@
 """The health of a run: coverage, failures, truncations, models, conventions, versions, and what it cost."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,6 +14,13 @@ from operators.report.marks import cut
 from operators.report.words import Shown, plural, shown
 
 MOST_KINDS = 30
+CELLS = {
+    "cells_computed": "computed",
+    "cells_cached": "found in the store from earlier runs",
+    "cells_renewed": "of them found damaged, or to stand on what is no more, and computed anew",
+    "cells_failed": "failed",
+}
+"""What a manifest's counts of cells say."""
 
 
 class Failure(NamedTuple):
@@ -69,57 +76,57 @@ class Health(NamedTuple):
     cost_note: str
 
 
-def health(manifest: Mapping[str, Any], scores: pa.Table, errors: pa.Table, found: Boards) -> Health:
+def health(manifest: Mapping[str, Any], scores: pa.Table, errors: pa.Table, overall: Boards) -> Health:
     """What can be told from a run's manifest and tables; what an old manifest lacks is left out."""
     n_null = int(scores.column("score").null_count)
-    standings = [one for board in found.values() for one in board.standings if one.n_null]
+    uneven = [standing for board in overall.values() for standing in board.standings if standing.n_null]
+    metrics = _mapping(manifest, "config", "metrics")
     return Health(
         rows=len(scores),
         rows_null=n_null,
         coverage=1 - n_null / len(scores) if len(scores) else 1.0,
-        uneven=shown(sorted(standings, key=lambda one: one.coverage), MOST_KINDS),
+        uneven=shown(sorted(uneven, key=lambda standing: standing.coverage), MOST_KINDS),
         failures=_failures(errors, len(scores)),
         truncated=_truncated(scores),
-        models=_models(manifest),
-        conventions=[
-            Group(name, [Named(key, _shown(value)) for key, value in options.items()])
-            for name, options in _mapping(manifest, "config", "metrics").items()
-        ],
+        models=[Group(stage, list(_model(stage, manifest))) for stage in _mapping(manifest, "models")],
+        conventions=[Group(name, _named(options)) for name, options in metrics.items()],
         facts=_facts(manifest),
         costs=_costs(manifest),
         cost_note=_cost_note(manifest),
     )
 
 
-def reasons(its: Health) -> str:
-    """Why rows have no score: the kinds with their rows, and what the most frequent one says of one row."""
-    if not its.failures.rows:
+def reasons(failures: Shown[Failure]) -> str:
+    """Why rows have no score: the kinds with their rows, and what the most frequent says of one row."""
+    if not failures.rows:
         return ""
-    kinds = ", ".join(f"{one.rows:,} {one.kind}" for one in its.failures.rows)
-    more = f" and {plural(its.failures.left_out, 'more kind')}" if its.failures.left_out else ""
-    first = its.failures.rows[0]
+    kinds = ", ".join(f"{failure.rows:,} {failure.kind}" for failure in failures.rows)
+    more = f" and {plural(failures.left_out, 'more kind')}" if failures.left_out else ""
+    first = failures.rows[0]
     return f"{kinds}{more}. For instance {first.example}: {first.message}"
+
+
+def _counted(column: pa.ChunkedArray) -> list[tuple[str, int]]:
+    return [(count["values"], count["counts"]) for count in pc.value_counts(column).to_pylist()]
 
 
 def _failures(errors: pa.Table, rows: int) -> Shown[Failure]:
     """The kinds of failure, the most frequent first, each with one of its rows."""
-    counts = sorted(pc.value_counts(errors.column("kind")).to_pylist(), key=lambda one: -one["counts"])
-    kinds = shown(counts, MOST_KINDS)
-    return Shown([_failure(one["values"], one["counts"], rows, errors) for one in kinds.rows], kinds.left_out)
-
-
-def _failure(kind: str, count: int, rows: int, errors: pa.Table) -> Failure:
-    row = errors.slice(pc.index(errors.column("kind"), kind).as_py(), 1).to_pylist()[0]
-    where = f"image {row['image_id']}" if row["image_id"] is not None else f"prompt {row['prompt_id']}"
-    example = cut(f"{row['generator']}, {row['metric']}, {where}", 200)
-    remedy = REMEDIES.get(kind, "act on the message")
-    return Failure(kind, count, count / rows if rows else 0.0, example, cut(row["message"]), remedy)
+    counts = shown(sorted(_counted(errors.column("kind")), key=lambda kind: -kind[1]), MOST_KINDS)
+    failures = []
+    for kind, count in counts.rows:
+        row = errors.slice(pc.index(errors.column("kind"), kind).as_py(), 1).to_pylist()[0]
+        where = f"image {row['image_id']}" if row["image_id"] is not None else f"prompt {row['prompt_id']}"
+        example = cut(f"{row['generator']}, {row['metric']}, {where}", 200)
+        remedy = REMEDIES.get(kind, "act on the message")
+        failures.append(Failure(kind, count, count / rows if rows else 0.0, example, cut(row["message"]), remedy))
+    return Shown(failures, counts.left_out)
 
 
 def _truncated(scores: pa.Table) -> list[Named]:
     """By metric, how many rows were scored on a prompt that was cut."""
-    cut_rows = scores.filter(pc.fill_null(scores.column("truncated"), False)).column("metric")
-    return [Named(one["values"], f"{one['counts']:,}") for one in pc.value_counts(cut_rows).to_pylist()]
+    cut_rows = scores.filter(pc.fill_null(scores.column("truncated"), False))
+    return [Named(metric, f"{count:,}") for metric, count in _counted(cut_rows.column("metric"))]
 
 
 def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
@@ -130,67 +137,57 @@ def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _models(manifest: Mapping[str, Any]) -> list[Group]:
-    """By stage, which model it was: where it came from, and exactly which files or commit."""
-    return [Group(stage, [*_origin(stage, manifest), *_identity(model)])
-            for stage, model in _mapping(manifest, "models").items()]  # fmt: skip
-
-
-def _origin(stage: str, manifest: Mapping[str, Any]) -> Iterable[Named]:
+def _model(stage: str, manifest: Mapping[str, Any]) -> Iterator[Named]:
+    """Which model a stage had: where it came from, and exactly which files or commit."""
     config = _mapping(manifest, "config", "models", stage.partition(":")[2])
-    for name in ("checkpoint", "revision", "engine"):
-        if config.get(name):
-            yield Named(name, str(config[name]))
-
-
-def _identity(model: Any) -> Iterable[Named]:
-    if not isinstance(model, Mapping):
-        yield Named("model", _shown(model))
-        return
-    for name, value in model.items():
+    yield from (Named(name, str(config[name])) for name in ("checkpoint", "revision", "engine") if config.get(name))
+    model = manifest["models"][stage]
+    for name, value in (model if isinstance(model, Mapping) else {"model": model}).items():
         if isinstance(value, Mapping):
-            yield from (Named(f"{part} content", _shown(its)) for part, its in value.items() if its)
+            yield from (Named(f"{part} content", _text(content)) for part, content in value.items() if content)
         elif value is not None:
-            yield Named(name, _shown(value))
+            yield Named(name, _text(value))
 
 
-def _shown(value: Any) -> str:
+def _named(values: Mapping[str, Any]) -> list[Named]:
+    return [Named(name, _text(value)) for name, value in values.items()]
+
+
+def _text(value: Any) -> str:
     """A configuration's value in words; long ones shortened."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return cut(", ".join(f"{key}={_shown(its)}" for key, its in value.items())) or "–"
+        return cut(", ".join(f"{key}={_text(inner)}" for key, inner in value.items())) or "–"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return cut(", ".join(_shown(its) for its in value)) or "–"
+        return cut(", ".join(map(_text, value))) or "–"
     return cut(str(value))
 
 
 def _facts(manifest: Mapping[str, Any]) -> list[Named]:
     """When it ran, on what, and from where."""
-    benchmark = _mapping(manifest, "config", "benchmark")
-    facts = [Named(name, str(manifest[name])) for name in ("began", "ended") if manifest.get(name)]
-    facts += [Named(name, _shown(benchmark.get(name))) for name in ("prompts", "images") if benchmark.get(name)]
-    packages = _mapping(manifest, "versions")
-    return [*facts, *(Named(package, str(version)) for package, version in packages.items())]
+    benchmark, versions = _mapping(manifest, "config", "benchmark"), _mapping(manifest, "versions")
+    facts = {name: str(manifest[name]) for name in ("began", "ended") if manifest.get(name)}
+    facts |= {name: _text(benchmark.get(name)) for name in ("prompts", "images") if benchmark.get(name)}
+    facts |= {package: str(version) for package, version in versions.items()}
+    return [Named(name, value) for name, value in facts.items()]
 
 
 def _costs(manifest: Mapping[str, Any]) -> list[Cost]:
     """By stage, model calls, tokens and seconds, where the manifest has them."""
     usage, seconds, calls = (_mapping(manifest, name) for name in ("usage", "seconds", "calls"))
-    return [
-        _cost(stage, {"calls": calls.get(stage), **(usage.get(stage) or {})}, seconds.get(stage))
-        for stage in dict.fromkeys([*usage, *seconds])
-    ]
+    costs = []
+    for stage in dict.fromkeys([*usage, *seconds]):
+        used = {"calls": calls.get(stage), **(usage.get(stage) or {})}
+        made, read, written = (_count(used.get(name)) for name in ("calls", "prompt_tokens", "new_tokens"))
+        took = seconds.get(stage)
+        costs.append(Cost(stage, made, read, written, _count(took if took is None else round(took))))
+    return costs
 
 
-def _cost(stage: str, usage: Mapping[str, Any], seconds: Any) -> Cost:
-    calls, read, written = (usage.get(name) for name in ("calls", "prompt_tokens", "new_tokens"))
-    return Cost(stage, _count(calls), _count(read), _count(written), "–" if seconds is None else f"{seconds:,.0f}")
-
-
-def _count(value: Any) -> str:
+def _count(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
@@ -199,17 +196,7 @@ def _cost_note(manifest: Mapping[str, Any]) -> str:
     counts = _mapping(manifest, "counts")
     took = seconds_between(manifest.get("began"), manifest.get("ended"))
     words = [] if took is None else [f"The run took {duration(took)}."]
-    parts = [
-        f"{counts[key]:,} {said}"
-        for key, said in (
-            ("cells_computed", "computed"),
-            ("cells_cached", "found in the store from earlier runs"),
-            ("cells_renewed", "of them found damaged, or to stand on what is no more, and computed anew"),
-            ("cells_failed", "failed"),
-        )
-        if counts.get(key)
-    ]
-    if parts:
+    if parts := [f"{counts[key]:,} {said}" for key, said in CELLS.items() if counts.get(key)]:
         words.append(f"Of its {counts.get('cells', 0):,} pieces of work: {', '.join(parts)}.")
     return " ".join(words)
 

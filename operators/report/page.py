@@ -13,7 +13,7 @@ from operators.report.changes import Changes, compare
 from operators.report.findings import Boards, Decision, decide, overall_boards
 from operators.report.gallery import NO_DETAIL, Card, ImageDetail, ImageKey, Pick, make_card
 from operators.report.health import Health, health, reasons
-from operators.report.words import Shown
+from operators.report.words import Shown, plural
 from operators.summary import OVERALL
 
 STORIES: Mapping[str, str] = {
@@ -102,25 +102,23 @@ def take_statistics(run: GatheredRun, *, rated: bool = False) -> Statistics:
     `rated` adds Bradley-Terry ratings to the overall standings.
     """
     compared = duels(run.scores, run.skills)
-    found = standings(run.scores, run.skills, compared)
+    ranked = standings(run.scores, run.skills, compared)
     if rated:
         ratings = bradley_terry(run.scores)
-        found = [
-            one._replace(rating=ratings[one.metric].get(one.generator, math.nan)) if one.skill == OVERALL else one
-            for one in found
+        ranked = [
+            row._replace(rating=ratings[row.metric].get(row.generator, math.nan)) if row.skill == OVERALL else row
+            for row in ranked
         ]
     if not run.skills:
-        found += [_from_summary(row) for row in run.summary.to_pylist() if row["skill"] != OVERALL]
-    return Statistics(found, compared)
+        ranked += [_from_summary(row) for row in run.summary.to_pylist() if row["skill"] != OVERALL]
+    return Statistics(ranked, compared)
 
 
 def _from_summary(row: Mapping[str, Any]) -> Standing:
     """A standing without rank and tie group, as the prompts are not known."""
-    mean, low, high = (math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high"))
-    return Standing(
-        generator=row["generator"], metric=row["metric"], skill=row["skill"], mean=mean, low=low,
-        high=high, n=row["n"], n_null=row["n_null"], coverage=row["coverage"], rank=None, group="",
-    )  # fmt: skip
+    known = {name: row[name] for name in Standing._fields if name in row}
+    means = {name: math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high")}
+    return Standing(**(known | means), rank=None, group="")
 
 
 def build_page(
@@ -132,25 +130,25 @@ def build_page(
     before: GatheredRun | None = None,
 ) -> Page:
     """The page of a run, of its statistics, of the images picked for the gallery, and of the run it is compared to."""
-    found = boards(statistics.standings, statistics.duels)
-    overall = overall_boards(found, run.manifest.get("metrics", ()))
+    at_skills = boards(statistics.standings, statistics.duels)
+    overall = overall_boards(at_skills, run.manifest.get("metrics", ()))
     board = tables.board_rows(overall)
     cards = [_card(pick, details, run) for pick in picks]
-    its_health = health(run.manifest, run.scores, run.errors, overall)
+    state = health(run.manifest, run.scores, run.errors, overall)
     return Page(
         run_id=run.run_id,
         benchmark=str(run.manifest.get("benchmark", "")),
         facts=_page_facts(run, overall),
-        decision=decide(found, overall, reasons(its_health)),
-        warnings=_warnings(run, its_health),
+        decision=decide(at_skills, overall, reasons(state.failures)),
+        warnings=_warnings(run, state),
         metrics=list(overall),
         generators=[row.generator for row in board.rows],
         skills=sorted({skill for card in cards for skill in card.skills}),
         board=board,
-        best_at=tables.best_at(found, list(overall)),
-        panels=[_panel(overall_board, found, run) for overall_board in overall.values()],
+        best_at=tables.best_at(at_skills, list(overall)),
+        panels=[_panel(metric_board, at_skills, run) for metric_board in overall.values()],
         cards=cards,
-        health=its_health,
+        health=state,
         changes=None if before is None else _changes(before, run),
         standings=statistics.standings,
     )
@@ -161,42 +159,37 @@ def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun)
     return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.get(pick.prompt_id) or ())
 
 
-def _page_facts(run: GatheredRun, found: Boards) -> list[str]:
+def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
     """The size of the run in a few words."""
-    generators = len({one.generator for board in found.values() for one in board.standings})
+    generators = len({standing.generator for board in overall.values() for standing in board.standings})
     prompts = len(set(run.scores.column("prompt_id").unique().to_pylist()) - {None})
-    images = len(run.scores) // max(len(found), 1)
+    images = len(run.scores) // max(len(overall), 1)
     began = str(run.manifest.get("began", ""))[:16].replace("T", " ")
-    counts = ((generators, "generator"), (prompts, "prompt"), (images, "image"), (len(found), "metric"))
-    return [f"{count:,} {word}{'s' * (count != 1)}" for count, word in counts] + ([f"{began} UTC"] if began else [])
+    counts = {"generator": generators, "prompt": prompts, "image": images, "metric": len(overall)}
+    return [plural(count, word) for word, count in counts.items()] + ([f"{began} UTC"] if began else [])
 
 
-def _warnings(run: GatheredRun, its: Health) -> list[str]:
+def _warnings(run: GatheredRun, state: Health) -> list[str]:
     """What a reader must know before trusting the rest."""
-    found = []
-    if its.rows_null:
-        share = f"{its.rows_null:,} of {its.rows:,} rows ({its.rows_null / its.rows:.1%})"
-        found.append(f"{share} have no score and are outside every mean: {reasons(its)}")
+    warnings = []
+    if state.rows_null:
+        share = f"{state.rows_null:,} of {state.rows:,} rows ({state.rows_null / state.rows:.1%})"
+        warnings.append(f"{share} have no score and are outside every mean: {reasons(state.failures)}")
     if run.unreadable:
-        found.append(f"The prompts and images can no longer be read: {run.unreadable}")
-    return found
+        warnings.append(f"The prompts and images can no longer be read: {run.unreadable}")
+    return warnings
 
 
-def _panel(board: Board, found: Mapping[tuple[str, str], Board], run: GatheredRun) -> MetricPanel:
+def _panel(board: Board, at_skills: Mapping[tuple[str, str], Board], run: GatheredRun) -> MetricPanel:
+    config = run.manifest.get("config", {}).get("metrics", {}).get(board.metric, {})
     return MetricPanel(
         name=board.metric,
-        story=story(board.metric, run.manifest),
-        interval=charts.interval_chart(board.metric, board),
-        distribution=charts.distribution_chart(board.metric, run.scores, board),
-        heat=tables.heat_map(found, board.metric),
+        story=STORIES.get(str(config.get("kind", board.metric)), ""),
+        interval=charts.interval_chart(board),
+        distribution=charts.distribution_chart(run.scores, board),
+        heat=tables.heat_map(at_skills, board.metric),
         matrix=tables.matrix(board),
     )
-
-
-def story(metric: str, manifest: Mapping[str, Any]) -> str:
-    """What a metric does, by the kind that the run's configuration gives it."""
-    config = manifest.get("config", {}).get("metrics", {}).get(metric, {})
-    return STORIES.get(str(config.get("kind", metric)), "")
 
 
 def _changes(before: GatheredRun, run: GatheredRun) -> Changes:
