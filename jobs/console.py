@@ -148,10 +148,10 @@ def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
     """Two tables per metric, overall and per skill, highest overall mean first, and where everything was written."""
     rows = finished.results.summary.to_pylist()
     for metric in dict.fromkeys(row["metric"] for row in rows):
-        mine = [row for row in rows if row["metric"] == metric]
-        console.print(_overall_board(metric, [row for row in mine if row["skill"] == OVERALL]))
-        if any(row["skill"] != OVERALL for row in mine):
-            console.print(_skill_board(metric, mine))
+        of_metric = [row for row in rows if row["metric"] == metric]
+        console.print(_overall_board(metric, [row for row in of_metric if row["skill"] == OVERALL]))
+        if any(row["skill"] != OVERALL for row in of_metric):
+            console.print(_skill_board(metric, of_metric))
     show_failures(console, finished.results)
     show_usage(console, finished.usage)
     console.print(f"written to {escape(finished.folder)}/", soft_wrap=True)

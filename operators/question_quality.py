@@ -56,7 +56,7 @@ def assess(
         dropped=sum(row["keep"] is False for row in rows),
         doubted=sum(probability < threshold for probability in written.p_entail.values()) if threshold else 0,
         content_words=sum(map(len, words.values())),
-        covered_words=sum(_covered(places, spans.get(one, [])) for one, places in words.items()),
+        covered_words=sum(_covered(places, spans.get(prompt_id, [])) for prompt_id, places in words.items()),
     )
 
 
@@ -68,8 +68,8 @@ def mean_content_words(texts: Sequence[str | None], *, most: int = 1_000) -> flo
 
 def content_words(text: str) -> list[tuple[int, int]]:
     """Where the content words of a text stand: the characters from and to."""
-    found = re.finditer(r"\w+(?:['’-]\w+)*", text)
-    return [match.span() for match in found if match.group().casefold() not in _FUNCTION_WORDS]
+    words = re.finditer(r"\w+(?:['’-]\w+)*", text)
+    return [match.span() for match in words if match.group().casefold() not in _FUNCTION_WORDS]
 
 
 def _spans(questions: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, int]]]:

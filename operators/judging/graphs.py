@@ -1,16 +1,14 @@
 """Judging metrics by semantic error graphs (T2IScoreScore)."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.judging.judgement import OVERALL, Judgement, numbers
+from operators.judging.judgement import OVERALL, Judgement, mean_judgement, numbers, undefined
 from operators.judging.matching import metric_columns
-from operators.judging.ratings import resampled
-from operators.statistics.bootstrap import UNDEFINED, Prompts
+from operators.statistics.bootstrap import Prompts
 from operators.statistics.error_graphs import score_graphs
 from operators.statistics.options import Convention, Sampling
 
@@ -30,11 +28,12 @@ def measure_graphs(graph_nodes: pa.Table, scores: pa.Table, convention: Conventi
     1 is a right order where they are negated.
     """
     nodes = graph_nodes.to_pandas()
-    found = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)
-    subsets = nodes.groupby("graph_id")["subset"].first()
-    found["subset"] = found["graph_id"].map(subsets)
-    found["ordering"], found["kendall_ordering"] = -found["spearman"], -found["kendall"]
-    return found
+    measured = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)
+    return measured.assign(
+        subset=measured["graph_id"].map(nodes.groupby("graph_id")["subset"].first()),
+        ordering=-measured["spearman"],
+        kendall_ordering=-measured["kendall"],
+    )
 
 
 def judge_graphs(
@@ -51,22 +50,27 @@ def judge_graphs(
     The graphs `unpublished` are left out of what was published. Metrics in `falling` count errors, so that their
     ordering and delta are turned round.
     """
-    rated = set(graph_nodes.column("image_id").to_pylist())
-    counts = _counts(scores, rated)
-    found = []
+    unmatched = _unmatched(scores, set(graph_nodes.column("image_id").to_pylist()))
+    judgements = []
     for convention in conventions:
         measured = measure_graphs(graph_nodes, scores, convention)
         if convention == "published":
             measured = measured[~measured["graph_id"].isin(unpublished)].copy()
-        turned = measured["metric"].isin(falling)
-        for name in ("ordering", "kendall_ordering", "delta"):
-            measured.loc[turned, name] *= -1
-        for subset, rows in [(OVERALL, measured), *((str(name), its) for name, its in measured.groupby("subset"))]:
-            found += _means(rows, subset, convention, counts, sampling)
-    return found
+        measured.loc[measured["metric"].isin(falling), ["ordering", "kendall_ordering", "delta"]] *= -1
+        subsets = {str(name): rows for name, rows in measured.groupby("subset")}
+        for subset, of_subset in {OVERALL: measured, **subsets}.items():
+            for metric, rows in of_subset.groupby("metric", sort=False):
+                unscored, unrated = unmatched.get(str(metric), (0, 0)) if subset == OVERALL else (0, 0)
+                judgements += [
+                    _mean(str(metric), name, rows, convention, sampling)._replace(
+                        subset=subset, n_unscored=unscored, n_unrated=unrated
+                    )
+                    for name in MEASURES
+                ]
+    return judgements
 
 
-def _counts(scores: pa.Table, rated: set[str]) -> Mapping[str, tuple[int, int]]:
+def _unmatched(scores: pa.Table, rated: set[str]) -> Mapping[str, tuple[int, int]]:
     """By metric, the graphs' images without a score, and the scored images of no graph."""
     long = scores.select(["image_id", "metric", "score"]).to_pandas()
     scored = long[np.isfinite(numbers(long["score"]))]
@@ -76,34 +80,14 @@ def _counts(scores: pa.Table, rated: set[str]) -> Mapping[str, tuple[int, int]]:
     }
 
 
-def _means(
-    measured: pd.DataFrame,
-    subset: str,
-    convention: Convention,
-    counts: Mapping[str, tuple[int, int]],
-    sampling: Sampling,
-) -> list[Judgement]:
-    return [
-        judged._replace(metric=str(metric), subset=subset, n_unscored=unscored, n_unrated=unrated)
-        for metric, rows in measured.groupby("metric", sort=False)
-        for unscored, unrated in [counts.get(str(metric), (0, 0)) if subset == OVERALL else (0, 0)]
-        for name in MEASURES
-        for judged in [_mean(name, rows, convention, sampling)]
-    ]
-
-
-def _mean(name: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
+def _mean(metric: str, name: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
     """A measure's mean over graphs; by `current` over those with a score, by the others only where all have theirs."""
-    statistic, kept = f"{name}_{convention}", rows[np.isfinite(rows[name])] if convention == "current" else rows
-    values = kept[name].to_numpy(np.float64)
-    if not len(values) or not np.isfinite(values).all():
-        return Judgement("", statistic, math.nan, UNDEFINED, 0, f"undefined: {_without_scores(name, rows)}")
-    ids = kept["graph_id"].astype(str).to_list()
-    graphs = Prompts(ids, resamples=sampling.resamples, seed=sampling.seed, name="graphs")
-    words = f"{convention} convention: {WORDS[convention]}; mean over graphs; {resampled(graphs)}"
-    return Judgement("", statistic, float(values.mean()), graphs.mean_interval(values), len(values), words)
-
-
-def _without_scores(name: str, rows: pd.DataFrame) -> str:
-    gaps = rows.loc[~np.isfinite(rows[name]), "graph_id"].astype(str).to_list()
-    return f"{len(gaps)} of {len(rows)} graphs have a node without any score, first {gaps[0]}"
+    statistic, defined = f"{name}_{convention}", np.isfinite(rows[name])
+    kept = rows[defined] if convention == "current" else rows
+    if not len(kept) or not defined[kept.index].all():
+        gaps = rows.loc[~defined, "graph_id"].astype(str).to_list()
+        reason = f"{len(gaps)} of {len(rows)} graphs have a node without any score, first {gaps[0]}"
+        return undefined(metric, statistic, 0, reason)
+    graphs = Prompts(kept["graph_id"].astype(str).to_list(), sampling, name="graphs")
+    words = f"{convention} convention: {WORDS[convention]}; mean over graphs"
+    return mean_judgement(metric, statistic, kept[name].to_numpy(np.float64), graphs, words)

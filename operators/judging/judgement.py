@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from operators import rows
-from operators.statistics.bootstrap import UNDEFINED, Interval
+from operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts
 
 OVERALL = "overall"
 PEOPLE = "people"
@@ -60,7 +60,7 @@ class Order(NamedTuple):
     generator_a: str
     generator_b: str
     better: str | None
-    """The one with the better mean where the test is significant and its ranks favour the same one; null elsewhere."""
+    """The generator of the better mean where the test is significant and its ranks favour the same; null elsewhere."""
     difference: float
     p_value: float
     p_holm: float
@@ -95,9 +95,16 @@ def _defined(value: object) -> object:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def undefined(reason: str) -> tuple[float, Interval, str]:
+def mean_judgement(metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str) -> Judgement:
+    """The mean of the rows' values, with its interval over prompts."""
+    interval = prompts.mean_interval(values)
+    words = f"{convention}; {prompts.words}"
+    return Judgement(metric, statistic, float(values.mean()), interval, len(values), words)
+
+
+def undefined(metric: str, statistic: str, n: int, reason: str) -> Judgement:
     """A statistic without a value, and why."""
-    return math.nan, UNDEFINED, reason
+    return Judgement(metric, statistic, math.nan, UNDEFINED, n, f"undefined: {reason}")
 
 
 def numbers(column: pd.Series) -> "pd.Series[float]":

@@ -1,7 +1,7 @@
 """Whether a metric finds the generators that people find better (Gecko, sections 4.2 and 6.4)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, combinations
 
 import pandas as pd
@@ -18,7 +18,6 @@ from operators.statistics.ordering import SignedRank, holm, signed_rank
 
 SIDE_BY_SIDE = "side_by_side"
 UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
-STATISTICS = ("model_ordering", "orders_reversed", "orders_missed")
 
 
 def judge_orders(
@@ -56,11 +55,11 @@ def _named_apart(people: Mapping[str, list[Order]]) -> list[Order]:
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
     """Every two generators by the ratings of each template, paired by prompt."""
-    human = mean_ratings(ratings, match)
+    human = mean_ratings(ratings, match).rename(columns={"human": "score"})
     return [
-        order
+        order._replace(template=str(template))
         for template, rows in human.groupby("template", sort=False, dropna=False)
-        for order in _orders(PEOPLE, rows.rename(columns={"human": "score"}), alpha, zeros, str(template))
+        for order in _orders(PEOPLE, rows, alpha, zeros)
     ]
 
 
@@ -71,43 +70,32 @@ def order_by_scores(scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> l
     return [
         order
         for metric, rows in frame.groupby("metric", sort=False)
-        for order in _orders(str(metric), rows, alpha, zeros, "")
+        for order in _orders(str(metric), rows, alpha, zeros)
     ]
 
 
-def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling, template: str) -> list[Order]:
+def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
     wide = rows.groupby(["prompt_id", "generator"])["score"].mean().unstack("generator")
-    pairs = {(a, b): signed_rank(wide[a].to_numpy(), wide[b].to_numpy(), zeros=zeros) for a, b in combinations(wide, 2)}
-    tests = {pair: test for pair, test in pairs.items() if test.n}
-    corrected = holm([test.p_value for test in tests.values()])
     words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction, better mean wins"
-    return [
-        Order(
-            judge,
-            str(a),
-            str(b),
-            _better(str(a), str(b), test, alpha),
-            test.difference,
-            test.p_value,
-            p_holm,
-            test.n,
-            f"{words}; {UNDECIDED}" if test.p_value < alpha and _is_contrary(test) else words,
-            template,
-        )
-        for ((a, b), test), p_holm in zip(tests.items(), corrected, strict=True)
-    ]
+    orders = []
+    for a, b in combinations(wide, 2):
+        test = signed_rank(wide[a].to_numpy(), wide[b].to_numpy(), zeros=zeros)
+        if not test.n:
+            continue
+        significant, contrary = test.p_value < alpha, test.difference * test.effect <= 0
+        better = str(a if test.difference > 0 else b) if significant and not contrary else None
+        convention = f"{words}; {UNDECIDED}" if significant and contrary else words
+        orders.append(_order(judge, str(a), str(b), better, test, convention))
+    return _corrected(orders)
 
 
-def _better(a: str, b: str, test: SignedRank, alpha: float) -> str | None:
-    """The generator of the better mean, where the test is significant and its ranks favour the same one."""
-    if not test.p_value < alpha or _is_contrary(test):
-        return None
-    return a if test.difference > 0 else b
+def _order(judge: str, a: str, b: str, better: str | None, test: SignedRank, convention: str) -> Order:
+    return Order(judge, a, b, better, test.difference, test.p_value, math.nan, test.n, convention)
 
 
-def _is_contrary(test: SignedRank) -> bool:
-    """Whether the mean and the signed ranks do not favour the same generator."""
-    return test.difference * test.effect <= 0
+def _corrected(orders: Sequence[Order]) -> list[Order]:
+    corrected = holm([order.p_value for order in orders])
+    return [order._replace(p_holm=p) for order, p in zip(orders, corrected, strict=True)]
 
 
 def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
@@ -116,23 +104,20 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
     The better one must also be preferred more often than the other and than neither (Gecko, section 4.3).
     """
     votes = majority_votes(preferences)
+    signs = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
+    pairs = votes[["generator_a", "generator_b"]]
     swapped = votes["generator_a"] > votes["generator_b"]
-    sign = votes["preferred"].map(PREFERENCE_SIGNS).where(~swapped, -votes["preferred"].map(PREFERENCE_SIGNS))
-    pair = votes[["generator_a", "generator_b"]].min(axis=1), votes[["generator_a", "generator_b"]].max(axis=1)
-    frame = pd.DataFrame({"a": pair[0], "b": pair[1], "prompt_id": votes["prompt_id"], "sign": sign.astype("float64")})
-    found = [_preferred(str(a), str(b), rows["sign"], alpha, zeros) for (a, b), rows in frame.groupby(["a", "b"])]
-    corrected = holm([order.p_value for order in found])
-    return [order._replace(p_holm=p) for order, p in zip(found, corrected, strict=True)]
-
-
-def _preferred(a: str, b: str, sign: "pd.Series[float]", alpha: float, zeros: ZeroHandling) -> Order:
-    test = signed_rank(sign.to_numpy(), 0 * sign.to_numpy(), zeros=zeros)
-    counts = {name: int((sign == value).sum()) for name, value in ((a, 1), (b, -1), ("", 0))}
-    most = max(counts, key=lambda name: counts[name])
-    first = [name for name, count in counts.items() if count == counts[most]] == [most] and most != ""
-    better = most if first and test.p_value < alpha else None
+    frame = pd.DataFrame({"a": pairs.min(axis=1), "b": pairs.max(axis=1), "sign": signs.where(~swapped, -signs)})
     words = f"majority votes, Wilcoxon signed-rank, zeros {zeros}, p < {alpha:g}, preferred more often than unsure"
-    return Order(PEOPLE, a, b, better, test.difference, test.p_value, math.nan, test.n, words, SIDE_BY_SIDE)
+    orders = []
+    for (a, b), rows in frame.groupby(["a", "b"]):
+        sign = rows["sign"].to_numpy()
+        test = signed_rank(sign, 0 * sign, zeros=zeros)
+        counts = {name: int((sign == value).sum()) for name, value in ((str(a), 1), (str(b), -1), (None, 0))}
+        most = [name for name, count in counts.items() if count == max(counts.values())]
+        better = most[0] if len(most) == 1 and test.p_value < alpha else None
+        orders.append(_order(PEOPLE, str(a), str(b), better, test, words)._replace(template=SIDE_BY_SIDE))
+    return _corrected(orders)
 
 
 def agree_on_order(orders: Sequence[Order]) -> list[Judgement]:
@@ -140,13 +125,27 @@ def agree_on_order(orders: Sequence[Order]) -> list[Judgement]:
     (model_ordering), is the opposite (orders_reversed), or is lacking where people have one (orders_missed).
     """
     people = [order for order in orders if order.judge == PEOPLE]
-    said = {(order.judge, _pair(order)): order.better for order in orders if order.judge != PEOPLE}
-    found = []
-    for metric in dict.fromkeys(judge for judge, _ in said):
-        for template in dict.fromkeys(order.template for order in people):
-            mine = [order for order in people if order.template == template and (metric, _pair(order)) in said]
-            found += _agreement(metric, template, [(order.better, said[metric, _pair(order)]) for order in mine])
-    return found
+    by_metric: dict[str, dict[frozenset[str], str | None]] = {}
+    for order in orders:
+        if order.judge != PEOPLE:
+            by_metric.setdefault(order.judge, {})[_pair(order)] = order.better
+    return [
+        judgement
+        for metric, better in by_metric.items()
+        for template in dict.fromkeys(order.template for order in people)
+        for judgement in _agreement(metric, template, _beside(people, template, better))
+    ]
+
+
+def _beside(
+    people: Iterable[Order], template: str, better: Mapping[frozenset[str], str | None]
+) -> list[tuple[str | None, str | None]]:
+    """Of each pair of generators that both compared, whom people and the metric find better."""
+    return [
+        (order.better, better[_pair(order)])
+        for order in people
+        if order.template == template and _pair(order) in better
+    ]
 
 
 def _pair(order: Order) -> frozenset[str]:
@@ -154,12 +153,15 @@ def _pair(order: Order) -> frozenset[str]:
 
 
 def _agreement(metric: str, template: str, pairs: Sequence[tuple[str | None, str | None]]) -> list[Judgement]:
-    same = [human == its for human, its in pairs]
-    reversed_ = [human is not None and its is not None and human != its for human, its in pairs]
-    missed = [human is not None and its is None for human, its in pairs]
+    if not pairs:
+        return []
+    shares = {
+        "model_ordering": [human == metric_better for human, metric_better in pairs],
+        "orders_reversed": [None not in pair and pair[0] != pair[1] for pair in pairs],
+        "orders_missed": [human is not None and metric_better is None for human, metric_better in pairs],
+    }
     words = "share of generator pairs, of those that the metric and people ordered by significance"
     return [
         Judgement(metric, name, sum(share) / len(share), UNDEFINED, len(share), words, template=template)
-        for name, share in zip(STATISTICS, (same, reversed_, missed), strict=True)
-        if share
+        for name, share in shares.items()
     ]

@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.judging.judgement import Comparison, Judgement
+from operators.judging.judgement import Comparison, Judgement, mean_judgement, undefined
 from operators.judging.matching import metric_columns
-from operators.judging.ratings import resampled
 from operators.statistics.agreement import UNSURE, majority_vote
-from operators.statistics.bootstrap import UNDEFINED, Prompts
+from operators.statistics.bootstrap import Prompts
 from operators.statistics.options import MATCH_COLUMNS, Match, Sampling, Unsure
 from operators.statistics.ordering import holm, permutation
 
@@ -41,7 +40,7 @@ def judge_preferences(
     votes = majority_votes(preferences)
     columns = metric_columns(scores, match)
     chosen = [_choose(metric, column, votes, match, unsure) for metric, column in columns.items()]
-    return [_accuracy(its, unsure, sampling) for its in chosen], _compare(chosen, sampling)
+    return [_accuracy(choices, unsure, sampling) for choices in chosen], _compare(chosen, sampling)
 
 
 def majority_votes(preferences: pa.Table) -> pd.DataFrame:
@@ -83,28 +82,18 @@ PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
 def _accuracy(chosen: Chosen, unsure: Unsure, sampling: Sampling) -> Judgement:
     right = chosen.frame["right"].to_numpy(np.float64)
     words = "majority of raters; equal scores count half; undecided pairs " + unsure.replace("_", " ")
-    if not len(right):
-        nothing = f"undefined: no decided pair with both scores; {words}"
-        return Judgement(
-            chosen.metric, ACCURACY, math.nan, UNDEFINED, 0, nothing, template=TEMPLATE, n_unscored=chosen.n_unscored
-        )
-    prompts = Prompts(chosen.frame["prompt_id"].to_list(), resamples=sampling.resamples, seed=sampling.seed)
-    return Judgement(
-        chosen.metric,
-        ACCURACY,
-        float(right.mean()),
-        prompts.mean_interval(right),
-        len(right),
-        f"{words}; {resampled(prompts)}",
-        template=TEMPLATE,
-        n_unscored=chosen.n_unscored,
-    )
+    if len(right):
+        prompts = Prompts(chosen.frame["prompt_id"].to_list(), sampling)
+        judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words)
+    else:
+        judged = undefined(chosen.metric, ACCURACY, 0, f"no decided pair with both scores; {words}")
+    return judged._replace(template=TEMPLATE, n_unscored=chosen.n_unscored)
 
 
 def _compare(chosen: Sequence[Chosen], sampling: Sampling) -> list[Comparison]:
     compared = [_permuted(a, b, sampling) for a, b in combinations(chosen, 2)]
-    corrected = holm([its.p_value for its in compared])
-    return [its._replace(p_holm=p) for its, p in zip(compared, corrected, strict=True)]
+    corrected = holm([comparison.p_value for comparison in compared])
+    return [comparison._replace(p_holm=p) for comparison, p in zip(compared, corrected, strict=True)]
 
 
 def _permuted(a: Chosen, b: Chosen, sampling: Sampling) -> Comparison:

@@ -36,7 +36,10 @@ def _escaped(text: str) -> str:
 
 def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
     """Titles with tables of text, metrics down and statistics across; what is said of raters by itself."""
-    titles = {(its.metric == PEOPLE, its.template, "" if its.metric == PEOPLE else its.subset) for its in judgements}
+    titles = {
+        (judged.metric == PEOPLE, judged.template, "" if judged.metric == PEOPLE else judged.subset)
+        for judged in judgements
+    }
     return [(_title(*key), _wide(_under(judgements, *key))) for key in sorted(titles, key=_order)]
 
 
@@ -52,9 +55,9 @@ def _title(people: bool, template: str, subset: str) -> str:
 
 def _under(judgements: Sequence[Judgement], people: bool, template: str, subset: str) -> list[Judgement]:
     return [
-        its
-        for its in judgements
-        if (its.metric == PEOPLE) == people and its.template == template and (people or its.subset == subset)
+        judged
+        for judged in judgements
+        if (judged.metric == PEOPLE) == people and judged.template == template and (people or judged.subset == subset)
     ]
 
 
@@ -62,11 +65,11 @@ def _wide(judgements: Sequence[Judgement]) -> pd.DataFrame:
     """Text of value and interval; for raters, a row per subset."""
     lines: dict[str, dict[str, str]] = {}
     counts: dict[str, dict[str, str]] = {}
-    for its in judgements:
-        name = its.subset if its.metric == PEOPLE else its.metric
-        lines.setdefault(name, {})[its.statistic] = value_text(its)
-        counts.setdefault(name, {})[its.statistic] = str(its.n)
-    columns = list(dict.fromkeys(its.statistic for its in judgements))
+    for judged in judgements:
+        name = judged.subset if judged.metric == PEOPLE else judged.metric
+        lines.setdefault(name, {})[judged.statistic] = value_text(judged)
+        counts.setdefault(name, {})[judged.statistic] = str(judged.n)
+    columns = list(dict.fromkeys(judged.statistic for judged in judgements))
     values = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
     return values.assign(**count_columns(counts)).fillna(EMPTY).rename_axis("metric")
 
@@ -95,20 +98,20 @@ def value_text(judged: Judgement) -> str:
 
 def conventions(judgements: Sequence[Judgement]) -> list[str]:
     """What was done for each statistic, once; what differs by metric (an epsilon) with the metric's name."""
-    overall = [its for its in judgements if its.subset == OVERALL or its.metric == PEOPLE]
+    overall = [judged for judged in judgements if judged.subset == OVERALL or judged.metric == PEOPLE]
     said: dict[str, set[str]] = {}
-    for its in overall:
-        said.setdefault(its.statistic, set()).add(its.convention)
+    for judged in overall:
+        said.setdefault(judged.statistic, set()).add(judged.convention)
     lines = []
     for statistic, words in said.items():
         if len(words) == 1:
             lines.append(f"{statistic}: {next(iter(words))}")
         else:
-            mine = (its for its in overall if its.statistic == statistic)
-            lines += dict.fromkeys(f"{statistic}, {its.metric}: {its.convention}" for its in mine)
-    unmatched = {its.metric: its for its in overall if its.n_unscored or its.n_unrated}
+            differing = (judged for judged in overall if judged.statistic == statistic)
+            lines += dict.fromkeys(f"{statistic}, {judged.metric}: {judged.convention}" for judged in differing)
+    unmatched = {judged.metric: judged for judged in overall if judged.n_unscored or judged.n_unrated}
     lines += [
-        f"{metric}: {its.n_unscored} rated rows without a score, {its.n_unrated} scored rows without a rating"
-        for metric, its in unmatched.items()
+        f"{metric}: {judged.n_unscored} rated rows without a score, {judged.n_unrated} scored rows without a rating"
+        for metric, judged in unmatched.items()
     ]
     return lines

@@ -8,19 +8,16 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from operators.errors import SourceError
-from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
+from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, mean_judgement, undefined
 from operators.judging.matching import IDS, metric_columns
 from operators.statistics.agreement import krippendorff_alpha
-from operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Prompts, accuracy_within
+from operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Floats, Prompts, accuracy_within
 from operators.statistics.correlation import STATISTICS
 from operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
 from operators.statistics.ordering import holm, permutation, permuted_correlations
 from operators.statistics.ties import calibrate_ties
-
-Floats = NDArray[np.float64]
 
 
 class Rated(NamedTuple):
@@ -63,12 +60,10 @@ def _beside(metric: str, column: "pd.Series[float]", template: object, human: pd
     keys = list(MATCH_COLUMNS[match])
     scored = column[np.isfinite(column)].rename("score")
     frame = human.join(scored, on=keys if len(keys) > 1 else keys[0])
-    found = frame["score"].notna()
-    rated = human.set_index(keys).index
-    unrated = int((~scored.index.isin(rated)).sum())
-    return Rated(
-        metric, str(template), frame.loc[found, ["prompt_id", "alone", "human", "score"]], int((~found).sum()), unrated
-    )
+    both = frame[frame["score"].notna()]
+    unrated = int((~scored.index.isin(human.set_index(keys).index)).sum())
+    columns = ["prompt_id", "alone", "human", "score"]
+    return Rated(metric, str(template), both[columns], len(frame) - len(both), unrated)
 
 
 def judge_ratings(
@@ -80,41 +75,42 @@ def judge_ratings(
     """Every statistic of every metric, over all images and over those of each skill."""
     return [
         judgement
-        for its in rated
-        for subset, frame in _subsets(its.frame, skills)
-        for judgement in _judge(its, subset, frame, statistics, sampling)
+        for beside in rated
+        for subset, frame in _subsets(beside.frame, skills).items()
+        for judgement in _judge(beside, subset, frame, statistics, sampling)
     ]
 
 
-def _subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> list[tuple[str, pd.DataFrame]]:
+def _subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
     """All rows, and those of each skill."""
     prompts: dict[str, set[str]] = {}
-    for prompt, its in skills.items():
-        for skill in its:
+    for prompt, names in skills.items():
+        for skill in names:
             prompts.setdefault(skill, set()).add(prompt)
-    of_skill = [(skill, frame[frame["prompt_id"].isin(prompts[skill])]) for skill in sorted(prompts)]
-    return [(OVERALL, frame), *of_skill]
+    of_skill = {skill: frame[frame["prompt_id"].isin(prompts[skill])] for skill in sorted(prompts.keys() - {OVERALL})}
+    return {OVERALL: frame, **of_skill}
 
 
 def _judge(
     rated: Rated, subset: str, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling
 ) -> list[Judgement]:
-    human, score = frame["human"].to_numpy(), frame["score"].to_numpy()
-    prompts = _prompts(frame, sampling)
+    human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), _prompts(frame, sampling)
+    judgements = []
+    for statistic in statistics:
+        if statistic in PAIRWISE:
+            judgements += _pairwise(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
+        else:
+            judgements.append(_correlation(rated.metric, statistic, human, score, prompts))
+    unscored, unrated = (rated.n_unscored, rated.n_unrated) if subset == OVERALL else (0, 0)
     return [
         judged._replace(
             convention=f"mean rating of an image's raters; {judged.convention}",
             template=rated.template,
             subset=subset,
-            n_unscored=rated.n_unscored if subset == OVERALL else 0,
-            n_unrated=rated.n_unrated if subset == OVERALL else 0,
+            n_unscored=unscored,
+            n_unrated=unrated,
         )
-        for statistic in statistics
-        for judged in (
-            _pairwise(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
-            if statistic in PAIRWISE
-            else [_correlation(rated.metric, statistic, human, score, prompts)]
-        )
+        for judged in judgements
     ]
 
 
@@ -125,9 +121,9 @@ def _correlation(metric: str, statistic: str, human: Floats, score: Floats, prom
     except ValueError as error:
         raise SourceError(f"ratings: {error}; use another statistic") from error
     if math.isnan(value):
-        return Judgement(metric, statistic, value, UNDEFINED, len(human), f"undefined: {_why(human, score)}")
+        return undefined(metric, statistic, len(human), _why(human, score))
     interval = prompts.interval(lambda rows: compute(human[rows], score[rows]))
-    return Judgement(metric, statistic, value, interval, len(human), resampled(prompts))
+    return Judgement(metric, statistic, value, interval, len(human), prompts.words)
 
 
 def _why(human: Floats, score: Floats) -> str:
@@ -139,20 +135,18 @@ def _why(human: Floats, score: Floats) -> str:
 def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
     """The accuracy, and the threshold at which it is reached."""
     which = "pairs within a prompt, mean over prompts, one threshold" if grouped else "all pairs of images"
-    names = ("pairwise_accuracy_grouped", "epsilon_grouped") if grouped else ("pairwise_accuracy", "epsilon")
+    accuracy, epsilon = (f"{name}{'_grouped' * grouped}" for name in ("pairwise_accuracy", "epsilon"))
     words = f"tie calibration over {which}"
-    found = calibrate_ties(human, score, prompts.codes.tolist() if grouped else None)
-    if not found.pairs:
-        return [Judgement(metric, name, math.nan, UNDEFINED, 0, "undefined: no pair of images") for name in names]
-    interval = prompts.pairwise_interval(human, score, found.epsilon, grouped=grouped)
-    interval_words = f"{resampled(prompts)}, epsilon held"
+    best = calibrate_ties(human, score, prompts.codes.tolist() if grouped else None)
+    if not best.pairs:
+        return [undefined(metric, name, 0, "no pair of images") for name in (accuracy, epsilon)]
+    interval = prompts.pairwise_interval(human, score, best.epsilon, grouped=grouped)
+    how = f"{prompts.words}, epsilon held"
     if math.isnan(interval.low):
-        interval_words = (
-            f"no interval: {prompts.count} {prompts.name}, where 2 to {MOST_PROMPTS_IN_PAIRS} are resampled"
-        )
+        how = f"no interval: {prompts.count} {prompts.name}, where 2 to {MOST_PROMPTS_IN_PAIRS} are resampled"
     return [
-        Judgement(metric, names[0], found.accuracy, interval, found.pairs, f"{words}; {interval_words}"),
-        Judgement(metric, names[1], found.epsilon, UNDEFINED, found.pairs, f"scores this close are tied; {words}"),
+        Judgement(metric, accuracy, best.accuracy, interval, best.pairs, f"{words}; {how}"),
+        Judgement(metric, epsilon, best.epsilon, UNDEFINED, best.pairs, f"scores this close are tied; {words}"),
     ]
 
 
@@ -160,47 +154,36 @@ def _prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
     """The prompts of mean ratings, for resampling."""
     alone = frame["alone"]
     name = "images, which name no prompt" if alone.all() else "prompts and images without one"
-    name = name if alone.any() else "prompts"
-    return Prompts(frame["prompt_id"].to_list(), resamples=sampling.resamples, seed=sampling.seed, name=name)
-
-
-def resampled(prompts: Prompts) -> str:
-    """How the interval was made, in words."""
-    if prompts.count < 2:
-        return f"no interval: {prompts.count} {prompts.name}, where two or more are resampled"
-    return f"95% interval: percentile bootstrap of {prompts.count} {prompts.name}, {prompts.resamples} resamples"
+    return Prompts(frame["prompt_id"].to_list(), sampling, name if alone.any() else "prompts")
 
 
 def judge_raters(ratings: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
-    """Krippendorff's alpha of the raters by template, and every generator's mean rating."""
-    frame = ratings.to_pandas()
-    found = []
-    for template, rows in frame.groupby("template", sort=False, dropna=False):
+    """Krippendorff's alpha of the raters by template."""
+    judgements = []
+    for template, rows in ratings.to_pandas().groupby("template", sort=False, dropna=False):
         ids = (rows[name].fillna("") for name in IDS)
         units = rows.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
-        raters = rows["rater"].nunique()
+        images, raters = units["unit"].nunique(), rows["rater"].nunique()
         for level in levels:
-            value = krippendorff_alpha(units, level)
+            statistic, value = f"alpha_{level}", krippendorff_alpha(units, level)
             words = f"Krippendorff's alpha, {level} distance, {raters} raters, missing ratings allowed for"
-            reason = "undefined: no image has two ratings" if math.isnan(value) else words
-            images = units["unit"].nunique()
-            found.append(Judgement(PEOPLE, f"alpha_{level}", value, UNDEFINED, images, reason, template=str(template)))
-    return found
+            judged = Judgement(PEOPLE, statistic, value, UNDEFINED, images, words)
+            if math.isnan(value):
+                judged = undefined(PEOPLE, statistic, images, "no image has two ratings")
+            judgements.append(judged._replace(template=str(template)))
+    return judgements
 
 
 def judge_generators(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:
     """Every generator's mean rating, best first: the leaderboard by people. Ratings that name none are left out."""
-    found = []
-    for (template, generator), rows in mean_ratings(ratings, match).groupby(["template", "generator"]):
-        prompts = _prompts(rows, sampling)
-        human = rows["human"].to_numpy()
-        convention = f"mean over images of the mean rating; {resampled(prompts)}"
-        subset = f"generator {generator}"
-        mean = Judgement(
-            PEOPLE, "mean_rating", float(human.mean()), prompts.mean_interval(human), len(human), convention
+    words = "mean over images of the mean rating"
+    judgements = [
+        mean_judgement(PEOPLE, "mean_rating", rows["human"].to_numpy(), _prompts(rows, sampling), words)._replace(
+            template=str(template), subset=f"generator {generator}"
         )
-        found.append(mean._replace(template=str(template), subset=subset))
-    return sorted(found, key=lambda judged: (judged.template, -judged.value))
+        for (template, generator), rows in mean_ratings(ratings, match).groupby(["template", "generator"])
+    ]
+    return sorted(judgements, key=lambda judged: (judged.template, -judged.value))
 
 
 def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
@@ -209,17 +192,14 @@ def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling:
     Correlations are compared by exchanging the metrics' scores (for Spearman's, ranks) by prompt, pairwise accuracy
     within a prompt by flipping the signs of the prompts' differences; other statistics have no test here.
     """
-    found = []
-    templates = dict.fromkeys(its.template for its in rated)
-    for template in templates:
-        mine = [its for its in rated if its.template == template]
-        for statistic in statistics:
-            test = TESTS.get(statistic)
-            if test is not None:
-                compared = [test(a, b, sampling) for a, b in combinations(mine, 2)]
-                corrected = holm([its.p_value for its in compared])
-                found += [its._replace(p_holm=p) for its, p in zip(compared, corrected, strict=True)]
-    return found
+    comparisons = []
+    for template in dict.fromkeys(beside.template for beside in rated):
+        of_template = [beside for beside in rated if beside.template == template]
+        for test in (TESTS[statistic] for statistic in statistics if statistic in TESTS):
+            compared = [test(a, b, sampling) for a, b in combinations(of_template, 2)]
+            corrected = holm([comparison.p_value for comparison in compared])
+            comparisons += [each._replace(p_holm=p) for each, p in zip(compared, corrected, strict=True)]
+    return comparisons
 
 
 def _both(a: Rated, b: Rated) -> pd.DataFrame:
@@ -230,11 +210,11 @@ def _both(a: Rated, b: Rated) -> pd.DataFrame:
 def _correlated(a: Rated, b: Rated, statistic: str, sampling: Sampling) -> Comparison:
     rows = _both(a, b)
     values = rows[["human", "score", "score_b"]]
-    human, one, other = (values.rank() if statistic == "spearman" else values).to_numpy(np.float64).T
+    human, of_a, of_b = (values.rank() if statistic == "spearman" else values).to_numpy(np.float64).T
     correlate = STATISTICS[statistic]
-    difference = correlate(human, one) - correlate(human, other)
+    difference = correlate(human, of_a) - correlate(human, of_b)
     p_value = permuted_correlations(
-        human, one, other, rows["prompt_id"].to_list(), resamples=sampling.permutations, seed=sampling.seed
+        human, of_a, of_b, rows["prompt_id"].to_list(), resamples=sampling.permutations, seed=sampling.seed
     )
     scores = "ranks" if statistic == "spearman" else "standardised scores"
     test = f"permutation: the metrics' {scores} exchanged by prompt, {sampling.permutations} draws"
@@ -248,18 +228,17 @@ def _permuted(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
     p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
     test = f"permutation of prompts' signs, {sampling.permutations} draws, each metric at its own epsilon"
     difference = float(differences.mean()) if len(differences) else math.nan
-    return Comparison(
-        a.metric, b.metric, PAIRWISE[1], difference, p_value, math.nan, test, len(differences), a.template
-    )
+    n = len(differences)
+    return Comparison(a.metric, b.metric, PAIRWISE[1], difference, p_value, math.nan, test, n, a.template)
 
 
 def _accuracies(rows: pd.DataFrame, column: str, groups: list[str]) -> Floats:
     """Each prompt's pairwise accuracy at the threshold that is best for all of them; prompts of one image have none."""
     epsilon = calibrate_ties(rows["human"].to_numpy(), rows[column].to_numpy(), groups).epsilon
     accuracies = [
-        accuracy_within(its["human"].to_numpy(), its[column].to_numpy(), epsilon)
-        for _, its in rows.groupby("prompt_id", sort=False)
-        if len(its) > 1
+        accuracy_within(of_prompt["human"].to_numpy(), of_prompt[column].to_numpy(), epsilon)
+        for _, of_prompt in rows.groupby("prompt_id", sort=False)
+        if len(of_prompt) > 1
     ]
     return np.asarray(accuracies, np.float64)
 

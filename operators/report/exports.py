@@ -19,7 +19,7 @@ def to_csv(standings: Sequence[Standing]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(Standing._fields)
-    writer.writerows([_csv_value(value) for value in one] for one in standings)
+    writer.writerows([_csv_value(value) for value in standing] for standing in standings)
     return buffer.getvalue()
 
 
@@ -44,28 +44,32 @@ def _lines(page: Page) -> Iterator[str]:
     for warning in page.warnings:
         yield f"- Note: {_escaped(warning)}"
     for metric in page.metrics:
-        yield from _table(metric, [one for one in page.standings if (one.metric, one.skill) == (metric, OVERALL)])
+        yield from _table(
+            metric, [standing for standing in page.standings if (standing.metric, standing.skill) == (metric, OVERALL)]
+        )
     if page.changes is not None:
         yield from ["", f"## Since run {_escaped(page.changes.run_id)}", ""]
-        yield from (f"- **{_escaped(one.lead)}** {_escaped(one.rest)}".rstrip() for one in page.changes.sentences)
+        yield from (
+            f"- **{_escaped(standing.lead)}** {_escaped(standing.rest)}".rstrip() for standing in page.changes.sentences
+        )
 
 
 def _table(metric: str, board: Sequence[Standing]) -> Iterator[str]:
     yield from ["", f"## {_escaped(metric)}", ""]
-    rated = any(not math.isnan(one.rating) for one in board)
+    rated = any(not math.isnan(standing.rating) for standing in board)
     yield "| rank | generator | mean | 95% interval | tie group | images | coverage |" + " Bradley-Terry |" * rated
     yield "|---:|---|---:|---:|---|---:|---:|" + "---:|" * rated
-    for one in sorted(board, key=lambda one: math.inf if one.rank is None else one.rank):
-        interval = f"{number(one.low)} to {number(one.high)}"
+    for standing in sorted(board, key=lambda standing: math.inf if standing.rank is None else standing.rank):
+        interval = f"{number(standing.low)} to {number(standing.high)}"
         cells = (
-            "–" if one.rank is None else str(one.rank),
-            _escaped(one.generator),
-            number(one.mean),
+            "–" if standing.rank is None else str(standing.rank),
+            _escaped(standing.generator),
+            number(standing.mean),
             interval,
-            one.group,
-            str(one.n),
+            standing.group,
+            str(standing.n),
         )
-        yield f"| {' | '.join(cells)} | {one.coverage:.1%} |" + f" {number(one.rating, 0)} |" * rated
+        yield f"| {' | '.join(cells)} | {standing.coverage:.1%} |" + f" {number(standing.rating, 0)} |" * rated
 
 
 def _escaped(text: str) -> str:

@@ -36,31 +36,37 @@ class Decision(NamedTuple):
         return [sentence for sentence in every if str(sentence)]
 
 
-def overall_boards(found: Mapping[tuple[str, str], Board], metrics: Sequence[str] = ()) -> dict[str, Board]:
+def overall_boards(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str] = ()) -> dict[str, Board]:
     """By metric, the boards over all prompts, those of `metrics` first and in their order."""
-    overall = {metric: board for (metric, skill), board in found.items() if skill == OVERALL}
+    overall = {metric: board for (metric, skill), board in boards.items() if skill == OVERALL}
     return {metric: overall[metric] for metric in dict.fromkeys([*metrics, *overall]) if metric in overall}
 
 
-def decide(found: Mapping[tuple[str, str], Board], overall: Boards, failed: str = "") -> Decision:
+def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str = "") -> Decision:
     """Everything that a run says in words; `failed` says what failed, where anything did."""
     return Decision(
         headline=headline(overall, failed),
         by_metric=[board_sentence(board) for board in overall.values()],
-        at_what=skill_sentences(found, list(mean_ranks(overall)), reference(overall)),
+        at_what=skill_sentences(boards, list(mean_ranks(overall)), reference(overall)),
         agreement=[*agreement_sentences(overall), *contrary_sentences(overall)],
         sureness=sureness_sentence(overall),
     )
 
 
-def mean_ranks(found: Boards) -> dict[str, float | None]:
+def mean_ranks(overall: Boards) -> dict[str, float | None]:
     """By generator, the mean of its ranks, best first; None, and last, where not every metric that scores anything
     scored it.
     """
-    scoring = [{one.generator: one.rank for one in board.scored()} for board in found.values() if board.scored()]
-    generators = {one.generator for board in found.values() for one in board.standings}
+    scoring = [
+        {standing.generator: standing.rank for standing in board.scored()}
+        for board in overall.values()
+        if board.scored()
+    ]
+    generators = {standing.generator for board in overall.values() for standing in board.standings}
     means = {name: _mean([ranks.get(name) for ranks in scoring]) for name in generators}
-    return dict(sorted(means.items(), key=lambda one: (math.inf if one[1] is None else one[1], one[0])))
+    return dict(
+        sorted(means.items(), key=lambda standing: (math.inf if standing[1] is None else standing[1], standing[0]))
+    )
 
 
 def _mean(ranks: Sequence[int | None]) -> float | None:
@@ -68,55 +74,60 @@ def _mean(ranks: Sequence[int | None]) -> float | None:
     return mean(known) if known and len(known) == len(ranks) else None
 
 
-def reference(found: Boards) -> str:
+def reference(overall: Boards) -> str:
     """The generator that the headline is about: most often the best, else most often a leader, else of the best mean
     rank.
     """
-    best = [one.generator for board in found.values() if (one := board.best())]
-    leading = [one.generator for board in found.values() for one in board.leaders()]
-    return max(mean_ranks(found), key=lambda name: (best.count(name), leading.count(name)), default="")
+    best = [standing.generator for board in overall.values() if (standing := board.best())]
+    leading = [standing.generator for board in overall.values() for standing in board.leaders()]
+    return max(mean_ranks(overall), key=lambda name: (best.count(name), leading.count(name)), default="")
 
 
-def headline(found: Boards, failed: str = "") -> Sentence:
+def headline(overall: Boards, failed: str = "") -> Sentence:
     """The decision in one line."""
-    scored = list(dict.fromkeys(one.generator for board in found.values() for one in board.scored()))
+    scored = list(dict.fromkeys(standing.generator for board in overall.values() for standing in board.scored()))
     if not scored:
         return Sentence("Nothing could be scored.", f"Failed rows: {failed}" if failed else "")
     if len(scored) == 1:
         return Sentence("One generator was scored:", f"{scored[0]}. There is nothing to rank it against.")
-    duels = [duel for board in found.values() for duel in board.duels]
+    duels = [duel for board in overall.values() for duel in board.duels]
     if not duels:
         return Sentence("No two generators can be compared:", "no metric scored two of them on the same prompt.")
     if not any(duel.better for duel in duels):
-        by = next(iter(found)) if len(found) == 1 else f"any of {len(found)} metrics"
+        by = next(iter(overall)) if len(overall) == 1 else f"any of {len(overall)} metrics"
         return Sentence("No generator is clearly better than another", f"by {by}.")
-    return _winner(found)
+    return _winner(overall)
 
 
-def _winner(found: Boards) -> Sentence:
+def _winner(overall: Boards) -> Sentence:
     """The headline where some metric tells two generators apart."""
-    first, boards = reference(found), list(found.values())
-    best = Counter(one.generator for board in boards if (one := board.best()))
-    leading = Counter(one.generator for board in boards for one in board.leaders())
+    first, metric_boards = reference(overall), list(overall.values())
+    best = Counter(standing.generator for board in metric_boards if (standing := board.best()))
+    leading = Counter(standing.generator for board in metric_boards for standing in board.leaders())
     if len(best) > 1:
-        return Sentence("The metrics disagree on the best generator:", f"{_counted(best, len(boards))}.")
-    if best[first] == len(boards):
-        by = f" — by {_metrics(list(found))}" if len(boards) > 1 else ""
+        return Sentence("The metrics disagree on the best generator:", f"{_counted(best, len(metric_boards))}.")
+    if best[first] == len(metric_boards):
+        by = f" — by {_metrics(list(overall))}" if len(metric_boards) > 1 else ""
         return Sentence(f"{first} is the best generator{by}.", "")
     if best:
         return Sentence(
-            f"{first} is the best generator by {best[first]} of {len(boards)} metrics.", _rivals(first, boards)
+            f"{first} is the best generator by {best[first]} of {len(metric_boards)} metrics.",
+            _rivals(first, metric_boards),
         )
-    if 2 * leading[first] <= len(boards):
-        leads = f"in the lead are {_counted(leading, len(boards))}." if leading else NOBODY
+    if 2 * leading[first] <= len(metric_boards):
+        leads = f"in the lead are {_counted(leading, len(metric_boards))}." if leading else NOBODY
         return Sentence("No single best generator:", leads)
-    by = _metrics(list(found)) if leading[first] == len(boards) else f"{leading[first]} of {len(boards)} metrics"
-    return Sentence(f"{first} leads by {by}, but is not clearly the best.", _rivals(first, boards))
+    by = (
+        _metrics(list(overall))
+        if leading[first] == len(metric_boards)
+        else f"{leading[first]} of {len(metric_boards)} metrics"
+    )
+    return Sentence(f"{first} leads by {by}, but is not clearly the best.", _rivals(first, metric_boards))
 
 
-def _metrics(found: Sequence[str]) -> str:
+def _metrics(metrics: Sequence[str]) -> str:
     """All of the metrics: the name of the only one, `both metrics`, `all 3 metrics`."""
-    return {1: found[0], 2: "both metrics"}.get(len(found), f"all {len(found)} metrics")
+    return {1: metrics[0], 2: "both metrics"}.get(len(metrics), f"all {len(metrics)} metrics")
 
 
 def _counted(counts: Counter[str], n_metrics: int) -> str:
@@ -128,7 +139,7 @@ def _counted(counts: Counter[str], n_metrics: int) -> str:
 
 def _rivals(name: str, boards: Sequence[Board]) -> str:
     """Who is not told apart from a generator, and who is better, by how many of the metrics."""
-    scored = [board for board in boards if any(one.generator == name for one in board.scored())]
+    scored = [board for board in boards if any(standing.generator == name for standing in board.scored())]
     tied = Counter(other for board in scored for other in board.tied_with(name))
     better = Counter(other for board in scored for other in board.better_than(name))
     parts = [
@@ -158,7 +169,7 @@ def board_sentence(board: Board) -> Sentence:
 
 def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:
     """Who leads, where somebody is clearly worse than somebody."""
-    leader, close = first[0], [one.generator for one in board.close()]
+    leader, close = first[0], [standing.generator for standing in board.close()]
     by, notes = f"by {board.metric}", _higher(board, leader) + _short(leader)
     if board.best() is not None:
         return Sentence(
@@ -167,35 +178,43 @@ def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:
     if len(first) > 1:
         others = f" {names(close)} cannot be told from them." if close else ""
         rest = f"{by} and cannot be told apart.{others} {_highest(first)}{notes}"
-        return Sentence(f"{names([one.generator for one in first])} lead", rest)
+        return Sentence(f"{names([standing.generator for standing in first])} lead", rest)
     rest = f"{by} ({_mean_text(leader)}); {names(close)} cannot be told from it.{notes}"
     return Sentence(f"{leader.generator} leads", rest)
 
 
-def _highest(found: Sequence[Standing]) -> str:
+def _highest(standings: Sequence[Standing]) -> str:
     """The first's mean, as the highest of several."""
-    return f"The highest mean of these is that of {found[0].generator} ({_mean_text(found[0])})."
+    return f"The highest mean of these is that of {standings[0].generator} ({_mean_text(standings[0])})."
 
 
-def _mean_text(one: Standing) -> str:
+def _mean_text(standing: Standing) -> str:
     """A mean with its interval, where one image alone does not leave it without."""
-    interval = f", 95% interval {number(one.low)} to {number(one.high)}" if math.isfinite(one.low) else ""
-    return number(one.mean) + interval
+    interval = (
+        f", 95% interval {number(standing.low)} to {number(standing.high)}" if math.isfinite(standing.low) else ""
+    )
+    return number(standing.mean) + interval
 
 
 def _followers(board: Board, best: Standing) -> str:
     """Those that only the best is clearly better than."""
-    others = tuple(one for one in board.standings if one is not best)
-    rest = board._replace(standings=others, duels=tuple(one for one in board.duels if one.better != best.generator))
+    others = tuple(standing for standing in board.standings if standing is not best)
+    rest = board._replace(
+        standings=others, duels=tuple(standing for standing in board.duels if standing.better != best.generator)
+    )
     group = rest.unbeaten()
     if len(group) == 1:
         return f" {group[0].generator} follows with {number(group[0].mean)}."
-    return f" {names([one.generator for one in group])} are tied behind it." if group else ""
+    return f" {names([standing.generator for standing in group])} are tied behind it." if group else ""
 
 
 def _higher(board: Board, leader: Standing) -> str:
     """A note on those of a higher mean than the leader's that are clearly worse than another generator."""
-    above = [one.generator for one in board.scored() if one.mean > leader.mean and board.better_than(one.generator)]
+    above = [
+        standing.generator
+        for standing in board.scored()
+        if standing.mean > leader.mean and board.better_than(standing.generator)
+    ]
     return f" Of higher mean, but clearly worse than another prompt by prompt: {names(above)}." if above else ""
 
 
@@ -206,17 +225,17 @@ def _short(first: Standing) -> str:
     )
 
 
-def agreement_sentences(found: Boards) -> list[Sentence]:
+def agreement_sentences(overall: Boards) -> list[Sentence]:
     """Whether metrics contradict each other, where two of them see a clear difference between the same generators."""
-    duels = [duel for board in found.values() for duel in board.duels]
-    if len(found) < 2 or not duels:
+    duels = [duel for board in overall.values() for duel in board.duels]
+    if len(overall) < 2 or not duels:
         return []
-    better: dict[frozenset[str], dict[str, str]] = defaultdict(dict)
-    for one in duels:
-        if one.better is not None:
-            better[frozenset((one.generator_a, one.generator_b))][one.metric] = one.better
-    common = {pair: its for pair, its in better.items() if len(its) > 1}
-    split = [_contradiction(pair, its) for pair, its in common.items() if len(set(its.values())) > 1]
+    winners: dict[frozenset[str], dict[str, str]] = defaultdict(dict)
+    for duel in duels:
+        if duel.better is not None:
+            winners[frozenset((duel.generator_a, duel.generator_b))][duel.metric] = duel.better
+    common = {pair: better_by for pair, better_by in winners.items() if len(better_by) > 1}
+    split = [_contradiction(pair, better_by) for pair, better_by in common.items() if len(set(better_by.values())) > 1]
     if split:
         return _some(split, "The metrics disagree on")
     if not common:
@@ -225,24 +244,27 @@ def agreement_sentences(found: Boards) -> list[Sentence]:
     return [Sentence("The metrics agree", rest)]
 
 
-def _some(found: Sequence[Sentence], lead: str) -> list[Sentence]:
+def _some(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
     """The first sentences, each on a pair, and how many more there are."""
-    more = len(found) - MOST_PAIRS
-    return [*found[:MOST_PAIRS], *([Sentence(lead, f"{plural(more, 'more pair')} of generators.")] if more > 0 else [])]
+    more = len(sentences) - MOST_PAIRS
+    return [
+        *sentences[:MOST_PAIRS],
+        *([Sentence(lead, f"{plural(more, 'more pair')} of generators.")] if more > 0 else []),
+    ]
 
 
 def _contradiction(pair: frozenset[str], better: Mapping[str, str]) -> Sentence:
-    one, other = sorted(pair)
+    first, second = sorted(pair)
     sides = [
-        f"{name} is clearly better by {names([metric for metric, its in better.items() if its == name])}"
-        for name in (one, other)
+        f"{name} is clearly better by {names([metric for metric, winner in better.items() if winner == name])}"
+        for name in (first, second)
     ]
-    return Sentence(f"The metrics disagree on {one} and {other}:", f"{', '.join(sides)}.")
+    return Sentence(f"The metrics disagree on {first} and {second}:", f"{', '.join(sides)}.")
 
 
-def contrary_sentences(found: Boards) -> list[Sentence]:
+def contrary_sentences(overall: Boards) -> list[Sentence]:
     """The pairs that are told apart although their means do not differ in the same direction."""
-    contrary = [duel for board in found.values() for duel in board.duels if is_contrary(duel)]
+    contrary = [duel for board in overall.values() for duel in board.duels if is_contrary(duel)]
     said = [
         Sentence(
             f"{duel.better} is clearly better than {duel.worse} by {duel.metric},",
@@ -259,15 +281,15 @@ def is_contrary(duel: Duel) -> bool:
     return duel.better is not None and duel.difference * duel.effect <= 0
 
 
-def sureness_sentence(found: Boards) -> Sentence:
+def sureness_sentence(overall: Boards) -> Sentence:
     """What the words `clear` and `tied` rest on."""
-    duels = [duel for board in found.values() for duel in board.duels]
+    duels = [duel for board in overall.values() for duel in board.duels]
     if not duels:
         return Sentence("", "")
     clear = sum(duel.better is not None for duel in duels)
     fewest, most = min(duel.n for duel in duels), max(duel.n for duel in duels)
     prompts = plural(most, "prompt") if fewest == most else f"{fewest:,} to {plural(most, 'prompt')}"
-    lacking = sum(math.comb(len(board.scored()), 2) for board in found.values()) - len(duels)
+    lacking = sum(math.comb(len(board.scored()), 2) for board in overall.values()) - len(duels)
     apart = f" {plural(lacking, 'pair')} could not be compared, as no prompt has both." if lacking else ""
     are = "is" if clear == 1 else "are"
     rest = (

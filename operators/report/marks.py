@@ -47,8 +47,8 @@ def state_of(score: float | None, wanted: str | None, given: str | None) -> Stat
 def asked_questions(elements: Sequence[Mapping[str, Any]]) -> list[AskedQuestion]:
     """The questions of an image, those that went wrong first, and at most so many."""
     order = (*_WORST_FIRST, "left out")
-    found = [_asked(one) for one in elements]
-    return sorted(found, key=lambda one: order.index(one.state))[:MOST_QUESTIONS]
+    questions = [_asked(element) for element in elements]
+    return sorted(questions, key=lambda element: order.index(element.state))[:MOST_QUESTIONS]
 
 
 def _asked(element: Mapping[str, Any]) -> AskedQuestion:
@@ -72,8 +72,8 @@ def cut(text: str | None, most: int = MOST_IN_QUESTION) -> str:
 def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segment]:
     """The prompt in segments; characters that several questions are about show the worst of them."""
     shown = prompt[:MOST_CHARACTERS]
-    placed = [one for one in elements if _is_placed(one, len(shown))]
-    edges = sorted({0, len(shown), *(one[edge] for one in placed for edge in ("start", "end"))})
+    placed = [element for element in elements if _is_placed(element, len(shown))]
+    edges = sorted({0, len(shown), *(element[edge] for element in placed for edge in ("start", "end"))})
     segments = [_segment(shown, start, end, placed) for start, end in pairwise(edges)]
     if len(prompt) > len(shown):
         segments.append(Segment(f"… ({len(prompt):,} characters)", None, ""))
@@ -86,10 +86,12 @@ def _is_placed(element: Mapping[str, Any], length: int) -> bool:
 
 
 def _segment(prompt: str, start: int, end: int, placed: Sequence[Mapping[str, Any]]) -> Segment:
-    about = [one for one in placed if one["start"] <= start and end <= one["end"]]
+    about = [element for element in placed if element["start"] <= start and end <= element["end"]]
     if not about:
         return Segment(prompt[start:end], None, "")
-    states = [state_of(one["score"], one["wanted"], one["given"]) for one in about]
+    states = [state_of(element["score"], element["wanted"], element["given"]) for element in about]
     worst = next(state for state in _WORST_FIRST if state in states)
-    notes = [f"{cut(one['text'], 120)} {cut(one['given'], 40) or '–'} ({one['score']:.2f})" for one in about]
+    notes = [
+        f"{cut(element['text'], 120)} {cut(element['given'], 40) or '–'} ({element['score']:.2f})" for element in about
+    ]
     return Segment(prompt[start:end], worst, "\n".join(notes[:4]))

@@ -36,10 +36,10 @@ class Shortfall(NamedTuple):
     """In standard errors, the median over the metrics; negative."""
 
 
-def skill_sentences(found: Mapping[tuple[str, str], Board], order: Sequence[str], best: str) -> list[Sentence]:
+def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str], best: str) -> list[Sentence]:
     """At what the generators differ from one, the others in this order."""
     at_skills: dict[str, list[Board]] = defaultdict(list)
-    for board in found.values():
+    for board in boards.values():
         if board.skill != OVERALL and board.duels:
             at_skills[board.skill].append(board)
     against = {skill: _against(best, at_skill) for skill, at_skill in at_skills.items()}
@@ -47,19 +47,19 @@ def skill_sentences(found: Mapping[tuple[str, str], Board], order: Sequence[str]
     if not against or not others:
         return []
     by = " by most metrics" if len({board.metric for at_skill in at_skills.values() for board in at_skill}) > 1 else ""
-    better = {name: [skill for skill, its in against.items() if name in its.better] for name in others}
-    worse = {name: [skill for skill, its in against.items() if name in its.worse] for name in others}
+    better = {name: [skill for skill, rivals in against.items() if name in rivals.better] for name in others}
+    worse = {name: [skill for skill, rivals in against.items() if name in rivals.worse] for name in others}
     return [
         *_level_sentences(best, [name for name in others if not better[name] + worse[name]], against, by),
         *_skill_list(f"clearly better than {best}", by, better, len(against), {}),
-        *_skill_list(f"clearly behind {best}", by, worse, len(against), _weak(found)),
+        *_skill_list(f"clearly behind {best}", by, worse, len(against), _weak(boards)),
     ]
 
 
 def _against(best: str, at_skill: Sequence[Board]) -> Against:
     better = Counter(name for board in at_skill for name in board.better_than(best))
     worse = Counter(name for board in at_skill for name in board.worse_than(best))
-    pairs = [(one.generator_a, one.generator_b) for board in at_skill for one in board.duels]
+    pairs = [(duel.generator_a, duel.generator_b) for board in at_skill for duel in board.duels]
     compared = Counter(b if a == best else a for a, b in pairs if best in (a, b))
     return Against(
         better=frozenset(name for name, count in better.items() if 2 * count > compared[name] and not worse[name]),
@@ -70,21 +70,21 @@ def _against(best: str, at_skill: Sequence[Board]) -> Against:
 
 def _level_sentences(best: str, level: Sequence[str], against: Mapping[str, Against], by: str) -> list[Sentence]:
     """Who does not differ from the best at any skill, and who was not compared with it."""
-    compared = frozenset[str]().union(*(its.compared for its in against.values()))
+    compared = frozenset[str]().union(*(at_skill.compared for at_skill in against.values()))
     even, apart = ([name for name in level if (name in compared) is known] for known in (True, False))
-    found = [
+    said = [
         (f"No clear difference from {best} at any skill{by}:", even),
         (f"Not compared with {best} at any skill:", apart),
     ]
-    return [Sentence(lead, f"{names(its)}.") for lead, its in found if its]
+    return [Sentence(lead, f"{names(at_skill)}.") for lead, at_skill in said if at_skill]
 
 
 def _skill_list(
     said: str, by: str, skills: Mapping[str, Sequence[str]], n_skills: int, weak: Mapping[str, Sequence[str]]
 ) -> list[Sentence]:
     """A sentence for each generator with the skills at which this can be said of it, and one for those beyond."""
-    some = [name for name, its in skills.items() if its]
-    found = [
+    some = [name for name, names_of in skills.items() if names_of]
+    sentences = [
         Sentence(f"{name} is {said}{by}", f"{_where(skills[name], n_skills, weak.get(name, ()))}.")
         for name in some[:MOST_SENTENCES]
     ]
@@ -93,7 +93,7 @@ def _skill_list(
         if some[MOST_SENTENCES:]
         else []
     )
-    return found + rest
+    return sentences + rest
 
 
 def _where(skills: Sequence[str], n_skills: int, weak: Sequence[str]) -> str:
@@ -104,11 +104,11 @@ def _where(skills: Sequence[str], n_skills: int, weak: Sequence[str]) -> str:
     return where + (f", most of all at {names(most)}" if most and len(skills) > len(most) else "")
 
 
-def _weak(found: Mapping[tuple[str, str], Board]) -> dict[str, list[str]]:
+def _weak(boards: Mapping[tuple[str, str], Board]) -> dict[str, list[str]]:
     """By generator, the skills at which it falls short, the worst first."""
     weak: dict[str, list[str]] = defaultdict(list)
-    for one in shortfalls([standing for board in found.values() for standing in board.standings]):
-        weak[one.generator].append(one.skill)
+    for shortfall in shortfalls([standing for board in boards.values() for standing in board.standings]):
+        weak[shortfall.generator].append(shortfall.skill)
     return weak
 
 
@@ -118,17 +118,21 @@ def shortfalls(standings: Sequence[Standing]) -> list[Shortfall]:
     Of each metric's means by generator and skill, what is left after both averages are taken off, over the mean's
     standard error; of these the median over the metrics.
     """
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for metric in dict.fromkeys(one.metric for one in standings):
-        for place, size in _residuals([one for one in standings if one.metric == metric]).items():
-            found[place].append(size)
-    sizes = [Shortfall(*place, median(its)) for place, its in found.items()]
-    return sorted((one for one in sizes if one.size < -CLEAR), key=lambda one: one.size)
+    sizes: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for metric in dict.fromkeys(standing.metric for standing in standings):
+        for place, size in _residuals([standing for standing in standings if standing.metric == metric]).items():
+            sizes[place].append(size)
+    medians = [Shortfall(*place, median(of_metrics)) for place, of_metrics in sizes.items()]
+    return sorted((standing for standing in medians if standing.size < -CLEAR), key=lambda standing: standing.size)
 
 
 def _residuals(standings: Sequence[Standing]) -> dict[tuple[str, str], float]:
     """One metric's shortfalls in standard errors; empty unless every generator has a mean at every skill."""
-    cells = {(one.generator, one.skill): one for one in standings if one.skill != OVERALL and one.n > 1}
+    cells = {
+        (standing.generator, standing.skill): standing
+        for standing in standings
+        if standing.skill != OVERALL and standing.n > 1
+    }
     generators = list(dict.fromkeys(generator for generator, _ in cells))
     skills = list(dict.fromkeys(skill for _, skill in cells))
     if len(cells) < len(generators) * len(skills) or len(generators) < 3 or len(skills) < 2:

@@ -26,9 +26,9 @@ class Shown(NamedTuple, Generic[Row]):
     left_out: int = 0
 
 
-def shown(found: Sequence[Row], most: int) -> Shown[Row]:
+def shown(rows: Sequence[Row], most: int) -> Shown[Row]:
     """At most so many rows."""
-    return Shown(list(found[:most]), max(len(found) - most, 0))
+    return Shown(list(rows[:most]), max(len(rows) - most, 0))
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -44,11 +44,11 @@ def signed(value: float | None, digits: int = 3) -> str:
     return shown if float(shown) == 0 else f"{'+' if value > 0 else '−'}{shown}"
 
 
-def names(found: Sequence[str], most: int = MOST_NAMES) -> str:
+def names(listed: Sequence[str], most: int = MOST_NAMES) -> str:
     """`a, b and c`; of many the first few and how many more."""
-    if len(found) > most + 1:
-        return f"{', '.join(found[:most])} and {len(found) - most} more"
-    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
+    if len(listed) > most + 1:
+        return f"{', '.join(listed[:most])} and {len(listed) - most} more"
+    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
 
 
 def plural(count: int, word: str) -> str:

@@ -7,12 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from operators.statistics.options import Sampling
 from operators.statistics.ties import pairwise_correct
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 LEVEL = 0.95
+USUAL = Sampling()
 MOST_PROMPTS_IN_PAIRS = 5_000
 """The pairs between prompts take the square of this many numbers."""
 ROWS_OF_PAIRS = 512
@@ -31,24 +33,29 @@ UNDEFINED = Interval(math.nan, math.nan)
 class Prompts:
     """The rows of each prompt, and resamples of the prompts, with replacement; the same seed gives the same ones."""
 
-    def __init__(
-        self, prompt_ids: Sequence[str], *, resamples: int = 1000, seed: int = 0, name: str = "prompts"
-    ) -> None:
-        self.name = name
+    def __init__(self, prompt_ids: Sequence[str], sampling: Sampling = USUAL, name: str = "prompts") -> None:
+        self.sampling, self.name = sampling, name
         self.codes = np.unique(np.asarray(prompt_ids, dtype=str), return_inverse=True)[1].astype(np.int64)
         self.count = int(self.codes.max(initial=-1)) + 1
-        self.resamples, self.seed = resamples, seed
         order = np.argsort(self.codes, kind="stable")
         self.rows = np.split(order, np.cumsum(np.bincount(self.codes, minlength=self.count))[:-1])
+
+    @property
+    def words(self) -> str:
+        """How intervals are made."""
+        if self.count < 2:
+            return f"no interval: {self.count} {self.name}, where two or more are resampled"
+        resamples = self.sampling.resamples
+        return f"95% interval: percentile bootstrap of {self.count} {self.name}, {resamples} resamples"
 
     def interval(self, statistic: Callable[[Longs], float]) -> Interval:
         """The interval of a statistic of rows, given as their indices; resamples where it is undefined are left out."""
         if self.count < 2:
             return UNDEFINED
-        random = np.random.default_rng(self.seed)
+        random = np.random.default_rng(self.sampling.seed)
         values = [
             statistic(np.concatenate([self.rows[code] for code in random.integers(self.count, size=self.count)]))
-            for _ in range(self.resamples)
+            for _ in range(self.sampling.resamples)
         ]
         return percentiles(np.asarray(values))
 
@@ -68,9 +75,9 @@ class Prompts:
 
     def multiplicities(self) -> Floats:
         """How often each resample holds each prompt (resamples, prompts)."""
-        random = np.random.default_rng(self.seed)
+        random = np.random.default_rng(self.sampling.seed)
         shares = np.full(self.count, 1 / self.count)
-        return random.multinomial(self.count, shares, size=self.resamples).astype(np.float64)
+        return random.multinomial(self.count, shares, size=self.sampling.resamples).astype(np.float64)
 
     def pairwise_interval(self, human: Floats, metric: Floats, epsilon: float, *, grouped: bool) -> Interval:
         """The interval of pairwise accuracy with its threshold held; of pairs within a prompt only where `grouped`."""
@@ -97,8 +104,8 @@ class Prompts:
             hits = _correct_between(human, metric, epsilon, rows, order)
             np.add.at(correct, self.codes[rows], np.add.reduceat(hits, starts, axis=1))
         sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
-        itself = np.diag(sizes)
-        return correct - itself, np.outer(sizes, sizes) - itself
+        own = np.diag(sizes)
+        return correct - own, np.outer(sizes, sizes) - own
 
 
 def percentiles(values: Floats) -> Interval:

@@ -52,8 +52,8 @@ def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Conventi
     frames = []
     for graph_id, rows in nodes.groupby("graph_id", sort=False):
         values = scores.reindex(rows["image_id"]).to_numpy(np.float64)
-        found = score_graph(_nodes(rows, values), convention)
-        frame = pd.DataFrame(found._asdict(), index=pd.Index(scores.columns, name="metric"))
+        measured = score_graph(_nodes(rows, values), convention)
+        frame = pd.DataFrame(measured._asdict(), index=pd.Index(scores.columns, name="metric"))
         frames.append(frame.reset_index().assign(graph_id=graph_id))
     return pd.concat(frames, ignore_index=True)
 

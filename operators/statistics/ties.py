@@ -181,8 +181,8 @@ class _Pairs:
         before = low.gain + np.concatenate([[0], np.cumsum(gained - lost)[:-1]])
         slack = 1e-9 * self.weight
         for slot in np.flatnonzero((before + gained >= best.gain - slack) & (gained + lost > 0)):
-            its = np.flatnonzero(slots == slot)
-            best = _better(best, _first_best(differences[its], tied[its], weights[its], before[slot]))
+            in_slot = np.flatnonzero(slots == slot)
+            best = _better(best, _first_best(differences[in_slot], tied[in_slot], weights[in_slot], before[slot]))
         return best
 
 
@@ -286,8 +286,8 @@ def _push(ranges: list[tuple[float, float, int, _Edge, _Edge]], low: _Edge, high
         heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
 
 
-def _better(best: _Best, found: _Best) -> _Best:
+def _better(best: _Best, candidate: _Best) -> _Best:
     """The greater gain, or of equal ones the smaller threshold."""
-    if (found.gain, -found.epsilon) <= (best.gain, -best.epsilon):
+    if (candidate.gain, -candidate.epsilon) <= (best.gain, -best.epsilon):
         return best
-    return found
+    return candidate

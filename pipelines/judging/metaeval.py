@@ -74,9 +74,9 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     """Reads, judges and writes; raises SourceError where nothing that was rated has a score."""
     release = open_release(config.protocol, config.storage)
     scores = _scores(config, release)
-    found = judge(config.protocol, release, scores, config.sampling, config.scores or config.protocol.path)
-    write_findings(found, locate(config.output, config.storage))
-    return found
+    findings = judge(config.protocol, release, scores, config.sampling, config.scores or config.protocol.path)
+    write_findings(findings, locate(config.output, config.storage))
+    return findings
 
 
 def _scores(config: MetaevalConfig, release: Release) -> pa.Table:
@@ -124,11 +124,11 @@ def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
     low, high = protocol.rating_range
     rating = release.ratings.column("rating")
     outside = pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False)
-    if not (found := pc.sum(outside).as_py()):
+    if not (findings := pc.sum(outside).as_py()):
         return release
     row = release.ratings.filter(outside).slice(0, 1).to_pylist()[0]
     said = (
-        f"{found} ratings are outside {low:g} to {high:g}, first {row['rating']:g} of image {row['image_id']} "
+        f"{findings} ratings are outside {low:g} to {high:g}, first {row['rating']:g} of image {row['image_id']} "
         f"by rater {row['rater']}"
     )
     if protocol.out_of_range == "refused":
@@ -230,19 +230,19 @@ def _reason(scores: pa.Table) -> str:
     return f" ({errors[0]['message'].as_py()})" if len(errors) else ""
 
 
-def write_findings(found: Findings, folder: Location) -> None:
+def write_findings(findings: Findings, folder: Location) -> None:
     """Writes judgements, comparisons and orders as Parquet, and what a paper shows as Markdown and LaTeX."""
     tables = {
-        "judgements": judgement_table(found.judgements),
-        "comparisons": comparison_table(found.comparisons),
-        "orders": order_table(found.orders),
+        "judgements": judgement_table(findings.judgements),
+        "comparisons": comparison_table(findings.comparisons),
+        "orders": order_table(findings.orders),
     }
     for name, table in tables.items():
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
         _write(folder, f"{name}.parquet", sink.getvalue().to_pybytes())
-    _write(folder, "judgements.md", to_markdown(found.judgements, (*found.warnings, *found.notes)).encode())
-    _write(folder, "judgements.tex", to_latex(found.judgements).encode())
+    _write(folder, "judgements.md", to_markdown(findings.judgements, (*findings.warnings, *findings.notes)).encode())
+    _write(folder, "judgements.tex", to_latex(findings.judgements).encode())
 
 
 def _write(folder: Location, name: str, content: bytes) -> None:

@@ -141,20 +141,20 @@ def _statistics(config: ReproductionConfig, name: str) -> Statistics:
     """What a protocol finds in the release's own scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
-    found: Sequence[Judgement] = judge(protocol, release, release.scores, POINT).judgements
-    return {(its.metric, its.statistic, its.subset): its.value for its in found}
+    judgements: Sequence[Judgement] = judge(protocol, release, release.scores, POINT).judgements
+    return {(judged.metric, judged.statistic, judged.subset): judged.value for judged in judgements}
 
 
 def _genai_bench(config: ReproductionConfig) -> Iterator[Check]:
-    found = _statistics(config, "genai_bench")
-    yield from _looked_up(GENAI_BENCH, GENAI_BENCH_NUMBERS, found)
+    ours = _statistics(config, "genai_bench")
+    yield from _looked_up(GENAI_BENCH, GENAI_BENCH_NUMBERS, ours)
 
 
 def _tifa160(config: ReproductionConfig) -> Iterator[Check]:
-    found = _statistics(config, "tifa160")
-    yield from _looked_up(TIFA160, TIFA160_NUMBERS, found)
-    yield from _accuracies(TIFA160, TIFA160_ACCURACY, found)
-    epsilon = found["tifa_mplug-large", "epsilon", OVERALL]
+    ours = _statistics(config, "tifa160")
+    yield from _looked_up(TIFA160, TIFA160_NUMBERS, ours)
+    yield from _accuracies(TIFA160, TIFA160_ACCURACY, ours)
+    epsilon = ours["tifa_mplug-large", "epsilon", OVERALL]
     yield Check(TIFA160, "tifa_mplug-large: epsilon of pairwise accuracy", 0.006061, epsilon, 6)
 
 
@@ -162,16 +162,16 @@ def _t2vscore(config: ReproductionConfig) -> Iterator[Check]:
     yield from _accuracies(T2VSCORE, T2VSCORE_ACCURACY, _statistics(config, "t2vscore"))
 
 
-def _looked_up(group: str, numbers: Sequence[tuple[str, str, str, float]], found: Statistics) -> Iterator[Check]:
+def _looked_up(group: str, numbers: Sequence[tuple[str, str, str, float]], ours: Statistics) -> Iterator[Check]:
     for metric, statistic, subset, published in numbers:
         name = f"{metric}: {statistic}" if subset == OVERALL else f"{statistic} of {subset.removeprefix('generator ')}"
-        yield Check(group, name, published, found[metric, statistic, subset], 3)
+        yield Check(group, name, published, ours[metric, statistic, subset], 3)
 
 
-def _accuracies(group: str, numbers: Mapping[str, float], found: Statistics) -> Iterator[Check]:
+def _accuracies(group: str, numbers: Mapping[str, float], ours: Statistics) -> Iterator[Check]:
     for metric, published in numbers.items():
-        ours = 100 * found[metric, "pairwise_accuracy", OVERALL]
-        yield Check(group, f"{metric}: pairwise accuracy (%)", published, ours, 1)
+        accuracy = 100 * ours[metric, "pairwise_accuracy", OVERALL]
+        yield Check(group, f"{metric}: pairwise accuracy (%)", published, accuracy, 1)
 
 
 def _error_graphs(config: ReproductionConfig) -> Iterator[Check]:
@@ -188,20 +188,20 @@ def _error_graphs(config: ReproductionConfig) -> Iterator[Check]:
     for table_measure, subset, metric, value in zip(*columns, strict=True):
         column = TABLE_2[str(table_measure)]
         rows = averaged if subset == "all" else averaged[averaged["subset"] == subset]
-        mine = rows[rows["metric"] == metric]
+        of_metric = rows[rows["metric"] == metric]
         sign = -1 if column == "spearman" and metric not in protocol.falling else 1
-        ours = 100 * sign * float(mine[column].mean())
+        ours = 100 * sign * float(of_metric[column].mean())
         name, group = f"{metric}, {subset}", f"T2IScoreScore, table 2, {TITLES[column]} (%)"
-        its_own = 100 * sign * float(released[column].loc[mine["graph_id"], str(metric)].mean())
-        reason = PRINTED_ELSEWHERE.format(released=its_own) if abs(its_own - ours) < CLOSE else ""
+        their_own = 100 * sign * float(released[column].loc[of_metric["graph_id"], str(metric)].mean())
+        reason = PRINTED_ELSEWHERE.format(released=their_own) if abs(their_own - ours) < CLOSE else ""
         yield _explained(Check(group, name, value.as_py(), ours, 1), reason)
 
 
 def _current(config: ReproductionConfig) -> Iterator[Check]:
     """What T2IScoreScore's code of today gives, which is printed nowhere."""
-    found = _statistics(config, "t2iscorescore")
+    ours = _statistics(config, "t2iscorescore")
     for metric, statistic, subset, number in CURRENT_NUMBERS:
-        yield Check(CURRENT, f"{metric}, {subset}: {statistic}", number, found[metric, statistic, subset], 6)
+        yield Check(CURRENT, f"{metric}, {subset}: {statistic}", number, ours[metric, statistic, subset], 6)
 
 
 def _explained(check: Check, reason: str) -> Check:
@@ -235,7 +235,7 @@ def _accumulation(config: ReproductionConfig) -> Iterator[Check]:
     group = "T2IScoreScore, DSG scores from the correctness of questions, recursive zeroing"
     for model in correct.names[4:]:
         released = scores.numbers(f"{model}_dsg").to_pylist()
-        ours = {int(row): _dsg(its, model) for row, its in frame.groupby("image_row", sort=False)}
+        ours = {int(row): _dsg(of_image, model) for row, of_image in frame.groupby("image_row", sort=False)}
         unmet = [row for row, value in ours.items() if abs(value - released[row]) > PRINTED_DIGITS]
         check = Check(group, f"{model}: images whose score is met", len(ours), len(ours) - len(unmet), 0)
         yield _explained(check, SEG_65 if {graphs[row] for row in unmet} == {"65"} else "")
@@ -244,10 +244,10 @@ def _accumulation(config: ReproductionConfig) -> Iterator[Check]:
 def _dsg(rows: pd.DataFrame, model: str) -> float:
     """The share of questions that count, of one image."""
     parents = {
-        str(one): [] if above == "-1" else str(above).split("-")
-        for one, above in zip(rows["question_id"], rows["parents"], strict=True)
+        str(question): [] if above == "-1" else str(above).split("-")
+        for question, above in zip(rows["question_id"], rows["parents"], strict=True)
     }
-    right = {str(one): answer == "1" for one, answer in zip(rows["question_id"], rows[model], strict=True)}
+    right = {str(question): answer == "1" for question, answer in zip(rows["question_id"], rows[model], strict=True)}
     return sum(holding(right, parents, "recursive").values()) / len(right)
 
 

@@ -55,14 +55,14 @@ def _of_run(sheet: Sheet) -> pa.Table:
     checked = long_scores(ids, given.column("metric").combine_chunks(), given.column("score").combine_chunks())
     own = given.column("error").combine_chunks()
     reasons = pc.if_else(own.is_valid(), own, checked.column("error").combine_chunks())
-    found = {"score": checked.column("score"), "error": reasons}
-    return pa.table([found.get(name, given.column(name)) for name in rows.SCORES.names], schema=rows.SCORES)
+    replaced = {"score": checked.column("score"), "error": reasons}
+    return pa.table([replaced.get(name, given.column(name)) for name in rows.SCORES.names], schema=rows.SCORES)
 
 
 def _ids(sheet: Sheet) -> Mapping[str, pa.Array]:
     """The ids of each row, which must name its image."""
-    found = {name: sheet.texts(name) for name in IDS if name in sheet.names}
-    if "image_id" not in found and not {"prompt_id", "generator"} <= found.keys():
+    ids = {name: sheet.texts(name) for name in IDS if name in sheet.names}
+    if "image_id" not in ids and not {"prompt_id", "generator"} <= ids.keys():
         raise SourceError(
             f"{sheet.url}: expected image_id, or prompt_id and generator, found {', '.join(sheet.names)}; {REMEDY}"
         )
@@ -71,7 +71,7 @@ def _ids(sheet: Sheet) -> Mapping[str, pa.Array]:
             raise SourceError(
                 f"{sheet.where(row)}: no image_id, and not both a prompt_id and a generator; fill them in"
             )
-    return {name: pa.array(column, pa.string()) for name, column in found.items()}
+    return {name: pa.array(column, pa.string()) for name, column in ids.items()}
 
 
 def _of_long(sheet: Sheet, metrics: Collection[str]) -> pa.Table:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from operators.statistics.bootstrap import Prompts
+from operators.statistics.options import Sampling
 from operators.statistics.ties import calibrate_ties
 
 
@@ -15,7 +16,7 @@ def test_the_same_seed_gives_the_same_interval_whatever_the_rows_order() -> None
     order = np.random.default_rng(0).permutation(12)
     shuffled = Prompts([prompts[n] for n in order]).mean_interval(values[order])
     assert Prompts(prompts).mean_interval(values) == pytest.approx(shuffled)
-    assert Prompts(prompts, seed=1).mean_interval(values) != shuffled
+    assert Prompts(prompts, Sampling(seed=1)).mean_interval(values) != shuffled
 
 
 def test_images_of_one_prompt_are_drawn_together_so_that_copies_make_no_one_surer() -> None:
@@ -30,7 +31,7 @@ def test_an_interval_of_a_mean_covers_the_truth_about_as_often_as_it_says() -> N
     covered = 0
     for trial in range(200):
         values = random.normal(size=60)
-        low, high = Prompts([str(n) for n in range(60)], resamples=300, seed=trial).mean_interval(values)
+        low, high = Prompts([str(n) for n in range(60)], Sampling(resamples=300, seed=trial)).mean_interval(values)
         covered += low <= 0 <= high
     assert 175 <= covered <= 199
 
@@ -38,8 +39,8 @@ def test_an_interval_of_a_mean_covers_the_truth_about_as_often_as_it_says() -> N
 def test_the_general_way_agrees_with_the_fast_one_for_a_mean() -> None:
     random = np.random.default_rng(0)
     values, prompts = random.normal(size=90), [str(n // 3) for n in range(90)]
-    general = Prompts(prompts, resamples=4000).interval(lambda rows: float(values[rows].mean()))
-    assert general == pytest.approx(Prompts(prompts, resamples=4000).mean_interval(values), abs=0.02)
+    general = Prompts(prompts, Sampling(resamples=4000)).interval(lambda rows: float(values[rows].mean()))
+    assert general == pytest.approx(Prompts(prompts, Sampling(resamples=4000)).mean_interval(values), abs=0.02)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
