@@ -15,51 +15,60 @@ from pipelines.judging.metaeval import Findings
 SIGNIFICANT = 0.05
 
 
-def show_agreement(console: Console, found: Findings) -> None:
+def show_agreement(console: Console, findings: Findings) -> None:
     """What to look at first, and each metric's statistics overall."""
-    for warning in found.warnings:
+    for warning in findings.warnings:
         console.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)
-    metrics = [its for its in found.judgements if its.metric != PEOPLE and its.subset == OVERALL]
-    for template in dict.fromkeys(its.template for its in metrics):
-        _show_statistics(console, _title(found, template), [its for its in metrics if its.template == template])
+    for title, judgements in _by_template(findings).items():
+        _show_statistics(console, title, [judged for judged in judgements if judged.subset == OVERALL])
 
 
-def show_findings(console: Console, found: Findings) -> None:
+def show_findings(console: Console, findings: Findings) -> None:
     """Each metric's statistics overall, the first of them by skill, which metrics differ, and every convention."""
-    show_agreement(console, found)
-    metrics = [its for its in found.judgements if its.metric != PEOPLE]
-    for template in dict.fromkeys(its.template for its in metrics):
-        mine = [its for its in metrics if its.template == template and its.subset != OVERALL]
-        _show_subsets(console, _title(found, template), mine)
-    _show_people(console, [its for its in found.judgements if its.metric == PEOPLE])
-    _show_comparisons(console, found.comparisons)
-    _show_orders(console, found.orders)
-    for line in (*conventions(found.judgements), *found.notes):
+    show_agreement(console, findings)
+    for title, judgements in _by_template(findings).items():
+        _show_subsets(console, title, [judged for judged in judgements if judged.subset != OVERALL])
+    _show_people(console, [judged for judged in findings.judgements if judged.metric == PEOPLE])
+    _show_comparisons(console, findings.comparisons)
+    _show_orders(console, findings.orders)
+    for line in (*conventions(findings.judgements), *findings.notes):
         console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
 
 
-def _title(found: Findings, template: str) -> str:
-    return f"{found.protocol}: agreement with {template or 'what is known'}"
+def _by_template(findings: Findings) -> dict[str, list[Judgement]]:
+    """What is said of metrics, by the title of each template's tables."""
+    titled: dict[str, list[Judgement]] = {}
+    for judged in findings.judgements:
+        if judged.metric != PEOPLE:
+            title = f"{findings.protocol}: agreement with {judged.template or 'what is known'}"
+            titled.setdefault(title, []).append(judged)
+    return titled
 
 
-def _show_statistics(console: Console, title: str, judgements: list[Judgement]) -> None:
+def _show_statistics(console: Console, title: str, judgements: Sequence[Judgement]) -> None:
     """Values with their intervals below, by metric and statistic."""
-    found = {(its.metric, its.statistic): its for its in judgements if not its.statistic.startswith("epsilon")}
-    rows = _rows({place: value_text(its).replace(" ", "\n", 1) for place, its in found.items()})
-    for column, counts in count_columns(_rows({place: str(its.n) for place, its in found.items()})).items():
+    shown = [judged for judged in judgements if not judged.statistic.startswith("epsilon")]
+    rows = _rows({(judged.metric, judged.statistic): value_text(judged).replace(" ", "\n", 1) for judged in shown})
+    counts = _rows({(judged.metric, judged.statistic): str(judged.n) for judged in shown})
+    for column, numbers in count_columns(counts).items():
         for name, row in rows.items():
-            row[column] = counts.get(name, EMPTY)
+            row[column] = numbers.get(name, EMPTY)
     show_tables(console, title, rows)
 
 
-def _show_subsets(console: Console, title: str, judgements: list[Judgement]) -> None:
+def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement]) -> None:
     """The statistic that comes first, by subset (with its n) and metric."""
     if not judgements:
         return
     statistic = judgements[0].statistic
-    mine = [its for its in judgements if its.statistic == statistic]
-    n = {subset: max(its.n for its in mine if its.subset == subset) for subset in {its.subset for its in mine}}
-    cells = {(f"{its.subset} ({n[its.subset]})", its.metric): _number(its.value) for its in mine}
+    shown = [judged for judged in judgements if judged.statistic == statistic]
+    n: dict[str, int] = {}
+    for judged in shown:
+        n[judged.subset] = max(judged.n, n.get(judged.subset, 0))
+    cells = {
+        (f"{judged.subset} ({n[judged.subset]})", judged.metric): value_text(judged).partition(" ")[0]
+        for judged in shown
+    }
     show_tables(console, f"{title}: {statistic} by skill (n)", _rows(cells))
 
 
@@ -71,12 +80,13 @@ def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
     return {down: {across: cells.get((across, down), EMPTY) for across in first} for down in second}
 
 
-def _show_people(console: Console, judgements: list[Judgement]) -> None:
+def _show_people(console: Console, judgements: Sequence[Judgement]) -> None:
     if not judgements:
         return
     table = Table("", "template", "statistic", "value", "n", title="the raters")
-    for its in judgements:
-        table.add_row(escape(its.subset), escape(its.template), its.statistic, value_text(its), str(its.n))
+    for judged in judgements:
+        subset, template = escape(judged.subset), escape(judged.template)
+        table.add_row(subset, template, judged.statistic, value_text(judged), str(judged.n))
     console.print(table)
 
 
@@ -84,14 +94,16 @@ def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> No
     """A matrix per template and statistic: by how much the row's metric is above the column's, where that is
     significant.
     """
-    for template, statistic in dict.fromkeys((its.template, its.statistic) for its in comparisons):
-        mine = [its for its in comparisons if (its.template, its.statistic) == (template, statistic)]
-        metrics = list(dict.fromkeys(name for its in mine for name in (its.metric_a, its.metric_b)))
-        above = {(its.metric_a, its.metric_b): its for its in mine}
-        above |= {(its.metric_b, its.metric_a): its._replace(difference=-its.difference) for its in mine}
-        names = " ".join(filter(None, (template, statistic)))
-        table = Table("", *map(str, range(1, len(metrics) + 1)), title=escape(f"{names}: which metrics differ"))
-        table.caption = f"row less column; * p < {SIGNIFICANT} after Holm; {mine[0].test}"
+    matrices: dict[str, list[Comparison]] = {}
+    for compared in comparisons:
+        name = " ".join(filter(None, (compared.template, compared.statistic)))
+        matrices.setdefault(name, []).append(compared)
+    for name, pairs in matrices.items():
+        metrics = list(dict.fromkeys(metric for pair in pairs for metric in (pair.metric_a, pair.metric_b)))
+        above = {(pair.metric_a, pair.metric_b): pair for pair in pairs}
+        above |= {(pair.metric_b, pair.metric_a): pair._replace(difference=-pair.difference) for pair in pairs}
+        table = Table("", *map(str, range(1, len(metrics) + 1)), title=escape(f"{name}: which metrics differ"))
+        table.caption = f"row less column; * p < {SIGNIFICANT} after Holm; {pairs[0].test}"
         for number, metric in enumerate(metrics, 1):
             table.add_row(f"{number} {escape(metric)}", *(_difference(above.get((metric, other))) for other in metrics))
         console.print(table)
@@ -107,20 +119,12 @@ def _show_orders(console: Console, orders: Sequence[Order]) -> None:
     """Who is better by each judge: generator pairs down, judges across."""
     if not orders:
         return
-    judges = list(dict.fromkeys((its.judge, its.template) for its in orders))
+    better = {
+        (order.generator_a, order.generator_b, order.judge, order.template): order.better or EMPTY for order in orders
+    }
+    judges = list(dict.fromkeys((order.judge, order.template) for order in orders))
     table = Table("generators", *(escape(" ".join(filter(None, judge))) for judge in judges), title="which is better")
-    for pair in dict.fromkeys((its.generator_a, its.generator_b) for its in orders):
-        said = {(its.judge, its.template): its for its in orders if (its.generator_a, its.generator_b) == pair}
-        table.add_row(escape(f"{pair[0]}, {pair[1]}"), *(_better(said.get(judge)) for judge in judges))
-    table.caption = "\n".join(dict.fromkeys(escape(its.convention) for its in orders))
+    for pair in dict.fromkeys((order.generator_a, order.generator_b) for order in orders):
+        table.add_row(escape(", ".join(pair)), *(escape(better.get((*pair, *judge), "")) for judge in judges))
+    table.caption = "\n".join(dict.fromkeys(escape(order.convention) for order in orders))
     console.print(table)
-
-
-def _better(order: Order | None) -> str:
-    if order is None:
-        return ""
-    return escape(order.better) if order.better else EMPTY
-
-
-def _number(value: float) -> str:
-    return EMPTY if math.isnan(value) else f"{value:.3f}"

@@ -3,11 +3,11 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from operators.comparison import Standing
 from operators.report.page import Page
-from operators.report.words import number
+from operators.report.words import Sentence, number
 from operators.summary import OVERALL
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -35,41 +35,31 @@ def to_markdown(page: Page) -> str:
 
 
 def _lines(page: Page) -> Iterator[str]:
-    yield f"# {_escaped(page.benchmark)}: run {_escaped(page.run_id)}"
-    yield ""
-    yield _escaped(" · ".join(page.facts))
-    yield ""
-    for sentence in page.decision.sentences():
-        yield f"- **{_escaped(sentence.lead)}** {_escaped(sentence.rest)}".rstrip()
-    for warning in page.warnings:
-        yield f"- Note: {_escaped(warning)}"
+    yield from (f"# {_escaped(page.benchmark)}: run {_escaped(page.run_id)}", "", _escaped(" · ".join(page.facts)), "")
+    yield from _listed(page.decision.sentences())
+    yield from (f"- Note: {_escaped(warning)}" for warning in page.warnings)
     for metric in page.metrics:
-        yield from _table(
-            metric, [standing for standing in page.standings if (standing.metric, standing.skill) == (metric, OVERALL)]
-        )
+        board = [row for row in page.standings if (row.metric, row.skill) == (metric, OVERALL)]
+        yield from _table(metric, board)
     if page.changes is not None:
         yield from ["", f"## Since run {_escaped(page.changes.run_id)}", ""]
-        yield from (
-            f"- **{_escaped(standing.lead)}** {_escaped(standing.rest)}".rstrip() for standing in page.changes.sentences
-        )
+        yield from _listed(page.changes.sentences)
+
+
+def _listed(sentences: Iterable[Sentence]) -> Iterator[str]:
+    for sentence in sentences:
+        yield f"- **{_escaped(sentence.lead)}** {_escaped(sentence.rest)}".rstrip()
 
 
 def _table(metric: str, board: Sequence[Standing]) -> Iterator[str]:
     yield from ["", f"## {_escaped(metric)}", ""]
-    rated = any(not math.isnan(standing.rating) for standing in board)
+    rated = any(not math.isnan(row.rating) for row in board)
     yield "| rank | generator | mean | 95% interval | tie group | images | coverage |" + " Bradley-Terry |" * rated
     yield "|---:|---|---:|---:|---|---:|---:|" + "---:|" * rated
-    for standing in sorted(board, key=lambda standing: math.inf if standing.rank is None else standing.rank):
-        interval = f"{number(standing.low)} to {number(standing.high)}"
-        cells = (
-            "–" if standing.rank is None else str(standing.rank),
-            _escaped(standing.generator),
-            number(standing.mean),
-            interval,
-            standing.group,
-            str(standing.n),
-        )
-        yield f"| {' | '.join(cells)} | {standing.coverage:.1%} |" + f" {number(standing.rating, 0)} |" * rated
+    for row in sorted(board, key=lambda row: math.inf if row.rank is None else row.rank):
+        place, interval = "–" if row.rank is None else row.rank, f"{number(row.low)} to {number(row.high)}"
+        cells = f"| {place} | {_escaped(row.generator)} | {number(row.mean)} | {interval} | {row.group} | {row.n} |"
+        yield f"{cells} {row.coverage:.1%} |" + f" {number(row.rating, 0)} |" * rated
 
 
 def _escaped(text: str) -> str:

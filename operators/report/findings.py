@@ -5,7 +5,7 @@ Who leads, is tied or is told apart is read from the pairwise tests and from not
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
@@ -53,44 +53,49 @@ def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str
     )
 
 
+def _duels(overall: Boards) -> list[Duel]:
+    return [duel for board in overall.values() for duel in board.duels]
+
+
+def _generators(standings: Iterable[Standing]) -> list[str]:
+    return [standing.generator for standing in standings]
+
+
 def mean_ranks(overall: Boards) -> dict[str, float | None]:
     """By generator, the mean of its ranks, best first; None, and last, where not every metric that scores anything
     scored it.
     """
-    scoring = [
-        {standing.generator: standing.rank for standing in board.scored()}
-        for board in overall.values()
-        if board.scored()
-    ]
-    generators = {standing.generator for board in overall.values() for standing in board.standings}
-    means = {name: _mean([ranks.get(name) for ranks in scoring]) for name in generators}
-    return dict(
-        sorted(means.items(), key=lambda standing: (math.inf if standing[1] is None else standing[1], standing[0]))
-    )
+    ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in _generators(board.standings)}
+    for board in overall.values():
+        for standing in board.scored():
+            ranks[standing.generator].append(standing.rank or 0)
+    scoring = sum(bool(board.scored()) for board in overall.values())
+    means = {name: mean(of_metrics) if 0 < len(of_metrics) == scoring else None for name, of_metrics in ranks.items()}
+    return dict(sorted(means.items(), key=lambda rank: (math.inf if rank[1] is None else rank[1], rank[0])))
 
 
-def _mean(ranks: Sequence[int | None]) -> float | None:
-    known = [rank for rank in ranks if rank is not None]
-    return mean(known) if known and len(known) == len(ranks) else None
+def _best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
+    """By how many metrics each generator is the best, and by how many it leads."""
+    best = Counter(first.generator for board in overall.values() if (first := board.best()))
+    return best, Counter(name for board in overall.values() for name in _generators(board.leaders()))
 
 
 def reference(overall: Boards) -> str:
     """The generator that the headline is about: most often the best, else most often a leader, else of the best mean
     rank.
     """
-    best = [standing.generator for board in overall.values() if (standing := board.best())]
-    leading = [standing.generator for board in overall.values() for standing in board.leaders()]
-    return max(mean_ranks(overall), key=lambda name: (best.count(name), leading.count(name)), default="")
+    best, leading = _best_and_leading(overall)
+    return max(mean_ranks(overall), key=lambda name: (best[name], leading[name]), default="")
 
 
 def headline(overall: Boards, failed: str = "") -> Sentence:
     """The decision in one line."""
-    scored = list(dict.fromkeys(standing.generator for board in overall.values() for standing in board.scored()))
+    scored = list(dict.fromkeys(name for board in overall.values() for name in _generators(board.scored())))
     if not scored:
         return Sentence("Nothing could be scored.", f"Failed rows: {failed}" if failed else "")
     if len(scored) == 1:
         return Sentence("One generator was scored:", f"{scored[0]}. There is nothing to rank it against.")
-    duels = [duel for board in overall.values() for duel in board.duels]
+    duels = _duels(overall)
     if not duels:
         return Sentence("No two generators can be compared:", "no metric scored two of them on the same prompt.")
     if not any(duel.better for duel in duels):
@@ -101,28 +106,20 @@ def headline(overall: Boards, failed: str = "") -> Sentence:
 
 def _winner(overall: Boards) -> Sentence:
     """The headline where some metric tells two generators apart."""
-    first, metric_boards = reference(overall), list(overall.values())
-    best = Counter(standing.generator for board in metric_boards if (standing := board.best()))
-    leading = Counter(standing.generator for board in metric_boards for standing in board.leaders())
+    first, count = reference(overall), len(overall)
+    best, leading = _best_and_leading(overall)
     if len(best) > 1:
-        return Sentence("The metrics disagree on the best generator:", f"{_counted(best, len(metric_boards))}.")
-    if best[first] == len(metric_boards):
-        by = f" — by {_metrics(list(overall))}" if len(metric_boards) > 1 else ""
+        return Sentence("The metrics disagree on the best generator:", f"{_counted(best, count)}.")
+    if best[first] == count:
+        by = f" — by {_metrics(list(overall))}" if count > 1 else ""
         return Sentence(f"{first} is the best generator{by}.", "")
     if best:
-        return Sentence(
-            f"{first} is the best generator by {best[first]} of {len(metric_boards)} metrics.",
-            _rivals(first, metric_boards),
-        )
-    if 2 * leading[first] <= len(metric_boards):
-        leads = f"in the lead are {_counted(leading, len(metric_boards))}." if leading else NOBODY
+        return Sentence(f"{first} is the best generator by {best[first]} of {count} metrics.", _rivals(first, overall))
+    if 2 * leading[first] <= count:
+        leads = f"in the lead are {_counted(leading, count)}." if leading else NOBODY
         return Sentence("No single best generator:", leads)
-    by = (
-        _metrics(list(overall))
-        if leading[first] == len(metric_boards)
-        else f"{leading[first]} of {len(metric_boards)} metrics"
-    )
-    return Sentence(f"{first} leads by {by}, but is not clearly the best.", _rivals(first, metric_boards))
+    by = _metrics(list(overall)) if leading[first] == count else f"{leading[first]} of {count} metrics"
+    return Sentence(f"{first} leads by {by}, but is not clearly the best.", _rivals(first, overall))
 
 
 def _metrics(metrics: Sequence[str]) -> str:
@@ -137,18 +134,17 @@ def _counted(counts: Counter[str], n_metrics: int) -> str:
     return f"{names([f'{name} by {count}' for name, count in counts.most_common()])}, of {n_metrics} metrics"
 
 
-def _rivals(name: str, boards: Sequence[Board]) -> str:
+def _rivals(name: str, overall: Boards) -> str:
     """Who is not told apart from a generator, and who is better, by how many of the metrics."""
-    scored = [board for board in boards if any(standing.generator == name for standing in board.scored())]
-    tied = Counter(other for board in scored for other in board.tied_with(name))
-    better = Counter(other for board in scored for other in board.better_than(name))
-    parts = [
-        f"{said}: {_counted(counts, len(boards))}."
-        for said, counts in (("Cannot be told from it", tied), ("Clearly better", better))
-        if counts
-    ]
-    unscored = len(boards) - len(scored)
-    return " ".join(parts + [f"{plural(unscored, 'metric')} did not score it."] * (unscored > 0))
+    scored = [board for board in overall.values() if name in _generators(board.scored())]
+    rivals = {
+        "Cannot be told from it": Counter(other for board in scored for other in board.tied_with(name)),
+        "Clearly better": Counter(other for board in scored for other in board.better_than(name)),
+    }
+    parts = [f"{said}: {_counted(counts, len(overall))}." for said, counts in rivals.items() if counts]
+    if unscored := len(overall) - len(scored):
+        parts.append(f"{plural(unscored, 'metric')} did not score it.")
+    return " ".join(parts)
 
 
 def board_sentence(board: Board) -> Sentence:
@@ -169,16 +165,15 @@ def board_sentence(board: Board) -> Sentence:
 
 def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:
     """Who leads, where somebody is clearly worse than somebody."""
-    leader, close = first[0], [standing.generator for standing in board.close()]
-    by, notes = f"by {board.metric}", _higher(board, leader) + _short(leader)
+    leader, close = first[0], _generators(board.close())
+    by, notes = f"by {board.metric}", _notes(board, leader)
     if board.best() is not None:
-        return Sentence(
-            f"{leader.generator} is best", f"{by} ({_mean_text(leader)}).{_followers(board, leader)}{notes}"
-        )
+        followers = _followers(board, leader)
+        return Sentence(f"{leader.generator} is best", f"{by} ({_mean_text(leader)}).{followers}{notes}")
     if len(first) > 1:
         others = f" {names(close)} cannot be told from them." if close else ""
         rest = f"{by} and cannot be told apart.{others} {_highest(first)}{notes}"
-        return Sentence(f"{names([standing.generator for standing in first])} lead", rest)
+        return Sentence(f"{names(_generators(first))} lead", rest)
     rest = f"{by} ({_mean_text(leader)}); {names(close)} cannot be told from it.{notes}"
     return Sentence(f"{leader.generator} leads", rest)
 
@@ -190,88 +185,75 @@ def _highest(standings: Sequence[Standing]) -> str:
 
 def _mean_text(standing: Standing) -> str:
     """A mean with its interval, where one image alone does not leave it without."""
-    interval = (
-        f", 95% interval {number(standing.low)} to {number(standing.high)}" if math.isfinite(standing.low) else ""
-    )
-    return number(standing.mean) + interval
+    low, high = number(standing.low), number(standing.high)
+    return number(standing.mean) + (f", 95% interval {low} to {high}" if math.isfinite(standing.low) else "")
 
 
 def _followers(board: Board, best: Standing) -> str:
     """Those that only the best is clearly better than."""
     others = tuple(standing for standing in board.standings if standing is not best)
-    rest = board._replace(
-        standings=others, duels=tuple(standing for standing in board.duels if standing.better != best.generator)
-    )
-    group = rest.unbeaten()
+    duels = tuple(duel for duel in board.duels if duel.better != best.generator)
+    group = board._replace(standings=others, duels=duels).unbeaten()
     if len(group) == 1:
         return f" {group[0].generator} follows with {number(group[0].mean)}."
-    return f" {names([standing.generator for standing in group])} are tied behind it." if group else ""
+    return f" {names(_generators(group))} are tied behind it." if group else ""
 
 
-def _higher(board: Board, leader: Standing) -> str:
-    """A note on those of a higher mean than the leader's that are clearly worse than another generator."""
-    above = [
-        standing.generator
-        for standing in board.scored()
-        if standing.mean > leader.mean and board.better_than(standing.generator)
-    ]
-    return f" Of higher mean, but clearly worse than another prompt by prompt: {names(above)}." if above else ""
-
-
-def _short(first: Standing) -> str:
-    """A warning where the leader's mean is over fewer images than it should be."""
-    return (
-        "" if first.coverage > 0.99 else f" Only {first.coverage:.0%} of the images of {first.generator} have a score."
-    )
+def _notes(board: Board, leader: Standing) -> str:
+    """Who has a higher mean than the leader's and is clearly worse than another generator, and whether the leader's
+    mean is over fewer images than it should be.
+    """
+    higher = [standing for standing in board.scored() if standing.mean > leader.mean]
+    beaten = [name for name in _generators(higher) if board.better_than(name)]
+    note = f" Of higher mean, but clearly worse than another prompt by prompt: {names(beaten)}." if beaten else ""
+    if leader.coverage <= 0.99:
+        note += f" Only {leader.coverage:.0%} of the images of {leader.generator} have a score."
+    return note
 
 
 def agreement_sentences(overall: Boards) -> list[Sentence]:
     """Whether metrics contradict each other, where two of them see a clear difference between the same generators."""
-    duels = [duel for board in overall.values() for duel in board.duels]
+    duels = _duels(overall)
     if len(overall) < 2 or not duels:
         return []
-    winners: dict[frozenset[str], dict[str, str]] = defaultdict(dict)
+    better: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for duel in duels:
         if duel.better is not None:
-            winners[frozenset((duel.generator_a, duel.generator_b))][duel.metric] = duel.better
-    common = {pair: better_by for pair, better_by in winners.items() if len(better_by) > 1}
-    split = [_contradiction(pair, better_by) for pair, better_by in common.items() if len(set(better_by.values())) > 1]
+            better[tuple(sorted((duel.generator_a, duel.generator_b)))][duel.better].append(duel.metric)
+    split = [
+        Sentence(
+            f"The metrics disagree on {pair[0]} and {pair[1]}:",
+            f"{', '.join(f'{name} is clearly better by {names(metrics[name])}' for name in pair)}.",
+        )
+        for pair, metrics in better.items()
+        if len(metrics) > 1
+    ]
     if split:
         return _some(split, "The metrics disagree on")
+    common = sum(len(metrics) > 1 for winners in better.values() for metrics in winners.values())
     if not common:
         return [Sentence("The metrics have no clear difference in common", "on which they could agree or disagree.")]
-    rest = f"on {plural(len(common), 'pair')} of generators: all that see a clear difference see the same one."
+    rest = f"on {plural(common, 'pair')} of generators: all that see a clear difference see the same one."
     return [Sentence("The metrics agree", rest)]
 
 
 def _some(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
     """The first sentences, each on a pair, and how many more there are."""
     more = len(sentences) - MOST_PAIRS
-    return [
-        *sentences[:MOST_PAIRS],
-        *([Sentence(lead, f"{plural(more, 'more pair')} of generators.")] if more > 0 else []),
-    ]
-
-
-def _contradiction(pair: frozenset[str], better: Mapping[str, str]) -> Sentence:
-    first, second = sorted(pair)
-    sides = [
-        f"{name} is clearly better by {names([metric for metric, winner in better.items() if winner == name])}"
-        for name in (first, second)
-    ]
-    return Sentence(f"The metrics disagree on {first} and {second}:", f"{', '.join(sides)}.")
+    rest = [Sentence(lead, f"{plural(more, 'more pair')} of generators.")] if more > 0 else []
+    return [*sentences[:MOST_PAIRS], *rest]
 
 
 def contrary_sentences(overall: Boards) -> list[Sentence]:
     """The pairs that are told apart although their means do not differ in the same direction."""
-    contrary = [duel for board in overall.values() for duel in board.duels if is_contrary(duel)]
     said = [
         Sentence(
             f"{duel.better} is clearly better than {duel.worse} by {duel.metric},",
             f"though the mean of {duel.generator_a} less that of {duel.generator_b} is {signed(duel.difference)} on "
             "their common prompts: the test is of signed ranks.",
         )
-        for duel in contrary
+        for duel in _duels(overall)
+        if is_contrary(duel)
     ]
     return _some(said, "Signed ranks and means point apart on")
 
@@ -283,7 +265,7 @@ def is_contrary(duel: Duel) -> bool:
 
 def sureness_sentence(overall: Boards) -> Sentence:
     """What the words `clear` and `tied` rest on."""
-    duels = [duel for board in overall.values() for duel in board.duels]
+    duels = _duels(overall)
     if not duels:
         return Sentence("", "")
     clear = sum(duel.better is not None for duel in duels)

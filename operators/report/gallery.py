@@ -4,7 +4,7 @@ import base64
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +22,8 @@ THUMBNAIL_BYTES = 12_000
 QUALITIES = (82, 70, 55, 40, 25, 10)
 
 Kind = Literal["best", "worst", "disagreed"]
+Place = tuple[str, str, str]
+"""An image's row: its generator, its id and its prompt's."""
 
 
 class ImageKey(NamedTuple):
@@ -102,10 +104,11 @@ class Card(NamedTuple):
     @property
     def why(self) -> str:
         """Why it is here, in words."""
-        by = {kind: [one.metric for one in self.pick.reasons if one.kind == kind] for kind in ("worst", "best")}
-        said = {"worst": "among the lowest by", "best": "among the highest by"}
-        parts = [f"{said[kind]} {names(metrics)}" for kind, metrics in by.items() if metrics]
-        return "; ".join([*parts, *[one.text for one in self.pick.reasons if one.kind == "disagreed"][:1]])
+        parts = []
+        for kind, said in (("worst", "among the lowest by"), ("best", "among the highest by")):
+            if metrics := [reason.metric for reason in self.pick.reasons if reason.kind == kind]:
+                parts.append(f"{said} {names(metrics)}")
+        return "; ".join([*parts, *[reason.text for reason in self.pick.reasons if reason.text][:1]])
 
     @property
     def reasons_json(self) -> str:
@@ -126,10 +129,13 @@ def pick_images(scores: pa.Table, metrics: Sequence[str], most: int) -> list[Pic
     if wide.empty or most < 1:
         return []
     ranks = wide.rank(pct=True) - 0.5 / wide.notna().sum()
-    reasons: dict[tuple[str, str, str], list[Reason]] = {}
-    for place, reason in _reasons(wide, ranks, _quotas(len(wide.columns), most)):
-        reasons.setdefault(place, []).append(reason)
-    return [_pick(place, its, wide, ranks) for place, its in list(reasons.items())[:most]]
+    quotas = _quotas(len(wide.columns), most)
+    chosen = [_chosen(kind, metric, wide, ranks, quotas[kind]) for kind in quotas for metric in wide.columns]
+    reasons: dict[Place, list[Reason]] = {}
+    for choices in zip_longest(*chosen):  # the first of every kind and metric before any's second
+        for place, reason in filter(None, choices):
+            reasons.setdefault(place, []).append(reason)
+    return [_pick(place, why, wide, ranks) for place, why in list(reasons.items())[:most]]
 
 
 def _wide(scores: pa.Table, metrics: Sequence[str]) -> pd.DataFrame:
@@ -152,24 +158,13 @@ def _quotas(n_metrics: int, most: int) -> dict[Kind, int]:
     return {"worst": worst, "disagreed": max(1, int(share) - worst - best), "best": best}
 
 
-def _reasons(
-    wide: pd.DataFrame, ranks: pd.DataFrame, quotas: Mapping[Kind, int]
-) -> Iterator[tuple[tuple[str, str, str], Reason]]:
-    """Every choice with its reason, the first of every kind and metric before any's second; a place may come again."""
-    chosen = [_chosen(kind, metric, wide, ranks, quotas[kind]) for kind in quotas for metric in wide.columns]
-    for round_ in zip_longest(*chosen):
-        yield from (one for one in round_ if one is not None)
-
-
-def _chosen(
-    kind: Kind, metric: str, wide: pd.DataFrame, ranks: pd.DataFrame, count: int
-) -> list[tuple[tuple[str, str, str], Reason]]:
+def _chosen(kind: Kind, metric: str, wide: pd.DataFrame, ranks: pd.DataFrame, count: int) -> list[tuple[Place, Reason]]:
     """A metric's choices of one kind."""
     if kind == "disagreed":
         places = _spread(_disagreement(ranks, metric), count)
-        return [(one, Reason(kind, metric, _disagreement_text(ranks.loc[[one]].iloc[0], metric))) for one in places]
+        return [(place, Reason(kind, metric, _disagreement_text(ranks.loc[place], metric))) for place in places]
     column = wide[metric].dropna().sort_values(ascending=kind == "worst", kind="stable")
-    return [(one, Reason(kind, metric)) for one in _spread(column, count)]
+    return [(place, Reason(kind, metric)) for place in _spread(column, count)]
 
 
 def _disagreement(ranks: pd.DataFrame, metric: str) -> pd.Series:
@@ -185,46 +180,38 @@ def _disagreement_text(ranks: pd.Series, metric: str) -> str:
     return f"{metric} puts it above {ranks[metric]:.0%} of the images, the other metrics above {others:.0%}"
 
 
-def _spread(ordered: pd.Series, count: int) -> list[tuple[str, str, str]]:
+def _spread(ordered: pd.Series, count: int) -> list[Place]:
     """The first `count` of the series, each prompt once, and no generator before its turn."""
     generators = ordered.index.get_level_values("generator").nunique() if len(ordered) else 0
     share = -(-count // generators) if generators else 0
     taken: Counter[str] = Counter()
-    prompts: set[str] = set()
-    found: list[tuple[str, str, str]] = []
-    for place in ordered.index[: 200 * max(count, 1)]:
-        if len(found) < count and place[2] not in prompts and taken[place[0]] < share:
-            found.append(place)
-            prompts.add(place[2])
-            taken[place[0]] += 1
-    return found
+    places: dict[str, Place] = {}
+    for generator, image_id, prompt_id in ordered.index[: 200 * max(count, 1)]:
+        if len(places) < count and prompt_id not in places and taken[generator] < share:
+            places[prompt_id] = (generator, image_id, prompt_id)
+            taken[generator] += 1
+    return list(places.values())
 
 
-def _pick(place: tuple[str, str, str], reasons: Sequence[Reason], wide: pd.DataFrame, ranks: pd.DataFrame) -> Pick:
-    scores = wide.loc[[place]].iloc[0].dropna()
-    mine = ranks.loc[[place]].iloc[0]
-    by_metric = {str(metric): float(score) for metric, score in scores.items()}
-    return Pick(
-        ImageKey(place[0], place[1]),
-        place[2],
-        by_metric,
-        {name: float(mine[name]) for name in by_metric},
-        tuple(reasons),
-    )
+def _pick(place: Place, reasons: Sequence[Reason], wide: pd.DataFrame, ranks: pd.DataFrame) -> Pick:
+    generator, image_id, prompt_id = place
+    scores = {str(metric): float(score) for metric, score in wide.loc[place].dropna().items()}
+    own_ranks = {metric: float(ranks.loc[place][metric]) for metric in scores}
+    return Pick(ImageKey(generator, image_id), prompt_id, scores, own_ranks, tuple(reasons))
 
 
 def make_card(pick: Pick, detail: ImageDetail, prompt: str | None, skills: Sequence[str]) -> Card:
     """The card of a picked image; its prompt is marked by the first of its reasons' metrics that has questions."""
     text = prompt if prompt is not None else f"(the text of prompt {pick.prompt_id} cannot be read)"
-    candidates = [*(reason.metric for reason in pick.reasons), *detail.elements]
-    marked_by = next((metric for metric in candidates if detail.elements.get(metric)), "")
+    metrics = [*(reason.metric for reason in pick.reasons), *detail.elements] if prompt is not None else []
+    marked_by = next((metric for metric in metrics if detail.elements.get(metric)), "")
     return Card(
         pick=pick,
         alt=f"Image by {pick.key.generator} for the prompt: {cut(text, 200)}",
         thumbnail=detail.thumbnail,
         missing=cut(detail.missing),
-        prompt=mark_prompt(text, detail.elements.get(marked_by, ()) if prompt is not None else ()),
-        marked_by=marked_by if prompt is not None else "",
+        prompt=mark_prompt(text, detail.elements.get(marked_by, ())),
+        marked_by=marked_by,
         skills=tuple(skills),
         views=[_view(metric, pick, detail) for metric in pick.scores],
         search=" ".join((cut(text, 1000), pick.key.generator, pick.key.image_id, pick.prompt_id)).lower(),

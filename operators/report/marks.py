@@ -48,7 +48,7 @@ def asked_questions(elements: Sequence[Mapping[str, Any]]) -> list[AskedQuestion
     """The questions of an image, those that went wrong first, and at most so many."""
     order = (*_WORST_FIRST, "left out")
     questions = [_asked(element) for element in elements]
-    return sorted(questions, key=lambda element: order.index(element.state))[:MOST_QUESTIONS]
+    return sorted(questions, key=lambda question: order.index(question.state))[:MOST_QUESTIONS]
 
 
 def _asked(element: Mapping[str, Any]) -> AskedQuestion:

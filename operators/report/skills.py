@@ -49,10 +49,16 @@ def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str
     by = " by most metrics" if len({board.metric for at_skill in at_skills.values() for board in at_skill}) > 1 else ""
     better = {name: [skill for skill, rivals in against.items() if name in rivals.better] for name in others}
     worse = {name: [skill for skill, rivals in against.items() if name in rivals.worse] for name in others}
+    level = [name for name in others if not better[name] + worse[name]]
+    compared = frozenset[str]().union(*(rivals.compared for rivals in against.values()))
+    leads = {
+        f"No clear difference from {best} at any skill{by}:": [name for name in level if name in compared],
+        f"Not compared with {best} at any skill:": [name for name in level if name not in compared],
+    }
     return [
-        *_level_sentences(best, [name for name in others if not better[name] + worse[name]], against, by),
-        *_skill_list(f"clearly better than {best}", by, better, len(against), {}),
-        *_skill_list(f"clearly behind {best}", by, worse, len(against), _weak(boards)),
+        *(Sentence(lead, f"{names(generators)}.") for lead, generators in leads.items() if generators),
+        *_skill_list(f"clearly better than {best}{by}", better, len(against), {}),
+        *_skill_list(f"clearly behind {best}{by}", worse, len(against), _weak(boards)),
     ]
 
 
@@ -68,32 +74,18 @@ def _against(best: str, at_skill: Sequence[Board]) -> Against:
     )
 
 
-def _level_sentences(best: str, level: Sequence[str], against: Mapping[str, Against], by: str) -> list[Sentence]:
-    """Who does not differ from the best at any skill, and who was not compared with it."""
-    compared = frozenset[str]().union(*(at_skill.compared for at_skill in against.values()))
-    even, apart = ([name for name in level if (name in compared) is known] for known in (True, False))
-    said = [
-        (f"No clear difference from {best} at any skill{by}:", even),
-        (f"Not compared with {best} at any skill:", apart),
-    ]
-    return [Sentence(lead, f"{names(at_skill)}.") for lead, at_skill in said if at_skill]
-
-
 def _skill_list(
-    said: str, by: str, skills: Mapping[str, Sequence[str]], n_skills: int, weak: Mapping[str, Sequence[str]]
+    said: str, skills: Mapping[str, Sequence[str]], n_skills: int, weak: Mapping[str, Sequence[str]]
 ) -> list[Sentence]:
     """A sentence for each generator with the skills at which this can be said of it, and one for those beyond."""
-    some = [name for name, names_of in skills.items() if names_of]
+    generators = [name for name, at_skills in skills.items() if at_skills]
     sentences = [
-        Sentence(f"{name} is {said}{by}", f"{_where(skills[name], n_skills, weak.get(name, ()))}.")
-        for name in some[:MOST_SENTENCES]
+        Sentence(f"{name} is {said}", f"{_where(skills[name], n_skills, weak.get(name, ()))}.")
+        for name in generators[:MOST_SENTENCES]
     ]
-    rest = (
-        [Sentence(f"Also {said}{by} at some skill:", f"{names(some[MOST_SENTENCES:])}.")]
-        if some[MOST_SENTENCES:]
-        else []
-    )
-    return sentences + rest
+    if rest := generators[MOST_SENTENCES:]:
+        sentences.append(Sentence(f"Also {said} at some skill:", f"{names(rest)}."))
+    return sentences
 
 
 def _where(skills: Sequence[str], n_skills: int, weak: Sequence[str]) -> str:
@@ -118,23 +110,22 @@ def shortfalls(standings: Sequence[Standing]) -> list[Shortfall]:
     Of each metric's means by generator and skill, what is left after both averages are taken off, over the mean's
     standard error; of these the median over the metrics.
     """
+    cells: dict[str, dict[tuple[str, str], Standing]] = defaultdict(dict)
+    for standing in standings:
+        if standing.skill != OVERALL and standing.n > 1:
+            cells[standing.metric][standing.generator, standing.skill] = standing
     sizes: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for metric in dict.fromkeys(standing.metric for standing in standings):
-        for place, size in _residuals([standing for standing in standings if standing.metric == metric]).items():
+    for of_metric in cells.values():
+        for place, size in _residuals(of_metric).items():
             sizes[place].append(size)
-    medians = [Shortfall(*place, median(of_metrics)) for place, of_metrics in sizes.items()]
-    return sorted((standing for standing in medians if standing.size < -CLEAR), key=lambda standing: standing.size)
+    medians = (Shortfall(*place, median(of_metrics)) for place, of_metrics in sizes.items())
+    clear = [shortfall for shortfall in medians if shortfall.size < -CLEAR]
+    return sorted(clear, key=lambda shortfall: shortfall.size)
 
 
-def _residuals(standings: Sequence[Standing]) -> dict[tuple[str, str], float]:
+def _residuals(cells: Mapping[tuple[str, str], Standing]) -> dict[tuple[str, str], float]:
     """One metric's shortfalls in standard errors; empty unless every generator has a mean at every skill."""
-    cells = {
-        (standing.generator, standing.skill): standing
-        for standing in standings
-        if standing.skill != OVERALL and standing.n > 1
-    }
-    generators = list(dict.fromkeys(generator for generator, _ in cells))
-    skills = list(dict.fromkeys(skill for _, skill in cells))
+    generators, skills = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
     if len(cells) < len(generators) * len(skills) or len(generators) < 3 or len(skills) < 2:
         return {}
     means = np.array([[cells[generator, skill].mean for skill in skills] for generator in generators])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,26 +10,6 @@ from scipy import stats
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats, Floats], float]
-
-
-def pearson(human: Floats, metric: Floats) -> float:
-    """Pearson's r in [-1, 1]; nan where either side is constant."""
-    return float(stats.pearsonr(human, metric).statistic) if _varies(human, metric) else math.nan
-
-
-def spearman(human: Floats, metric: Floats) -> float:
-    """Spearman's rho with average ranks for ties, in [-1, 1]; nan where either side is constant."""
-    return float(stats.spearmanr(human, metric).statistic) if _varies(human, metric) else math.nan
-
-
-def kendall_b(human: Floats, metric: Floats) -> float:
-    """Kendall's tau-b, which allows for ties on both sides, in [-1, 1]; nan where either side is constant."""
-    return float(stats.kendalltau(human, metric, variant="b").statistic) if _varies(human, metric) else math.nan
-
-
-def kendall_c(human: Floats, metric: Floats) -> float:
-    """Kendall's tau-c (Stuart), for sides with different numbers of values; nan where either side is constant."""
-    return float(stats.kendalltau(human, metric, variant="c").statistic) if _varies(human, metric) else math.nan
 
 
 def auroc(human: Floats, metric: Floats) -> float:
@@ -48,14 +29,22 @@ def auroc(human: Floats, metric: Floats) -> float:
     return float(above / (positives * (len(human) - positives)))
 
 
+def _correlation(correlate: Callable[..., Any], **options: str) -> Statistic:
+    """A correlation of scipy's, nan where either side is constant."""
+
+    def statistic(human: Floats, metric: Floats) -> float:
+        varies = len(human) > 1 and bool(np.ptp(human) > 0) and bool(np.ptp(metric) > 0)
+        return float(correlate(human, metric, **options).statistic) if varies else math.nan
+
+    return statistic
+
+
 STATISTICS: Mapping[str, Statistic] = {
-    "pearson": pearson,
-    "spearman": spearman,
-    "kendall_b": kendall_b,
-    "kendall_c": kendall_c,
+    "pearson": _correlation(stats.pearsonr),
+    "spearman": _correlation(stats.spearmanr),
+    "kendall_b": _correlation(stats.kendalltau, variant="b"),
+    "kendall_c": _correlation(stats.kendalltau, variant="c"),
     "auroc": auroc,
 }
-
-
-def _varies(human: Floats, metric: Floats) -> bool:
-    return len(human) > 1 and bool(np.ptp(human) > 0) and bool(np.ptp(metric) > 0)
+"""All in [-1, 1] but AUROC: Pearson's r, Spearman's rho with average ranks for ties, Kendall's tau-b, which allows for
+ties on both sides, and tau-c (Stuart), for sides with different numbers of values."""

@@ -124,11 +124,11 @@ def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
     low, high = protocol.rating_range
     rating = release.ratings.column("rating")
     outside = pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False)
-    if not (findings := pc.sum(outside).as_py()):
+    if not (count := pc.sum(outside).as_py()):
         return release
     row = release.ratings.filter(outside).slice(0, 1).to_pylist()[0]
     said = (
-        f"{findings} ratings are outside {low:g} to {high:g}, first {row['rating']:g} of image {row['image_id']} "
+        f"{count} ratings are outside {low:g} to {high:g}, first {row['rating']:g} of image {row['image_id']} "
         f"by rater {row['rater']}"
     )
     if protocol.out_of_range == "refused":
