@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from operators.errors import REMEDIES
-from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.calls import Usage
+from operators.stages.table import STAGES
 from operators.summary import OVERALL
 from pipelines.cells.plan import NodePlan, Plan
 from pipelines.cells.results import Results, error_counts
@@ -52,9 +52,8 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         f"metrics {escape(', '.join(planned.config.metrics))}"
     )
     for name, metric in planned.config.metrics.items():
-        if isinstance(metric, VqaScoreConfig):
-            question, answer, reduction = map(escape, metric.asks)
-            console.print(f"{escape(name)}: {question} ({answer}, {reduction})", soft_wrap=True)
+        if (description := metric.described()) is not None:
+            console.print(f"{escape(name)}: {escape(description)}", soft_wrap=True)
     table = Table("stage", "cells", "cached", "missing", "rows", "model calls, about", title="plan")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -140,7 +139,7 @@ class ProgressDisplay:
 
 
 def _rate(name: str, state: NodeProgress) -> str:
-    unit = "prompts/s" if name.partition(":")[0] in ("questions", "entailment") else "images/s"
+    unit = f"{STAGES[name.partition(':')[0]].over}/s"
     return f"{state.rows / state.seconds:.1f} {unit}" if state.seconds > 0 and state.rows else f"- {unit}"
 
 

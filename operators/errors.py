@@ -61,6 +61,15 @@ def without_secrets(text: str) -> str:
     return re.sub(r"(://[^\s?'\"]*)\?[^\s'\"]+", r"\1?***", text)
 
 
+EMPTY_PROMPT = RowError("empty_prompt", "the prompt has no text; fill in its `text`, or drop the prompt")
+
+
+def unknown_prompt(prompt_id: str | None) -> RowError:
+    """Of an image whose prompt is not there."""
+    message = f"prompt_id {prompt_id!r} is not in the benchmark's prompts; add the prompt, or correct the id"
+    return RowError("unknown_prompt", message)
+
+
 REMEDIES: Mapping[str, str] = {
     "broken_file": "write or upload the file again",
     "cell_unreadable": "check the store's disk or server, and run again",

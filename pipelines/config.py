@@ -2,37 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import Discriminator, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from operators.errors import ConfigError, suggest
 from operators.images import ImageLimits
-from operators.metrics.clipscore import ClipScoreConfig
-from operators.metrics.configs import MetricConfig
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.vq2 import Vq2Config
-from operators.metrics.vqascore import VqaScoreConfig
+from operators.metrics.table import METRICS, AnyMetric
 from operators.models.checkpoints import ModelConfig
 from operators.models.families import serving
-from operators.models.family import Call
+from operators.stages.graph import GraphNode, make_nodes
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.running.pools import ClusterConfig, PoolConfig
 from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
 from pipelines.storage import StorageConfig
 
 Config = TypeVar("Config")
-
-CALLS: Mapping[str, tuple[str, Call]] = {
-    "questions": ("writer", "generate"),
-    "entailment": ("nli", "entailment"),
-    "answers": ("model", "likelihood"),
-    "matcher": ("matcher", "embedding"),
-    "similarities": ("model", "similarity"),
-}
-"""By stage: the key of a metric that names the model's role, and the call that is made of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +29,7 @@ class SweepConfig:
     benchmark: BenchmarkConfig
     models: Mapping[str, ModelConfig]
     """By role."""
-    metrics: Mapping[str, Annotated[MetricConfig, Discriminator("kind")]]
+    metrics: Mapping[str, AnyMetric]
     """By name."""
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -65,19 +50,20 @@ class SweepConfig:
             raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
         if self.shard_rows < 1:
             raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
-        for name, metric in self.metrics.items():
-            self._check_roles(name, metric)
+        for node in make_nodes(self.metrics):
+            self._check_roles(node)
 
-    def _check_roles(self, name: str, metric: MetricConfig) -> None:
-        """Raises ConfigError unless every model that a metric uses is there and offers the call it is used for."""
-        for stage, role in metric.roles.items():
-            key, call = CALLS[stage]
-            if role is not None and role not in self.models:
+    def _check_roles(self, node: GraphNode) -> None:
+        """Raises ConfigError unless every model that a stage uses is there and offers the call it is used for."""
+        name, metric = next(iter(node.metrics.items()))
+        for key, role in node.roles.items():
+            call = node.stage.calls[key]
+            if role not in self.models:
                 raise ConfigError(
                     f"metrics.{name}.{key}: no model has the role {role!r}; "
                     f"the sweep's roles are {', '.join(self.models) or 'none'}"
                 )
-            if role is not None and call not in self.models[role].calls:
+            if call not in self.models[role].calls:
                 raise ConfigError(
                     f"metrics.{name}.{key}: {metric.kind} needs a {serving(call)} model, "
                     f"and the role {role!r} is a {self.models[role].family}"
@@ -127,12 +113,7 @@ FIELD_NAMES = sorted(
             StorageConfig,
             ImageLimits,
             ModelConfig,
-            VqaScoreConfig,
-            ClipScoreConfig,
-            GeckoConfig,
-            TifaConfig,
-            DsgConfig,
-            Vq2Config,
+            *METRICS,
             ProtocolConfig,
             MetaevalConfig,
         )

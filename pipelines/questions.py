@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from operators.metrics.gecko import GeckoConfig
 from operators.models.calls import Usage
 from operators.question_quality import QuestionQuality, assess
 from pipelines.cells.cells import Cell, Outcome, is_draft
@@ -43,32 +42,37 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Writ
     quality: dict[str, QuestionQuality] = {}
     failed: dict[str, str] = {}
     broken: set[str] = set()
-    for name, cells in planned.plan.questions.items():
+    for name, of_stage in planned.plan.of_prompts.items():
+        if "questions" not in of_stage:
+            continue
+        cells = [cell for of_one in of_stage.values() for cell in of_one]
         failures = [outcome for cell in cells if (outcome := outcomes.get(cell.path)) and outcome.state == "failed"]
         try:
             if failures:
                 failed[name] = failures[0].message
                 broken.update(path for failure in failures for path in failure.broken)
             else:
-                quality[name] = _assess(planned, name, cells, outcomes)
+                quality[name] = _assess(planned, name, of_stage, outcomes)
         except BrokenCell as error:
             failed[name] = str(error)
             broken.add(error.path)
-    cells_of = planned.plan.questions.items()
-    places = {name: tuple(cell.path for cell in cells if cell.stage == "questions") for name, cells in cells_of}
+    places = {
+        name: tuple(cell.path for cell in of_stage["questions"])
+        for name, of_stage in planned.plan.of_prompts.items()
+        if "questions" in of_stage
+    }
     return Looked(WrittenQuestions(quality, places, failed, {}), broken)
 
 
 def _assess(
-    planned: PlannedSweep, name: str, cells: tuple[Cell, ...], outcomes: Mapping[str, Outcome]
+    planned: PlannedSweep, name: str, cells: Mapping[str, tuple[Cell, ...]], outcomes: Mapping[str, Outcome]
 ) -> QuestionQuality:
     def read(stage: str) -> pa.Table | None:
-        mine = [cell for cell in cells if cell.stage == stage]
-        tables = [planned.store.read(cell.path, draft=is_draft(cell, outcomes)) for cell in mine]
+        paths = [cell.path for cell in cells.get(stage, ())]
+        tables = [planned.store.read(path, draft=is_draft(path, outcomes)) for path in paths]
         return pa.concat_tables(tables, promote_options="default") if tables else None
 
-    metric = planned.config.metrics[name]
-    threshold = metric.threshold if isinstance(metric, GeckoConfig) else None
+    threshold = planned.config.metrics[name].doubted_below
     questions = read("questions")
     assert questions is not None, "every metric in the plan has questions"
     return assess(planned.sources.prompts, questions, read("entailment"), threshold=threshold)

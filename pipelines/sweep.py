@@ -8,12 +8,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from operators.errors import ConfigError, PlumblineError
-from operators.metrics.configs import MetricConfig
-from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.calls import Usage
 from operators.models.checkpoints import find_vqa_kind
+from operators.models.vqa_kinds import VqaKind
+from operators.stages.table import STAGES
 from operators.statistics.options import Sampling
-from pipelines.cells.cells import Outcome, Stage, digest
+from pipelines.cells.cells import Cell, Outcome, digest
 from pipelines.cells.plan import Plan, make_plan
 from pipelines.cells.results import Results, error_counts, gather_results
 from pipelines.cells.runs import newest_run, read_manifest
@@ -45,7 +45,7 @@ class PlannedSweep:
     store: Store
     sources: Sources
     plan: Plan
-    wanted: tuple[Stage, ...] = ("scores",)
+    wanted: tuple[str, ...] = ("scores",)
     """The stages whose cells are to be there in the end."""
 
 
@@ -68,7 +68,7 @@ class FinishedSweep(NamedTuple):
     """Whether it is the newest run, which holds as it is: it stands on the same, so that nothing was written anew."""
 
 
-def plan_sweep(config: SweepConfig, *, wanted: tuple[Stage, ...] = ("scores",)) -> PlannedSweep:
+def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
     """Checks the store, the sources and the checkpoints, and names every cell; loads no model.
 
     What is to be computed are the cells of the stages `wanted`, and those that they stand on.
@@ -91,13 +91,11 @@ def settle(config: SweepConfig) -> SweepConfig:
 
     Raises ModelError where a checkpoint does not tell what it is.
     """
-    return replace(config, metrics={name: _settled(metric, config) for name, metric in config.metrics.items()})
 
+    def kind_of(role: str) -> VqaKind:
+        return find_vqa_kind(config.models[role])
 
-def _settled(metric: MetricConfig, config: SweepConfig) -> MetricConfig:
-    if not isinstance(metric, VqaScoreConfig):
-        return metric
-    return metric.settled(find_vqa_kind(config.models[metric.model]))
+    return replace(config, metrics={name: metric.settled(kind_of) for name, metric in config.metrics.items()})
 
 
 def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> FinishedSweep:
@@ -327,12 +325,16 @@ def model_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]
     for cell in plan.cells:
         usage = outcomes[cell.path].usage if cell.path in outcomes else None
         if usage is not None:
-            shard = "/".join(cell.path.split("/")[2:]).rpartition("-")[0]
-            counted[cell.node, cell.path if cell.stage == "questions" else shard] = usage
+            counted[cell.node, _counted_as(cell)] = usage
     totals: dict[str, Usage] = {}
     for (node, _), usage in counted.items():
         totals[node] = totals.get(node, Usage()).plus(usage)
     return {node: usage for node, usage in totals.items() if any(usage)}
+
+
+def _counted_as(cell: Cell) -> str:
+    """What cells share that were computed together: stages over images measure a shard for all metrics at once."""
+    return cell.path if STAGES[cell.stage].over == "prompts" else "/".join(cell.path.split("/")[2:]).rpartition("-")[0]
 
 
 def _cell_record(plan: Plan, path: str, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:

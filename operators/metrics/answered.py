@@ -40,12 +40,13 @@ class Scored(NamedTuple):
     """An image's score with its elements, or why there is none."""
 
     score: float | None
-    elements: tuple[Element, ...]
+    elements: tuple[Element, ...] | None = None
+    """Null for metrics that ask only once."""
     error: RowError | None = None
-
-    @property
-    def n_questions(self) -> int:
-        return sum(element.score is not None for element in self.elements)
+    n_questions: int | None = None
+    """How many entered the score; null for metrics that ask none."""
+    truncated: bool = False
+    """Whether the model saw only the beginning of the text."""
 
 
 NO_QUESTIONS = RowError(
@@ -63,7 +64,13 @@ def element(answered: Answered, *, given: str | None, score: float | None) -> El
 
 def mean_scored(elements: Sequence[Element]) -> Scored:
     """The mean over the elements that have a score; an error where none has."""
-    scores = [one.score for one in elements if one.score is not None]
+    scores = [element.score for element in elements if element.score is not None]
     if not scores:
-        return Scored(None, tuple(elements), NO_QUESTIONS)
-    return Scored(math.fsum(scores) / len(scores), tuple(elements))
+        return Scored(None, tuple(elements), NO_QUESTIONS, n_questions=0)
+    return Scored(math.fsum(scores) / len(scores), tuple(elements), n_questions=len(scores))
+
+
+def incomplete(stage: str, what: str) -> RowError:
+    """The error of a row whose inputs do not fit each other: the stage's cell was computed from other questions."""
+    message = f"the cell of {stage} {what}; run again; if it stays, delete the folder {stage}/ of the store"
+    return RowError("incomplete_cell", message, retryable=True)

@@ -4,6 +4,8 @@ import html
 from dataclasses import dataclass
 from typing import Literal
 
+from operators.metrics.answered import Scored
+from operators.metrics.metric import Evidence, Metric
 from operators.models.calls import PixelRule
 
 Variant = Literal["cosine", "original", "torchmetrics"]
@@ -12,7 +14,7 @@ PREFIXES: dict[Variant, str] = {"cosine": "", "original": "A photo depicts ", "t
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClipScoreConfig:
+class ClipScoreConfig(Metric):
     """Which CLIPScore."""
 
     kind: Literal["clipscore"] = "clipscore"
@@ -23,12 +25,19 @@ class ClipScoreConfig:
     as by its released code (Hessel et al. 2021); `torchmetrics`: 100 max(cos, 0)."""
 
     @property
-    def roles(self) -> dict[str, str | None]:
-        """The role of the model in each stage."""
-        return {"similarities": self.model}
+    def chain(self) -> tuple[str, ...]:
+        return "similarities", "scores"
 
-    def asking(self) -> dict[str, str]:
-        """The part that decides what the model is asked; the scale is applied afterwards."""
+    @property
+    def scored_from(self) -> tuple[str, ...]:
+        return ("similarities",)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        return {"model": self.model}
+
+    def comparing(self) -> dict[str, str]:
+        """All that decides what the model compares; the scale is applied afterwards."""
         asked = {"prefix": PREFIXES[self.variant]}
         return asked | {"text": "ftfy", "pixels": self.pixels} if self.variant == "original" else asked
 
@@ -41,8 +50,13 @@ class ClipScoreConfig:
         """How a cosine becomes a number."""
         return {"reduction": self.variant}
 
+    def score(self, evidence: Evidence) -> Scored:
+        """The cosine in the variant's scale."""
+        row = evidence.row
+        return Scored(scale_cosine(row["similarity"], self.variant), truncated=row["truncated"])
+
     def text(self, prompt: str) -> str:
-        """The text that is embedded for a prompt."""
+        """The text that images of a prompt are compared with."""
         text = PREFIXES[self.variant] + prompt
         return clean(text) if self.variant == "original" else text
 

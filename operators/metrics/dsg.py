@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Scored, element, mean_scored
+from operators.metrics.metric import Expected
 from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import STOP, Expected, WriterConfig, digest, likeliest
+from operators.metrics.writer import STOP, WriterConfig, digest, likeliest
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_TUPLES = 200
@@ -157,7 +158,7 @@ class DsgConfig(WriterConfig):
             raise questions
         return _written(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
 
-    def score(self, answered: Sequence[Answered]) -> Scored:
+    def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The share of questions answered yes whose parents hold.
 
         A parent that is not among the questions counts as holding. In a cycle every question depends on all others.

@@ -10,17 +10,16 @@ from typing import Any, Literal, NamedTuple
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from operators.metrics.blocks import Block, read_blocks
+from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
 from operators.metrics.tifa import ONE_STEP_TEMPLATES, write_once
 from operators.metrics.vqascore import Reduction
 from operators.metrics.writer import (
     STOP,
-    Expected,
     WriterConfig,
     digest,
     likeliest,
     log_likelihoods,
-    require_role,
     require_share,
 )
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
@@ -119,9 +118,6 @@ _BODY = r"\[((?:[^\[\]]|\[[^\[\]]{0,100}\]){1,300})\]"
 _LABEL = re.compile(r"(?:[{(\[<] ?(\d{1,3}) ?[})\]>]|\b(\d{1,3}) ?[.):]?) ?" + _BODY)
 _BARE_LABEL = re.compile(r"()()" + _BODY)
 _ABOUT = re.compile(r"\W{0,4}(\d{1,3})\b")
-_THERE = re.compile(
-    r"(?P<verb>is|are) there (?P<what>.+?)(?: in (?:the|this) (?:image|picture|photo))? ?\?*", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,16 +143,23 @@ class GeckoConfig(WriterConfig):
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
-        if self.nli is not None:
-            require_role("gecko", "nli", self.nli)
         require_share("gecko", "min_groundable", self.min_groundable)
         require_share("gecko", "threshold", self.threshold)
 
     @property
+    def chain(self) -> tuple[str, ...]:
+        return (
+            ("questions", "answers", "scores") if self.nli is None else ("questions", "entailment", "answers", "scores")
+        )
+
+    @property
     def roles(self) -> dict[str, str]:
-        """The model role of each stage."""
-        roles = {"questions": self.writer, "answers": self.model}
-        return roles if self.nli is None else {**roles, "entailment": self.nli}
+        roles = {"writer": self.writer, "model": self.model}
+        return roles if self.nli is None else {**roles, "nli": self.nli}
+
+    @property
+    def doubted_below(self) -> float | None:
+        return None if self.nli is None else self.threshold
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
@@ -190,7 +193,7 @@ class GeckoConfig(WriterConfig):
         request = self.sampling.request(QUESTIONS_INSTRUCTIONS + about, stop=STOP)
         return (yield from ask(request, partial(read_questions, spans)))
 
-    def score(self, answered: Sequence[Answered]) -> Scored:
+    def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The mean of the questions' scores, hallucinated ones left out (eq. 1 or 2)."""
         return mean_scored([self._element(one) for one in answered])
 
@@ -335,21 +338,6 @@ def _question(question_id: str, block: Block, span: Span | None) -> WrittenQuest
         return WrittenQuestion(question_id, block.text, block.choices, block.answer)
     start, end = span.place or (None, None)
     return WrittenQuestion(question_id, block.text, block.choices, block.answer, span.kind, span.words, start, end)
-
-
-def hypothesis(question: str, answer: str) -> str:
-    """A question with its answer as one statement.
-
-    "is there a man in the image?" and yes give "There is a man."; no gives "It is not true that there is a man.".
-    Everything else is quoted: 'The answer to the question "what color is the dog?" is red.'. The paper does not say
-    how it puts them.
-    """
-    question, answer = reading.one_line(question), reading.one_line(answer)
-    there = _THERE.fullmatch(question)
-    if there and reading.key(answer) in reading.YES_NO:
-        said = f"here {there['verb'].lower()} {there['what']}."
-        return f"T{said}" if reading.key(answer) == "yes" else f"It is not true that t{said}"
-    return f'The answer to the question "{question}" is {answer}.'
 
 
 def _shares(logs: Sequence[float], likelihood: Literal["probability", "nll"]) -> list[float]:

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from operators.metrics.blocks import Block, read_blocks
+from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
-from operators.metrics.writer import STOP, Expected, WriterConfig, digest, require_role, require_share
+from operators.metrics.writer import STOP, WriterConfig, digest, require_share
 from operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, read_each
 from operators.models.calls import Request
 
@@ -136,13 +137,11 @@ class TifaConfig(WriterConfig):
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
-        require_role("tifa", "matcher", self.matcher)
         require_share("tifa", "min_f1", self.min_f1)
 
     @property
     def roles(self) -> dict[str, str]:
-        """The model role of each stage."""
-        return {"questions": self.writer, "answers": self.model, "matcher": self.matcher}
+        return {"writer": self.writer, "model": self.model, "matcher": self.matcher}
 
     @property
     def form(self) -> Literal["likelihood", "reply"]:
@@ -169,7 +168,7 @@ class TifaConfig(WriterConfig):
             return questions
         return (yield from _filtered(prompt, questions, self))
 
-    def score(self, answered: Sequence[Answered]) -> Scored:
+    def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The share of kept questions whose chosen answer is the right one."""
         return mean_scored([_element(one) for one in answered])
 

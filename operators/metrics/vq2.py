@@ -11,9 +11,10 @@ from typing import Any, Literal, NamedTuple
 from operators.errors import ConfigError
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
 from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import STOP, Expected, WriterConfig, digest, likeliest, log_likelihoods, require_share
+from operators.metrics.writer import STOP, WriterConfig, digest, likeliest, log_likelihoods, require_share
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_SPANS = 100
@@ -217,7 +218,7 @@ class Vq2Config(WriterConfig):
         question = WrittenQuestion(str(index), text, reading.YES_NO, "yes", None, asked.phrase, *asked.place)
         return question._replace(keep=keep)
 
-    def score(self, answered: Sequence[Answered]) -> Scored:
+    def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The mean likelihood of yes over the kept questions."""
         return mean_scored([self._element(one) for one in answered])
 

@@ -2,31 +2,24 @@
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from operators.errors import ConfigError
 from operators.metrics import reading
-from operators.metrics.answered import Answered
+from operators.metrics.answered import Answered, Scored
+from operators.metrics.metric import Evidence, Metric
 from operators.metrics.vqascore import Reduction
-from operators.metrics.writing import TOLD, Sampling
+from operators.metrics.writing import TOLD, Put, Sampling, Writing, WrittenQuestion
 
 STOP = ("\nDescription:",)
 """Where a base model goes on with a further example."""
 
 
-class Expected(NamedTuple):
-    """What one prompt will take, as far as that is known before its questions are written."""
-
-    calls: float
-    """Requests to the writer; those that are asked again because their reply could not be read come on top."""
-    questions: float
-    """Each a call of the VQA model for every image, and of the entailment model where there is one."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WriterConfig:
+class WriterConfig(Metric):
     """Who writes the questions and who answers them, and in which form they are put."""
 
     writer: str = "llm"
@@ -45,11 +38,11 @@ class WriterConfig:
     """Whether yes and no are put as `Yes` and `No` (vqascore_genai_bench.txt) or as the writer wrote them."""
 
     def __post_init__(self) -> None:
-        kind = str(getattr(self, "kind", "metric"))
+        kind = self.kind
         if self.template.count("{}") != 1:
             raise ConfigError(f"{kind} template: expected exactly one {{}} for the question, got {self.template!r}")
-        for name in ("writer", "model"):
-            require_role(kind, name, getattr(self, name))
+        for name, role in self.roles.items():
+            require_role(kind, name, role)
         if self.max_tokens < 1:
             raise ConfigError(f"{kind} max_tokens: expected at least 1, got {self.max_tokens}")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -61,9 +54,32 @@ class WriterConfig:
         return Sampling(self.max_tokens, self.temperature, self.seed)
 
     @property
+    def chain(self) -> tuple[str, ...]:
+        return "questions", "answers", "scores"
+
+    @property
+    def scored_from(self) -> tuple[str, ...]:
+        return "answers", *self.chain[:-2]
+
+    @property
     def roles(self) -> dict[str, str]:
-        """The model role of each stage."""
-        return {"questions": self.writer, "answers": self.model}
+        return {"writer": self.writer, "model": self.model}
+
+    @abstractmethod
+    def asking(self) -> dict[str, Any]:
+        """All that decides the questions."""
+
+    @abstractmethod
+    def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
+        """The program that has the questions about a prompt written; it raises UnreadableReply where there are none."""
+
+    @abstractmethod
+    def weigh(self, answered: Sequence[Answered]) -> Scored:
+        """The score of an image by its answered questions."""
+
+    def score(self, evidence: Evidence) -> Scored:
+        """As `weigh`."""
+        return self.weigh(evidence.answered)
 
     @property
     def form(self) -> Literal["likelihood", "reply"]:
@@ -74,16 +90,13 @@ class WriterConfig:
         """All that decides how questions are put to the VQA model."""
         return {"form": self.form, "template": self.template, "yes_no": self.yes_no}
 
-    def vqa_text(self, text: str) -> str:
-        """A question's text as it is put to the VQA model."""
+    def put(self, text: str, choices: Sequence[str]) -> Put:
+        """A question as it is put to the VQA model, with its choices in the same order."""
         before, after = self.template.split("{}")
-        return before + text + after
-
-    def vqa_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
-        """A question's choices as they are put to the VQA model, in the same order."""
-        if self.yes_no == "as_written":
-            return tuple(choices)
-        return tuple(choice.capitalize() if choice.lower() in reading.YES_NO else choice for choice in choices)
+        free = self.form == "reply"
+        if not free and self.yes_no == "capitalised":
+            choices = [choice.capitalize() if choice.lower() in reading.YES_NO else choice for choice in choices]
+        return Put(before + text + after, tuple(choices), free)
 
 
 def require_role(kind: str, name: str, value: str) -> None:

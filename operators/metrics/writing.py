@@ -40,6 +40,16 @@ class WrittenQuestion(NamedTuple):
     keep: bool | None = None
 
 
+class Put(NamedTuple):
+    """A question as it is put to a VQA model."""
+
+    text: str
+    choices: tuple[str, ...]
+    """The answers whose likelihood is wanted; of a free answer, those one of which it is taken to mean."""
+    free: bool
+    """Whether the model is to answer in its own words."""
+
+
 def identified(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
     """The questions, in the same order, under ids of their content: an answer to one can never count for another.
 

@@ -123,11 +123,35 @@ class TextEmbedder(Protocol):
         """Texts as unit-length embeddings; those beyond the context are cut and reported."""
 
 
-class SimilarityModel(TextEmbedder, Protocol):
-    """`similarity(images, texts) -> cosine`, in its two halves so that each image and text is encoded once."""
+class Pair(NamedTuple):
+    """One image and the text it is compared with."""
 
-    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """One RGB image as the vision tower's input, (3, height, width), on the CPU."""
+    image: int
+    """Index into the images of the call."""
+    text: str
 
-    def encode(self, pixels: "Sequence[torch.Tensor]") -> "Sequence[torch.Tensor]":
-        """Images (3, height, width) as unit-length embeddings, each (width,), float32."""
+
+class Compared(NamedTuple):
+    """How well an image fits a text."""
+
+    similarity: float
+    """As the model gives it: a cosine, a matching probability or a reward."""
+    truncated: bool
+    """Whether the text was longer than the model's context, and cut."""
+
+
+class SimilarityModel(Protocol):
+    """`similarity(images, texts) -> number`, in two steps so that each image is encoded once.
+
+    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call. A dual encoder
+    compares embeddings, a matching model or a reward model reads image and text together.
+    """
+
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
+        """One RGB image made ready for `encode`, on the CPU."""
+
+    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
+        """Preprocessed images as what every comparison with them shares, computed once for each."""
+
+    def compare(self, features: Sequence[Any], pairs: Sequence[Pair]) -> list[Compared]:
+        """How well each pair fits."""

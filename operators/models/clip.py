@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 from transformers import CLIPModel
 
 from operators.models.calls import PixelRule, TextFeatures
+from operators.models.dual_encoder import DualEncoder
 from operators.models.processing import (
     PixelTransform,
     ReleasedTransform,
@@ -19,10 +20,11 @@ from operators.models.processing import (
 )
 
 
-class ClipSimilarity:
+class ClipSimilarity(DualEncoder):
     """The `similarity` call served by a CLIP checkpoint."""
 
     def __init__(self, model: CLIPModel, tokenizer: Any, transform: PixelTransform, *, pair_batch: int) -> None:
+        super().__init__()
         self.model = model
         self.tokenizer = tokenizer
         self.transform = transform

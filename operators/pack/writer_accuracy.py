@@ -23,7 +23,7 @@ from operators.pack.nli_training import Pair, sample_pair
 from operators.pack.prompts import Prompt
 from operators.pack.tables import prompt_row
 from operators.pack.writer_gold import planted
-from operators.questions import write
+from operators.stages.questions import write
 
 REQUEST_BATCH = 64
 THRESHOLD = GeckoConfig().threshold

@@ -3,20 +3,18 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from operators.models.calls import Usage
+from operators.stages.stage import Stage
 
-Stage = Literal["questions", "entailment", "answers", "similarities", "scores"]
 State = Literal["committed", "draft", "failed"]
-
-IMAGE_STAGES: tuple[Stage, ...] = ("answers", "similarities")
-"""Those whose models look at images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,15 +62,16 @@ def _followed(url: str) -> str:
 class Recipe:
     """How a stage computes: everything semantic but the rows it is given."""
 
-    stage: Stage
+    stage: str
     digest: str
     """SHA-256, hexadecimal, of the operator's version, its configuration and the recipes of the stages it reads."""
 
 
-def make_recipe(stage: Stage, version: int, config: Mapping[str, Any], *upstream: Recipe) -> Recipe:
-    """A stage's recipe; the operator's `version` is raised when its results change."""
-    semantic = {"stage": stage, "version": version, "config": config, "upstream": [one.digest for one in upstream]}
-    return Recipe(stage=stage, digest=digest(semantic))
+def make_recipe(stage: type[Stage], config: Mapping[str, Any], upstream: Sequence[Recipe]) -> Recipe:
+    """A stage's recipe, of everything semantic in its configuration and the recipes of the stages it reads."""
+    read = [recipe.digest for recipe in upstream]
+    semantic = {"stage": stage.name, "version": stage.version, "config": config, "upstream": read}
+    return Recipe(stage=stage.name, digest=digest(semantic))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,19 +80,24 @@ class Cell:
 
     node: str
     """The pipeline node that computes it, such as `answers:vqa`."""
-    stage: Stage
+    stage: str
     metric: str
     """The metric it is computed for; metrics that ask the same of the same model share the cell."""
     key: str
     """SHA-256 of the recipe and the inputs, hexadecimal."""
     path: str
     """Where it is committed, relative to the store."""
-    inputs: tuple[str, ...]
-    """Paths of the cells upstream."""
+    inputs: Mapping[str, tuple[str, ...]]
+    """By stage that it reads, the paths of the cells upstream."""
     earlier: tuple[str, ...] = ()
     """Where rows may stand that need no computing: its draft, and cells on what has changed since; newest first."""
     renew: bool = False
     """Whether what stands at its path is damaged, or stands on what is no more, and is to be replaced."""
+
+    @property
+    def upstream(self) -> tuple[str, ...]:
+        """The paths of all cells that it reads."""
+        return tuple(chain.from_iterable(self.inputs.values()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,9 +116,9 @@ class Outcome:
     """What its model calls took, where they are counted; cells that were computed together share one count."""
 
 
-def is_draft(cell: Cell, outcomes: Mapping[str, Outcome]) -> bool:
-    """Whether this run has left a cell as a draft."""
-    return cell.path in outcomes and outcomes[cell.path].state == "draft"
+def is_draft(path: str, outcomes: Mapping[str, Outcome]) -> bool:
+    """Whether this run has left the cell of a path as a draft."""
+    return path in outcomes and outcomes[path].state == "draft"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,21 +143,23 @@ _WORK = TypeAdapter(Work)
 
 
 def make_cell(
-    recipe: Recipe, shard: Shard, semantic: Any, *, node: str, metric: str, upstream: tuple[Cell, ...] = ()
+    recipe: Recipe, shard: Shard, semantic: str, *, node: str, metric: str, inputs: Mapping[str, tuple[str, ...]]
 ) -> Cell:
-    """The cell of a recipe on a shard, of which `semantic` is what can change a result."""
-    key = digest({"recipe": recipe.digest, "shard": semantic})
-    return Cell(
-        node=node,
-        stage=recipe.stage,
-        metric=metric,
-        key=key,
-        path=f"{recipe.stage}/{recipe.digest[:8]}/{shard.group}/{shard.name}-{key[:8]}.parquet",
-        inputs=tuple(cell.path for cell in upstream),
-    )
+    """The cell of a recipe on a shard, of which `semantic`, as canonical JSON, is what can change a result."""
+    key = _sha256(f'{{"recipe":"{recipe.digest}","shard":{semantic}}}')
+    path = f"{recipe.stage}/{recipe.digest[:8]}/{shard.group}/{shard.name}-{key[:8]}.parquet"
+    return Cell(node=node, stage=recipe.stage, metric=metric, key=key, path=path, inputs=inputs)
 
 
 def digest(value: Any) -> str:
     """SHA-256 of a value's canonical JSON, hexadecimal."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _sha256(canonical(value))
+
+
+def canonical(value: Any) -> str:
+    """A value's JSON, of which there is one."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

@@ -6,35 +6,34 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from operators import answers, scores, similarities
-from operators import entailment as entailment_stage
-from operators import questions as questions_stage
-from operators.errors import ConfigError
-from operators.images import ImageLimits
-from operators.metrics.configs import MetricConfig, WritingConfig
-from operators.metrics.tifa import TifaConfig
+from operators.metrics.metric import Metric
 from operators.models.checkpoints import ResolvedModel, resolve_model
 from operators.question_quality import mean_content_words
-from pipelines.cells.cells import IMAGE_STAGES, Cell, Recipe, Shard, Stage, Work, make_cell, make_recipe
+from operators.stages.graph import GraphNode, make_nodes, node_name
+from operators.stages.stage import Stage
+from operators.stages.table import STAGES
+from pipelines.cells.cells import Cell, Recipe, Shard, Work, canonical, make_cell, make_recipe
 from pipelines.cells.earlier import EarlierCells
 from pipelines.cells.store import Store
 from pipelines.config import SweepConfig
 from pipelines.sources.sources import Sources
 
-MODEL_STAGES: tuple[Stage, ...] = ("questions", "entailment", *IMAGE_STAGES)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """One stage with the model it loads: what an actor pool runs."""
+    """One stage with the models it loads: what an actor pool runs."""
 
     name: str
-    """The stage, and the model's role where it has one: `answers:vqa`."""
-    stage: Stage
-    model: ResolvedModel | None
-    matcher: ResolvedModel | None
-    """The text embedder beside a VQA model whose answers in its own words are matched to choices."""
-    metrics: Mapping[str, MetricConfig]
+    """The stage, and the role of its own model where it has one: `answers:vqa`."""
+    stage: str
+    models: Mapping[str, ResolvedModel]
+    """By the key of its metrics that names each model's role; its own model first."""
+    metrics: Mapping[str, Metric]
+
+    @property
+    def model(self) -> ResolvedModel | None:
+        """Its own model."""
+        return next(iter(self.models.values()), None)
 
 
 class NodePlan(NamedTuple):
@@ -44,10 +43,10 @@ class NodePlan(NamedTuple):
     cells: int
     missing: int
     images: int
-    """Images (of questions and entailment: prompts) in the missing cells' shards, each counted once."""
+    """Images (of a stage over prompts: prompts) in the missing cells' shards, each counted once."""
     model_calls: int
-    """Estimated: images encoded plus each metric's answers or comparisons; of questions and entailment, the requests
-    that each metric expects. How many questions will be written is taken from the prompts' words. 0 without a model."""
+    """Estimated: images encoded, and the calls that each metric's rows take. How many questions will be written is
+    taken from the prompts' words. 0 without a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +64,8 @@ class Plan:
     image_work: tuple[Work, ...]
     scores: Mapping[str, tuple[tuple[Shard, Cell], ...]]
     """By metric: the scores cell of every images shard."""
-    questions: Mapping[str, tuple[Cell, ...]]
-    """By metric that asks any: the cells of every prompts shard."""
+    of_prompts: Mapping[str, Mapping[str, tuple[Cell, ...]]]
+    """By metric and stage over prompts: the cells of every prompts shard."""
 
 
 def make_plan(
@@ -74,7 +73,7 @@ def make_plan(
     sources: Sources,
     store: Store,
     *,
-    wanted: tuple[Stage, ...] = ("scores",),
+    wanted: tuple[str, ...] = ("scores",),
     renew: Set[str] = frozenset(),
 ) -> Plan:
     """Resolves the models, names every cell and lists what is committed; raises ModelError for a bad checkpoint.
@@ -82,214 +81,132 @@ def make_plan(
     What is missing are the cells of the stages `wanted`, and those that they stand on, and those to `renew`: paths of
     cells that are committed and cannot be used.
     """
-    nodes = _nodes(config, store)
-    chains = {name: _chain(name, metric, nodes) for name, metric in config.metrics.items()}
-    cells_of = {shard: _cells_of_prompts(chains, shard) for shard in sources.prompt_shards}
-    prompt_cells = {shard: _each_once(cells.values()) for shard, cells in cells_of.items()}
+    nodes = [_resolved(node, config, store) for node in make_nodes(config.metrics)]
+    links = {name: _links(name, metric, nodes) for name, metric in config.metrics.items()}
+    prompt_cells = {shard: _cells_of_prompts(links, shard) for shard in sources.prompt_shards}
+    limits = config.limits.semantic()
     image_cells = {
-        shard: _cells_of_images(chains, shard, [cells_of[holder] for holder in holders], config.limits)
+        shard: _cells_of_images(links, shard, [prompt_cells[holder] for holder in holders], limits)
         for shard, holders in sources.prompts_of.items()
     }
-    everything = {cell.path: cell for cells in [*prompt_cells.values(), *image_cells.values()] for cell in cells}
+    order = {node.name: place for place, node in enumerate(nodes)}
+    prompt_todo = {shard: _each_once(cells, order) for shard, cells in prompt_cells.items()}
+    image_todo = {shard: _each_once(cells, order) for shard, cells in image_cells.items()}
+    everything = {cell.path: cell for of_shard in (*prompt_todo.values(), *image_todo.values()) for cell in of_shard}
     stored = store.listing(everything.values())
     missing = _missing(everything, stored.keys() - renew, wanted, renew)
     earlier = EarlierCells(stored, everything)
-    prompt_work = _work(prompt_cells, missing, earlier, renew)
-    image_work = _work(image_cells, missing, earlier, renew)
-    work = (*prompt_work, *image_work)
+    prompt_work = _work(prompt_todo, missing, earlier, renew)
+    image_work = _work(image_todo, missing, earlier, renew)
     words = mean_content_words(sources.prompts.column("text").to_pylist())
     return Plan(
-        nodes=tuple(_node_plan(node, everything.values(), work, words) for node in nodes),
+        nodes=_node_plans(nodes, everything.values(), (*prompt_work, *image_work), words),
         cells=tuple(everything.values()),
         missing=missing,
         renewed=frozenset(renew),
         prompt_work=prompt_work,
         image_work=image_work,
-        scores={metric: _score_cells(metric, image_cells) for metric in config.metrics},
-        questions=_question_cells(cells_of.values()),
+        scores={
+            name: tuple((shard, cells[name]["scores"]) for shard, cells in image_cells.items())
+            for name in config.metrics
+        },
+        of_prompts={name: _by_stage(name, prompt_cells.values()) for name in config.metrics},
     )
 
 
-def _nodes(config: SweepConfig, store: Store) -> list[Node]:
-    """The nodes in the order data flows, only those that some metric uses: one per stage and model role."""
-    nodes = [node for stage in MODEL_STAGES for node in _stage_nodes(stage, config, store)]
-    return [*nodes, Node(name="scores", stage="scores", model=None, matcher=None, metrics=config.metrics)]
+def _resolved(node: GraphNode, config: SweepConfig, store: Store) -> Node:
+    """The node with its models pinned to exact files."""
+    on_gpu = config.cluster.pools[node.stage.name].num_gpus > 0
+    digest = partial(store.digest_file, remember=not config.dry_run)
+    models = {key: resolve_model(config.models[role], on_gpu=on_gpu, digest=digest) for key, role in node.roles.items()}
+    return Node(name=node.name, stage=node.stage.name, models=models, metrics=node.metrics)
 
 
-def _stage_nodes(stage: Stage, config: SweepConfig, store: Store) -> list[Node]:
-    """One node per model, so that metrics that share it share one pass."""
-    using = {name: metric for name, metric in config.metrics.items() if stage in metric.roles}
-    roles = dict.fromkeys(metric.roles[stage] for metric in using.values())
-    return [
-        _node(
-            stage, role, {name: metric for name, metric in using.items() if metric.roles[stage] == role}, config, store
-        )
-        for role in roles
-    ]
+class Link(NamedTuple):
+    """One stage of a metric's chain."""
 
-
-def _node(
-    stage: Stage, role: str | None, metrics: Mapping[str, MetricConfig], config: SweepConfig, store: Store
-) -> Node:
-    matchers = dict.fromkeys(metric.matcher for metric in metrics.values() if isinstance(metric, TifaConfig))
-    if stage != "answers":
-        matchers = {}
-    if len(matchers) > 1:
-        raise ConfigError(f"metrics: those of one VQA model share one matcher, got {', '.join(matchers)}; choose one")
-    return Node(
-        name=stage if role is None else f"{stage}:{role}",
-        stage=stage,
-        model=_resolve(role, stage, config, store) if role is not None else None,
-        matcher=_resolve(next(iter(matchers)), stage, config, store) if matchers else None,
-        metrics=metrics,
-    )
-
-
-def _resolve(role: str, stage: Stage, config: SweepConfig, store: Store) -> ResolvedModel:
-    return resolve_model(
-        config.models[role],
-        on_gpu=config.cluster.pools[stage].num_gpus > 0,
-        digest=partial(store.digest_file, remember=not config.dry_run),
-    )
-
-
-class Step(NamedTuple):
-    """One stage of a metric."""
-
+    stage: type[Stage]
     node: str
     recipe: Recipe
+    reads: tuple[str, ...]
+    """The stages of the chain whose cells it reads."""
 
 
-class Chain(NamedTuple):
-    """One metric's stages, from its questions to its scores; None for those that it has not."""
-
-    questions: Step | None
-    entailment: Step | None
-    measured: Step
-    """Its answers or similarities."""
-    scores: Step
-    elements: bool
-    """Whether its scores read the questions, and their entailment, as well."""
-
-
-def _chain(name: str, metric: MetricConfig, nodes: Sequence[Node]) -> Chain:
-    """A metric's stages, whose recipes hold those that they read: a change is seen in all that stands below it."""
-    used = {node.stage: node for node in nodes if name in node.metrics}
-    questions = entailment = None
-    if "questions" in used:
-        config = _asking(metric) | _model(used["questions"])
-        questions = _step(used["questions"], questions_stage.VERSION, config)
-    if "entailment" in used:
-        entailment = _step(used["entailment"], entailment_stage.VERSION, _model(used["entailment"]), questions)
-    measured = _measured(metric, used, questions)
-    elements = _has_elements(metric)
-    config = {"name": name, "kind": metric.kind, **metric.scoring()}
-    written = (questions, entailment) if elements else ()
-    return Chain(
-        questions, entailment, measured, _step(used["scores"], scores.VERSION, config, measured, *written), elements
-    )
+def _links(name: str, metric: Metric, nodes: Sequence[Node]) -> list[Link]:
+    """A metric's chain, whose recipes hold those that they read: a change is seen in all that stands below it."""
+    node_of = {node.name: node for node in nodes}
+    links: dict[str, Link] = {}
+    for stage in (STAGES[stage_name] for stage_name in metric.chain):
+        node, reads = node_of[node_name(stage, metric)], stage.reads(metric)
+        config = stage.recipe(name, metric) | _models_of(stage, metric, node)
+        recipe = make_recipe(stage, config, [links[read].recipe for read in reads])
+        links[stage.name] = Link(stage, node.name, recipe, reads)
+    return list(links.values())
 
 
-def _step(node: Node, version: int, config: Mapping[str, Any], *reads: Step | None) -> Step:
-    upstream = (step.recipe for step in reads if step is not None)
-    return Step(node.name, make_recipe(node.stage, version, config, *upstream))
+def _models_of(stage: type[Stage], metric: Metric, node: Node) -> dict[str, Any]:
+    """What of a node's models can change a metric's result: its own as `model`, others by their key."""
+    own, *others = stage.roles(metric) or (None,)
+    semantic = {key: node.models[key].semantic() for key in others}
+    return semantic if own is None else {"model": node.models[own].semantic(), **semantic}
 
 
-def _measured(metric: MetricConfig, used: Mapping[Stage, Node], questions: Step | None) -> Step:
-    """How a metric's answers or similarities come about."""
-    if "similarities" in used:
-        node = used["similarities"]
-        return _step(node, similarities.VERSION, _model(node) | {"asking": _asking(metric)})
-    node = used["answers"]
-    config = _model(node) | {"asking": metric.answering() if isinstance(metric, WritingConfig) else _asking(metric)}
-    if isinstance(metric, TifaConfig) and node.matcher is not None:
-        config["matcher"] = node.matcher.semantic()
-    return _step(node, answers.VERSION, config, questions)
+MetricCells = Mapping[str, Mapping[str, Cell]]
+"""A shard's cells, by metric and stage."""
 
 
-class PromptCells(NamedTuple):
-    """One metric's cells on one shard of prompts."""
-
-    questions: Cell
-    entailment: Cell | None
-
-    @property
-    def all(self) -> tuple[Cell, ...]:
-        return (self.questions,) if self.entailment is None else (self.questions, self.entailment)
-
-
-def _cells_of_prompts(chains: Mapping[str, Chain], shard: Shard) -> dict[str, PromptCells]:
-    """The questions cell of each metric that asks any, and its entailment cell where it has one."""
-    return {
-        name: _prompt_cells(name, chain, chain.questions, shard)
-        for name, chain in chains.items()
-        if chain.questions is not None
-    }
-
-
-def _prompt_cells(name: str, chain: Chain, asking: Step, shard: Shard) -> PromptCells:
-    questions = make_cell(asking.recipe, shard, shard.prompts, node=asking.node, metric=name)
-    if chain.entailment is None:
-        return PromptCells(questions, None)
-    step = chain.entailment
-    entailment = make_cell(step.recipe, shard, shard.prompts, node=step.node, metric=name, upstream=(questions,))
-    return PromptCells(questions, entailment)
+def _cells_of_prompts(links: Mapping[str, Sequence[Link]], shard: Shard) -> MetricCells:
+    semantic = canonical(shard.prompts)
+    cells: dict[str, dict[str, Cell]] = {name: {} for name in links}
+    for name, chain in links.items():
+        for link in (link for link in chain if link.stage.over == "prompts"):
+            inputs = {read: (cells[name][read].path,) for read in link.reads}
+            cells[name][link.stage.name] = _cell(link, shard, semantic, name, inputs)
+    return cells
 
 
 def _cells_of_images(
-    chains: Mapping[str, Chain], shard: Shard, holders: Sequence[Mapping[str, PromptCells]], limits: ImageLimits
-) -> tuple[Cell, ...]:
-    """The cells of an images shard, those of models first; metrics that ask the same share one.
-
-    `holders` are the cells of the shards that hold its images' prompts.
-    """
-    semantic = {"source": shard.source(), "prompts": shard.prompts, "limits": limits.semantic()}
-    measured: dict[str, Cell] = {}
-    scored: list[Cell] = []
-    for name, chain in chains.items():
-        asked = [cells[name] for cells in holders if name in cells]
-        step = chain.measured
-        upstream = tuple(cells.questions for cells in asked)
-        cell = make_cell(step.recipe, shard, semantic, node=step.node, metric=name, upstream=upstream)
-        measured.setdefault(cell.path, cell)
-        written = tuple(one for cells in asked for one in cells.all) if chain.elements else ()
-        step = chain.scores
-        scored.append(make_cell(step.recipe, shard, semantic, node=step.node, metric=name, upstream=(cell, *written)))
-    return (*measured.values(), *scored)
+    links: Mapping[str, Sequence[Link]], shard: Shard, holders: Sequence[MetricCells], limits: Mapping[str, int]
+) -> MetricCells:
+    """`holders` are the cells of the shards that hold the images' prompts."""
+    semantic = canonical({"source": shard.source(), "prompts": shard.prompts, "limits": limits})
+    cells: dict[str, dict[str, Cell]] = {name: {} for name in links}
+    for name, chain in links.items():
+        for link in (link for link in chain if link.stage.over == "images"):
+            inputs = {read: _paths(read, cells[name], [holder[name] for holder in holders]) for read in link.reads}
+            cells[name][link.stage.name] = _cell(link, shard, semantic, name, inputs)
+    return cells
 
 
-def _has_elements(metric: MetricConfig) -> bool:
-    return isinstance(metric, WritingConfig)
+def _paths(stage: str, own: Mapping[str, Cell], holders: Sequence[Mapping[str, Cell]]) -> tuple[str, ...]:
+    """Where an images shard reads a stage: on the same images, or about all of their prompts."""
+    return (own[stage].path,) if stage in own else tuple(holder[stage].path for holder in holders)
 
 
-def _model(node: Node) -> dict[str, Any]:
-    return {"model": node.model.semantic()} if node.model is not None else {}
+def _cell(link: Link, shard: Shard, semantic: str, metric: str, inputs: Mapping[str, tuple[str, ...]]) -> Cell:
+    return make_cell(link.recipe, shard, semantic, node=link.node, metric=metric, inputs=inputs)
 
 
-def _asking(metric: MetricConfig) -> dict[str, Any]:
-    return {"kind": metric.kind, **metric.asking()}
+def _each_once(cells: MetricCells, order: Mapping[str, int]) -> tuple[Cell, ...]:
+    """A shard's cells in the order of the nodes; metrics that ask the same share one."""
+    paths: dict[str, Cell] = {}
+    for of_metric in cells.values():
+        for cell in of_metric.values():
+            paths.setdefault(cell.path, cell)
+    return tuple(sorted(paths.values(), key=lambda cell: order[cell.node]))
 
 
-def _each_once(cells: Iterable[PromptCells]) -> tuple[Cell, ...]:
-    """The cells in the order of the stages; metrics that ask the same share one."""
-    asked = list(cells)
-    found: dict[str, Cell] = {}
-    for cell in [one.questions for one in asked] + [one.entailment for one in asked if one.entailment is not None]:
-        found.setdefault(cell.path, cell)
-    return tuple(found.values())
-
-
-def _question_cells(prompt_cells: Iterable[Mapping[str, PromptCells]]) -> dict[str, tuple[Cell, ...]]:
-    """By metric, its cells on every prompts shard."""
-    of_metric: dict[str, list[Cell]] = defaultdict(list)
-    for cells in prompt_cells:
-        for metric, written in cells.items():
-            of_metric[metric] += written.all
-    return {metric: tuple(cells) for metric, cells in of_metric.items()}
+def _by_stage(metric: str, shards: Iterable[MetricCells]) -> dict[str, tuple[Cell, ...]]:
+    """A metric's cells on every prompts shard, by stage."""
+    stages: dict[str, list[Cell]] = defaultdict(list)
+    for cells in shards:
+        for stage, cell in cells[metric].items():
+            stages[stage].append(cell)
+    return {stage: tuple(of_stage) for stage, of_stage in stages.items()}
 
 
 def _missing(
-    cells: Mapping[str, Cell], committed: Set[str], stages: tuple[Stage, ...], renew: Set[str]
+    cells: Mapping[str, Cell], committed: Set[str], stages: tuple[str, ...], renew: Set[str]
 ) -> frozenset[str]:
     """What is not committed and something wanted stands on; answers pruned under committed scores are not missed."""
     missing: set[str] = set()
@@ -298,7 +215,7 @@ def _missing(
         path = wanted.pop()
         if path not in committed and path not in missing:
             missing.add(path)
-            wanted += cells[path].inputs
+            wanted += cells[path].upstream
     return frozenset(missing)
 
 
@@ -306,7 +223,7 @@ def _work(
     cells: Mapping[Shard, tuple[Cell, ...]], missing: frozenset[str], earlier: EarlierCells, renew: Set[str]
 ) -> tuple[Work, ...]:
     """The shards with something to compute, each with its cells."""
-    left = {shard: tuple(cell for cell in all_ if cell.path in missing) for shard, all_ in cells.items()}
+    left = {shard: [cell for cell in of_shard if cell.path in missing] for shard, of_shard in cells.items()}
     return tuple(
         Work(shard=shard, cells=tuple(earlier.beside(cell, renew=cell.path in renew) for cell in todo), outcomes={})
         for shard, todo in left.items()
@@ -314,33 +231,33 @@ def _work(
     )
 
 
-def _score_cells(metric: str, image_cells: Mapping[Shard, tuple[Cell, ...]]) -> tuple[tuple[Shard, Cell], ...]:
-    return tuple(
-        (shard, cell)
-        for shard, cells in image_cells.items()
-        for cell in cells
-        if cell.stage == "scores" and cell.metric == metric
-    )
+def _node_plans(
+    nodes: Sequence[Node], cells: Iterable[Cell], work: Sequence[Work], words: float
+) -> tuple[NodePlan, ...]:
+    """What each node has to do, where a prompt has so many content words on average."""
+    total: dict[str, int] = defaultdict(int)
+    for cell in cells:
+        total[cell.node] += 1
+    left: dict[str, list[tuple[Shard, list[Cell]]]] = defaultdict(list)
+    for item in work:
+        by_node: dict[str, list[Cell]] = defaultdict(list)
+        for cell in item.cells:
+            by_node[cell.node].append(cell)
+        for name, of_node in by_node.items():
+            left[name].append((item.shard, of_node))
+    return tuple(_node_plan(node, total[node.name], left[node.name], words) for node in nodes)
 
 
-def _node_plan(node: Node, cells: Any, work: Sequence[Work], words: float) -> NodePlan:
-    """What the node has to do, where a prompt has so many content words on average."""
-    mine = {item.shard: [cell for cell in item.cells if cell.node == node.name] for item in work}
-    images = sum(shard.rows for shard, left in mine.items() if left)
-    calls = sum(shard.rows * _calls(node, cell, words) for shard, left in mine.items() for cell in left)
+def _node_plan(node: Node, cells: int, left: Sequence[tuple[Shard, list[Cell]]], words: float) -> NodePlan:
+    stage = STAGES[node.stage]
+    images = sum(shard.rows for shard, _ in left)
+    calls = images if stage.encodes else 0.0
+    for shard, missing in left:
+        calls += shard.rows * sum(stage.calls_of_row(node.metrics[cell.metric], words) for cell in missing)
     return NodePlan(
         node=node,
-        cells=sum(1 for cell in cells if cell.node == node.name),
-        missing=sum(len(left) for left in mine.values()),
+        cells=cells,
+        missing=sum(len(missing) for _, missing in left),
         images=images,
-        model_calls=round(calls) + (images if node.stage in IMAGE_STAGES else 0) if node.model is not None else 0,
+        model_calls=round(calls) if node.model is not None else 0,
     )
-
-
-def _calls(node: Node, cell: Cell, words: float) -> float:
-    """The calls that one row of the cell takes."""
-    metric = node.metrics[cell.metric]
-    if not isinstance(metric, WritingConfig):
-        return 1
-    expected = metric.expected(words)
-    return expected.calls if node.stage == "questions" else expected.questions

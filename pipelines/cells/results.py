@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from operators import rows
 from operators.errors import PlumblineError, RowError
 from operators.images import identify, image_records
-from operators.scores import written_bases
+from operators.stages.scores import written_bases
 from operators.summary import Tally
 from pipelines.cells.cells import Cell, Outcome, Shard, is_draft
 from pipelines.cells.plan import Plan
@@ -115,28 +115,26 @@ def current_bases(
     """
     cells = {cell.path: cell for cell in plan.cells}
     read = lru_cache(maxsize=None)(lambda path: _prompt_table(cells[path], outcomes, store, broken))
-    paths = {
-        metric: dict.fromkeys(path for _, cell in scored for path in cell.inputs[1:])
-        for metric, scored in plan.scores.items()
-    }
-    return {metric: _bases([cells[path] for path in of_metric], read) for metric, of_metric in paths.items()}
+    return {metric: _bases(scored, read) for metric, scored in plan.scores.items()}
 
 
-def _bases(cells: Sequence[Cell], read: Callable[[str], pa.Table | None]) -> dict[str, str]:
-    """Of questions cells and entailment cells, by prompt."""
-    entailments = {cell.inputs[0]: cell.path for cell in cells if cell.stage == "entailment"}
+def _bases(scored: Sequence[tuple[Shard, Cell]], read: Callable[[str], pa.Table | None]) -> dict[str, str]:
+    """What a metric's questions, and their entailments where it reads any, are now, by prompt."""
+    asked = [path for _, cell in scored for path in cell.inputs.get("questions", ())]
+    entailments = [path for _, cell in scored for path in cell.inputs.get("entailment", ())]
+    entailed = dict(zip(asked, entailments, strict=True)) if entailments else {}
     bases: dict[str, str] = {}
-    for path in (cell.path for cell in cells if cell.stage == "questions"):
-        questions, entailed = read(path), read(entailments[path]) if path in entailments else None
-        if questions is not None and (entailed is not None or path not in entailments):
-            bases.update(written_bases(questions, entailed))
+    for path in dict.fromkeys(asked):
+        questions, of_questions = read(path), read(entailed[path]) if path in entailed else None
+        if questions is not None and (of_questions is not None or path not in entailed):
+            bases.update(written_bases(questions, of_questions))
     return bases
 
 
 def _prompt_table(cell: Cell, outcomes: Mapping[str, Outcome], store: Store, broken: set[str]) -> pa.Table | None:
     """A cell's rows, or None where it is not there."""
     try:
-        return store.read(cell.path, key=cell.key, draft=is_draft(cell, outcomes))
+        return store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes))
     except BrokenCell as error:
         broken.add(error.path)
     except StoreError:
@@ -163,7 +161,7 @@ class ScoreCells(NamedTuple):
             self.broken.update(outcome.broken)
             return self._nulls(metric, shard, RowError("shard_failed", outcome.message, retryable=True))
         try:
-            scores = self.store.read(cell.path, key=cell.key, draft=is_draft(cell, self.outcomes))
+            scores = self.store.read(cell.path, key=cell.key, draft=is_draft(cell.path, self.outcomes))
             self._check_basis(metric, cell, scores)
             further = _read_extra(shard, self.storage, self.extra)
             return _beside(scores.select(rows.SCORES.names), further, self.extra)

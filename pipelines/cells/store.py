@@ -104,7 +104,7 @@ class Store:
         errors = count_errors(table)
         location = self.location
         usage = usage_of(table)
-        provenance |= {"key": cell.key, "node": cell.node, "inputs": cell.inputs, "errors": errors}
+        provenance |= {"key": cell.key, "node": cell.node, "inputs": cell.upstream, "errors": errors}
         data = encode_cell(table, provenance | ({"usage": usage._asdict()} if usage is not None else {}))
         if count_errors(table, retryable_only=True):
             self._replace(draft_path(cell.path), data)

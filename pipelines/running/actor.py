@@ -20,7 +20,7 @@ from pipelines.cells.store import BrokenCell
 from pipelines.running.errors import RunnerError, one_line
 from pipelines.running.pools import PoolConfig
 from pipelines.running.progress import History
-from pipelines.running.stages import RowByRow, StageContext, StageRunner, start_stage
+from pipelines.running.stages import NodeStage, StageContext
 
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
@@ -57,7 +57,7 @@ class StageActor:
             _keep_freed_memory()
             if pool.threads is not None and node.model is not None:
                 _set_torch_threads(pool.threads)
-            self.stage: StageRunner = start_stage(node, context)
+            self.stage = NodeStage(node, context)
         except Exception as error:
             ray.get(progress.failed_to_start.remote(node.name, one_line(error)))
             raise
@@ -92,8 +92,8 @@ class StageActor:
         if not able:
             return blocked
         try:
-            if history.begun and isinstance(self.stage, RowByRow):
-                tables = self._row_by_row(self.stage, work, able, history)
+            if history.begun and self.stage.rows_alone:
+                tables = self._row_by_row(work, able, history)
             else:
                 tables = self._whole(work, able)
         except Exception as error:
@@ -113,21 +113,19 @@ class StageActor:
         with self._deadline():
             prepared = self.stage.prepare(work, cells)
         with nullcontext() if self.stage.side_by_side else self.computing, self._deadline():
-            return self.stage.compute(prepared, cells)
+            return self.stage.compute(prepared)
 
-    def _row_by_row(
-        self, stage: RowByRow, work: Work, cells: Sequence[Cell], history: History
-    ) -> Mapping[str, pa.Table]:
+    def _row_by_row(self, work: Work, cells: Sequence[Cell], history: History) -> Mapping[str, pa.Table]:
         """The tables of a shard that ended its process before; each row is announced before it is touched."""
         name = shard_name(work)
         tables = []
         for row in range(work.shard.rows):
             if row in history.deadly:
-                tables.append(self.stage.compute(stage.refuse_row(work, cells, row, DEADLY_ROW), cells))
+                tables.append(self.stage.compute(self.stage.refuse_row(work, cells, row, DEADLY_ROW)))
                 continue
             ray.get(self.progress.started_row.remote(self.node.name, name, row))
             with self._deadline():
-                tables.append(self.stage.compute(stage.prepare_row(work, cells, row), cells))
+                tables.append(self.stage.compute(self.stage.prepare_row(work, cells, row)))
         ray.get(self.progress.started_row.remote(self.node.name, name, None))
         return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}
 
@@ -176,7 +174,7 @@ class Turns:
 
 def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
     """The failure of a cell upstream, passed on."""
-    failures = [outcomes[path] for path in cell.inputs if path in outcomes and outcomes[path].state == "failed"]
+    failures = [outcomes[path] for path in cell.upstream if path in outcomes and outcomes[path].state == "failed"]
     return failures[0] if failures else None
 
 

@@ -69,7 +69,7 @@ class Runner:
 
     def _with_outcomes(self, work: Work) -> Work:
         """The work with what is known of the cells upstream of its own."""
-        inputs = {path for cell in work.cells for path in cell.inputs}
+        inputs = {path for cell in work.cells for path in cell.upstream}
         return replace(work, outcomes={path: self.outcomes[path] for path in inputs & self.outcomes.keys()})
 
     def _pool(self, node: Node) -> PoolConfig:

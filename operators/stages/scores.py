@@ -1,56 +1,107 @@
-"""The scores stage: one number per image and metric, from its answers or its similarity."""
+"""The scores stage: one number per image and metric, from what the metric's chain made of the image."""
 
-import statistics
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from operators import rows
 from operators.errors import RowError
-from operators.metrics.answered import Answered
-from operators.metrics.clipscore import ClipScoreConfig, scale_cosine
-from operators.metrics.configs import WritingConfig
+from operators.metrics.answered import Answered, Scored, incomplete
+from operators.metrics.metric import Evidence, Metric
 from operators.metrics.reading import shown
-from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
 from operators.metrics.writing import WrittenQuestion, is_asked
-
-VERSION = 2
-
-
-def score(cell: pa.Table, name: str, metric: VqaScoreConfig | ClipScoreConfig) -> pa.Table:
-    """Answers or similarities of one shard to scores (schema ELEMENT_SCORES); an error passes on, with a null score."""
-    scored = _score_answers if isinstance(metric, VqaScoreConfig) else _score_similarity
-    return _table(cell, name, lambda row: scored(row, metric))  # type: ignore[arg-type]
+from operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, remembered
 
 
-def score_elements(cell: pa.Table, written: "WrittenIndex", name: str, metric: WritingConfig) -> pa.Table:
-    """Answers of one shard to scores (schema ELEMENT_SCORES) by the questions that were written about its prompts."""
-    return _table(cell, name, lambda row: _score_elements(row, written, metric))
+class PreparedScores(NamedTuple):
+    """What one metric's scores of a shard follow from."""
+
+    measured: pa.Table
+    """A row for every image."""
+    written: "WrittenIndex | None"
+    """The questions of its prompts, where the metric scores by them."""
 
 
-def _table(cell: pa.Table, name: str, scored: Any) -> pa.Table:
-    records = []
-    for row in cell.to_pylist():
-        columns = {} if row["error"] is not None else scored(row)
-        records.append({**_ids(row), "metric": name, "error": row["error"], "basis": row["basis"], **columns})
-    return rows.table(records, rows.ELEMENT_SCORES)
+class ScoresStage(Stage):
+    """What was measured of images to scores (schema ELEMENT_SCORES); an error passes on, with a null score."""
+
+    name = "scores"
+    version = 2
+    schema = rows.ELEMENT_SCORES
+    over = "images"
+    needs = Metric
+    reads_rows = False
+
+    @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return metric.scored_from
+
+    @classmethod
+    def recipe(cls, name: str, metric: Metric) -> dict[str, Any]:
+        return {"name": name, "kind": metric.kind, **metric.scoring()}
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self.metrics: Mapping[str, Metric] = metrics
+        self._written = remembered(_read_written)
+
+    def prepare(self, inputs: Inputs) -> Mapping[str, PreparedScores]:
+        return {name: self._read(self.metrics[name], inputs.upstream[name]) for name in inputs.metrics}
+
+    def _read(self, metric: Metric, upstream: Mapping[str, Upstream]) -> PreparedScores:
+        first, *_ = metric.scored_from
+        measured = upstream[first].read()
+        if "questions" not in upstream:
+            return PreparedScores(measured, None)
+        written: WrittenIndex = self._written(upstream["questions"], upstream.get("entailment"))
+        if not written.stands_under(measured):
+            raise StaleInput(upstream[first].names[0], "answers to questions that have been written anew since")
+        return PreparedScores(measured, written)
+
+    def compute(self, prepared: Mapping[str, PreparedScores]) -> Mapping[str, pa.Table]:
+        return {name: self._score(name, *tables) for name, tables in prepared.items()}
+
+    def _score(self, name: str, measured: pa.Table, written: "WrittenIndex | None") -> pa.Table:
+        records = []
+        for row in measured.to_pylist():
+            columns = {"error": row["error"], "basis": row["basis"]}
+            if row["error"] is None:
+                columns |= _scored(row, written, self.metrics[name])
+            ids = {column: row[column] for column in ("image_id", "prompt_id", "generator")}
+            records.append({**ids, "metric": name, **columns})
+        return rows.table(records, rows.ELEMENT_SCORES)
 
 
-def _ids(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("image_id", "prompt_id", "generator")}
+def _scored(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:
+    """The columns of a score; its basis where it stands on more than its row does."""
+    if written is None:
+        return _columns(metric.score(Evidence(row)))
+    answers = {answer["question_id"]: answer for answer in row["answers"]}
+    error = written.error_of(row["prompt_id"], answers)
+    if error is not None:
+        return {"error": rows.error_value(error)}
+    scored = metric.score(Evidence(row, _answered(row["prompt_id"], answers, written)))
+    return {**_columns(scored), "basis": written.bases[row["prompt_id"]]}
 
 
-def _score_answers(row: Mapping[str, Any], metric: VqaScoreConfig) -> dict[str, Any]:
-    """The mean over the questions of the first choice's likelihood; VQAScore has one question."""
-    if not row["answers"]:
-        return {"error": rows.error_value(_incomplete("answers", "lacks the answer to its prompt's question"))}
-    likelihoods = [reduce_answer(answer["token_logprobs"][0], metric.asks.reduction) for answer in row["answers"]]
-    return {"score": statistics.fmean(likelihoods), "n_questions": len(likelihoods), "truncated": False}
+def _columns(scored: Scored) -> dict[str, Any]:
+    elements = None if scored.elements is None else [element._asdict() for element in scored.elements]
+    columns = {"score": scored.score, "n_questions": scored.n_questions, "truncated": scored.truncated}
+    return {**columns, "elements": elements, "error": rows.error_value(scored.error)}
 
 
-def _score_similarity(row: Mapping[str, Any], metric: ClipScoreConfig) -> dict[str, Any]:
-    return {"score": scale_cosine(row["similarity"], metric.variant), "truncated": row["truncated"]}
+def _read_written(questions: Upstream, entailment: Upstream | None) -> "WrittenIndex":
+    """The questions of every prompt; raises StaleInput where an entailment's cell is not of its questions."""
+    if entailment is None:
+        return WrittenIndex(questions.read(), None)
+    asked, entailed = questions.read_each(), entailment.read_each()
+    for name, of_questions, of_entailment in zip(entailment.names, asked, entailed, strict=True):
+        if not covers(of_entailment, of_questions):
+            raise StaleInput(name, "of questions that have been written anew since")
+    return WrittenIndex(
+        pa.concat_tables([questions.schema.empty_table(), *asked]),
+        pa.concat_tables([entailment.schema.empty_table(), *entailed]),
+    )
 
 
 class WrittenIndex:
@@ -82,7 +133,7 @@ class WrittenIndex:
         for prompt_id, written in self.questions.items():
             for question in written:
                 if (prompt_id, question.question_id) not in self.p_entail:
-                    self.errors.setdefault(prompt_id, _incomplete("entailment", f"lacks {_named(question)}"))
+                    self.errors.setdefault(prompt_id, incomplete("entailment", f"lacks {_named(question)}"))
 
     def stands_under(self, answers: pa.Table) -> bool:
         """Whether answers (schema ANSWERS) are to these questions; of rows with an error that cannot be told."""
@@ -102,9 +153,9 @@ class WrittenIndex:
         if prompt_id in self.errors:
             return self.errors[prompt_id]
         if prompt_id not in self.questions:
-            return _incomplete("answers", f"has prompt {prompt_id!r}, which has no questions")
+            return incomplete("answers", f"has prompt {prompt_id!r}, which has no questions")
         asked = (question for question in self.questions[prompt_id] if is_asked(question.keep))
-        missing = (_incomplete("answers", f"lacks {_named(one)}") for one in asked if one.question_id not in answered)
+        missing = (incomplete("answers", f"lacks {_named(one)}") for one in asked if one.question_id not in answered)
         return next(missing, None)
 
 
@@ -133,12 +184,6 @@ def _p_entail(entailments: pa.Table) -> dict[tuple[str, str], float]:
     return dict(zip(ids, entailments.column("p_entail").to_pylist(), strict=True))
 
 
-def _incomplete(stage: str, what: str) -> RowError:
-    """The error of a row whose inputs do not fit each other: this stage's cell was computed from other questions."""
-    message = f"the cell of {stage} {what}; run again; if it stays, delete the folder {stage}/ of the store"
-    return RowError("incomplete_cell", message, retryable=True)
-
-
 def _named(question: WrittenQuestion) -> str:
     return f"the question {shown(question.text)} ({question.question_id})"
 
@@ -146,17 +191,6 @@ def _named(question: WrittenQuestion) -> str:
 def _written(row: Mapping[str, Any]) -> WrittenQuestion:
     fields = {name: row[name] for name in WrittenQuestion._fields}
     return WrittenQuestion(**fields | {"choices": tuple(row["choices"]), "parents": tuple(row["parents"] or ())})
-
-
-def _score_elements(row: Mapping[str, Any], written: WrittenIndex, metric: WritingConfig) -> dict[str, Any]:
-    answers = {answer["question_id"]: answer for answer in row["answers"]}
-    error = written.error_of(row["prompt_id"], answers)
-    if error is not None:
-        return {"error": rows.error_value(error)}
-    scored = metric.score(_answered(row["prompt_id"], answers, written))
-    elements = [element._asdict() for element in scored.elements]
-    columns = {"score": scored.score, "n_questions": scored.n_questions, "truncated": False, "elements": elements}
-    return columns | {"error": rows.error_value(scored.error), "basis": written.bases[row["prompt_id"]]}
 
 
 def _answered(prompt_id: str, answers: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:

@@ -1,0 +1,79 @@
+"""What a metric is: a chain of stages that ends in a score, and what each of them has to know of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from operators.metrics.answered import Answered, Scored
+
+if TYPE_CHECKING:
+    from operators.models.vqa_kinds import VqaKind
+
+
+class Expected(NamedTuple):
+    """What one prompt will take, as far as that is known before its questions are written."""
+
+    calls: float
+    """Requests to the writer; those that are asked again because their reply could not be read come on top."""
+    questions: float
+    """Each a call of the VQA model for every image, and of the entailment model where there is one."""
+
+
+class Evidence(NamedTuple):
+    """What the score of one image follows from."""
+
+    row: Mapping[str, Any]
+    """The image's row of the first table that the score reads; it has no error."""
+    answered: Sequence[Answered] = ()
+    """Where the score reads questions: every question about its prompt, with what was answered about the image."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric(ABC):
+    """A metric's options, what it asks of each stage of its chain, and its arithmetic.
+
+    A stage may need more than stands here: what it `needs` (operators/stages).
+    """
+
+    kind: str
+
+    @property
+    @abstractmethod
+    def chain(self) -> tuple[str, ...]:
+        """The names of its stages, in the order of operators/stages/table.py; the last one is `scores`."""
+
+    @property
+    @abstractmethod
+    def scored_from(self) -> tuple[str, ...]:
+        """The stages that its scores read: first the one with a row for every image, then those of its prompt."""
+
+    @property
+    @abstractmethod
+    def roles(self) -> Mapping[str, str]:
+        """The role, among the sweep's models, that each of its keys names: `{"model": "vqa"}`."""
+
+    @abstractmethod
+    def scoring(self) -> Mapping[str, Any]:
+        """All that decides the score once what it reads is there."""
+
+    @abstractmethod
+    def score(self, evidence: Evidence) -> Scored:
+        """The score of one image."""
+
+    @property
+    def doubted_below(self) -> float | None:
+        """The probability of entailment below which a question does not count; None where all do."""
+        return None
+
+    def settled(self, kind_of: Callable[[str], "VqaKind"]) -> Self:
+        """The metric with what it leaves open filled in, given the kind of the VQA model of a role."""
+        return self
+
+    def described(self) -> str | None:
+        """What a person reads of it before a sweep begins, where its options do not say it."""
+        return None
+
+    def expected(self, words: float) -> Expected:
+        """What a prompt of so many content words will take."""
+        return Expected(0, 1)

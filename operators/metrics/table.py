@@ -1,0 +1,21 @@
+"""Every metric there is."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Discriminator
+
+from operators.metrics.clipscore import ClipScoreConfig
+from operators.metrics.dsg import DsgConfig
+from operators.metrics.gecko import GeckoConfig
+from operators.metrics.metric import Metric
+from operators.metrics.tifa import TifaConfig
+from operators.metrics.vq2 import Vq2Config
+from operators.metrics.vqascore import VqaScoreConfig
+
+METRICS: tuple[type[Metric], ...] = (VqaScoreConfig, ClipScoreConfig, GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
+
+if TYPE_CHECKING:
+    AnyMetric = Metric
+else:
+    AnyMetric = Annotated[METRICS, Discriminator("kind")]
+    """A metric's options as a configuration holds them, told apart by their `kind`."""

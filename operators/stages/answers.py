@@ -1,0 +1,250 @@
+"""The answers stage: the likelihood of every candidate answer to every question on every image."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import pyarrow as pa
+
+from operators import rows
+from operators.batches import isolate
+from operators.errors import RowError, unknown_prompt
+from operators.images import PreparedImages
+from operators.metrics.metric import Metric
+from operators.metrics.reading import same_choice
+from operators.metrics.writing import Put, is_asked
+from operators.models.calls import LikelihoodModel, Question, TextEmbedder
+from operators.stages.images import ImagesStage
+from operators.stages.stage import Inputs, StageOptions, Upstream, remembered
+
+Result = TypeVar("Result")
+
+REMEMBERED_TEXTS = 20_000
+
+
+@runtime_checkable
+class AskingMetric(Protocol):
+    """A metric that asks a VQA model about images."""
+
+    def answering(self) -> dict[str, Any]:
+        """All that decides how questions are put to the model."""
+
+    def put(self, text: str, choices: Sequence[str]) -> Put:
+        """A question as it is put to the model, with its choices in the same order."""
+
+
+class AskedQuestion(NamedTuple):
+    """A question with its id."""
+
+    question_id: str
+    put: Put
+
+
+class PromptQuestions(NamedTuple):
+    """What one metric asks about one prompt: its questions, or why there are none."""
+
+    questions: list[AskedQuestion]
+    error: RowError | None
+
+    @property
+    def basis(self) -> str:
+        """What an answered row stands on: ids are digests of all that is asked."""
+        return rows.basis_of(*(question.question_id for question in self.questions))
+
+
+class QuestionIndex:
+    """A questions table (schema QUESTIONS) by prompt, in the metric's way of putting them to the model.
+
+    What the metric's own filter dropped is not asked.
+    """
+
+    def __init__(self, table: pa.Table, metric: AskingMetric) -> None:
+        grouped = defaultdict(list)
+        for question in table.to_pylist():
+            grouped[question["prompt_id"]].append(question)
+        self.prompts = {prompt_id: _prompt_questions(written, metric) for prompt_id, written in grouped.items()}
+
+    def of(self, prompt_id: str | None) -> PromptQuestions:
+        """What is asked about images of the prompt."""
+        if prompt_id is None or prompt_id not in self.prompts:
+            return PromptQuestions([], unknown_prompt(prompt_id))
+        return self.prompts[prompt_id]
+
+    def basis(self, prompt_id: str | None) -> str | None:
+        return self.prompts[prompt_id].basis if prompt_id is not None and prompt_id in self.prompts else None
+
+
+def _prompt_questions(written: Sequence[Mapping[str, Any]], metric: AskingMetric) -> PromptQuestions:
+    errors = [rows.row_error(question["error"]) for question in written if question["error"]]
+    if errors:
+        return PromptQuestions([], errors[0])
+    kept = [question for question in written if is_asked(question.get("keep"))]
+    asked = [AskedQuestion(one["question_id"], metric.put(one["text"], tuple(one["choices"]))) for one in kept]
+    return PromptQuestions(asked, None)
+
+
+class AnswersStage(ImagesStage):
+    """Images and questions to answers (schema ANSWERS), every image encoded once for all metrics that share the model.
+
+    The tables' metadata has what the model's calls took, for all the metrics together (rows.with_usage).
+    """
+
+    name = "answers"
+    version = 3
+    schema = rows.ANSWERS
+    needs = AskingMetric
+    calls: ClassVar = {"model": "likelihood", "matcher": "embedding"}
+    optional = frozenset({"matcher"})
+
+    @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return ("questions",)
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"asking": metric.answering()}
+
+    @classmethod
+    def calls_of_row(cls, metric: Metric, words: float) -> float:
+        return metric.expected(words).questions
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        super().__init__(metrics, models, options)
+        self.model: LikelihoodModel
+        self.match = ChoiceMatcher(models["matcher"]) if "matcher" in models else None
+        self._index = remembered(self._read_index)
+
+    def asked(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
+        return {name: self._index(name, inputs.upstream[name]["questions"]) for name in inputs.metrics}
+
+    def _read_index(self, name: str, questions: Upstream) -> QuestionIndex:
+        return QuestionIndex(questions.read(), self.metrics[name])
+
+    def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
+        """Encodes `image_batch` images together and has their questions answered before the next are."""
+        before = self.model.usage
+        answers = {name: _Answers(images, index) for name, index in asked.items()}
+        sound = [row for row, error in enumerate(images.errors) if error is None]
+        for first in range(0, len(sound), self.options.image_batch):
+            window = sound[first : first + self.options.image_batch]
+            self._answer_window(window, images.pixels[first : first + len(window)], answers)
+        usage = self.model.usage.minus(before)
+        return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
+
+    def _answer_window(self, window: Sequence[int], pixels: Sequence[Any], answers: Mapping[str, "_Answers"]) -> None:
+        """Encodes the window's images once, then answers all metrics' questions about them."""
+        encoded = isolate(self.model.encode, pixels)
+        features = {
+            row: feature for row, feature in zip(window, encoded, strict=True) if not isinstance(feature, RowError)
+        }
+        for row, feature in zip(window, encoded, strict=True):
+            if isinstance(feature, RowError):
+                for answered in answers.values():
+                    answered.fail(row, feature)
+        asked = [
+            _Asked(metric, row, *question)
+            for metric, answered in answers.items()
+            for row in features
+            for question in answered.questions(row)
+        ]
+        closed = list(dict.fromkeys(question.call for question in asked if not question.put.free))
+        free = list(dict.fromkeys(question.call for question in asked if question.put.free))
+        logprobs = dict(zip(closed, self._call(self.model.likelihood, features, closed), strict=True))
+        replies = dict(zip(free, self._call(self.model.reply, features, free), strict=True))
+        for question in asked:
+            if question.put.free:
+                answers[question.metric].add_reply(question, replies[question.call], self.match)
+            else:
+                answers[question.metric].add(question, logprobs[question.call])
+
+    def _call(
+        self,
+        method: Callable[[Sequence[Any], Sequence[Question]], Sequence[Result]],
+        features: Mapping[int, Any],
+        asked: Sequence[tuple[int, str, tuple[str, ...]]],
+    ) -> list[Result | RowError]:
+        """One of the model's calls on every (row, text, choices), failing ones apart."""
+        encoded = list(features.values())
+        position = {row: index for index, row in enumerate(features)}
+        questions = [Question(position[row], text, choices) for row, text, choices in asked]
+        return isolate(lambda batch: method(encoded, batch), questions)
+
+
+class _Asked(NamedTuple):
+    """One question of one metric about one row of the shard."""
+
+    metric: str
+    row: int
+    question_id: str
+    put: Put
+
+    @property
+    def call(self) -> tuple[int, str, tuple[str, ...]]:
+        """What the model is called with; metrics that ask the same about an image share the answer."""
+        return self.row, self.put.text, () if self.put.free else self.put.choices
+
+
+class ChoiceMatcher:
+    """The choice that a free answer means: the one it is, or else the nearest by sentence embedding (TIFA)."""
+
+    def __init__(self, embedder: TextEmbedder) -> None:
+        self.embed = lru_cache(maxsize=REMEMBERED_TEXTS)(lambda text: embedder.encode_texts([text]).features[0])
+
+    def __call__(self, reply: str, choices: Sequence[str]) -> str:
+        exact = same_choice(reply, choices)
+        if exact is not None:
+            return exact
+        meant = self.embed(reply)
+        return max(choices, key=lambda choice: float(meant @ self.embed(choice)))
+
+
+class _Answers:
+    """One metric's answers about one shard while they come in."""
+
+    def __init__(self, images: PreparedImages, index: QuestionIndex) -> None:
+        self.images = images
+        self.index = index
+        self.errors: list[RowError | None] = [
+            error or index.of(row.prompt_id).error for row, error in zip(images.rows, images.errors, strict=True)
+        ]
+        self.answers: list[list[dict[str, Any]]] = [[] for _ in images.rows]
+
+    def questions(self, row: int) -> list[AskedQuestion]:
+        """What is to be asked about a row; nothing where it already failed."""
+        return [] if self.errors[row] is not None else self.index.of(self.images.rows[row].prompt_id).questions
+
+    def fail(self, row: int, error: RowError) -> None:
+        self.errors[row] = self.errors[row] or error
+
+    def add(self, asked: _Asked, logprobs: list[list[float]] | RowError) -> None:
+        if isinstance(logprobs, RowError):
+            self.fail(asked.row, logprobs)
+        elif not all(math.isfinite(number) for choice in logprobs for number in choice):
+            self.fail(asked.row, RowError("not_finite", f"the model gave {logprobs}; try dtype=float32"))
+        else:
+            answer = {"question_id": asked.question_id, "token_logprobs": logprobs}
+            self.answers[asked.row].append(answer)
+
+    def add_reply(self, asked: _Asked, reply: str | RowError, match: ChoiceMatcher | None) -> None:
+        if isinstance(reply, RowError):
+            self.fail(asked.row, reply)
+            return
+        assert match is not None, "a metric of free answers has a matcher"
+        chosen = match(reply, asked.put.choices)
+        self.answers[asked.row].append({"question_id": asked.question_id, "reply": reply, "chosen": chosen})
+
+    def table(self) -> pa.Table:
+        records = [
+            row.row(
+                answers=None if error else answers,
+                error=rows.error_value(error),
+                image_digest=digest,
+                basis=None if error else self.index.basis(row.prompt_id),
+            )
+            for row, digest, answers, error in zip(
+                self.images.rows, self.images.digests, self.answers, self.errors, strict=True
+            )
+        ]
+        return rows.table(records, rows.ANSWERS)

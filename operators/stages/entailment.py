@@ -1,0 +1,90 @@
+"""The entailment stage: the probability that a prompt entails each question written about it, with its answer."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from operators import rows
+from operators.batches import isolate
+from operators.errors import RowError
+from operators.metrics import reading
+from operators.metrics.metric import Metric
+from operators.models.calls import EntailmentModel
+from operators.stages.stage import Inputs, Stage, StageOptions
+
+_THERE = re.compile(
+    r"(?P<verb>is|are) there (?P<what>.+?)(?: in (?:the|this) (?:image|picture|photo))? ?\?*", re.IGNORECASE
+)
+
+
+class EntailmentStage(Stage):
+    """Questions (schema QUESTIONS) to entailments (schema ENTAILMENTS), one row for one.
+
+    The premise is the prompt, the hypothesis the question with its answer as a statement (gecko.txt, sec. 5,
+    "Groundedness: removing hallucination"). No question is dropped here.
+    """
+
+    name = "entailment"
+    version = 1
+    schema = rows.ENTAILMENTS
+    over = "prompts"
+    needs = Metric
+    calls: ClassVar = {"nli": "entailment"}
+    reads_rows = False
+
+    @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return ("questions",)
+
+    @classmethod
+    def recipe(cls, name: str, metric: Metric) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def calls_of_row(cls, metric: Metric, words: float) -> float:
+        return metric.expected(words).questions
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self.model: EntailmentModel = models["nli"]
+
+    def prepare(self, inputs: Inputs) -> Mapping[str, pa.Table]:
+        return {name: inputs.upstream[name]["questions"].read() for name in inputs.metrics}
+
+    def compute(self, prepared: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
+        return {name: self._entail(questions) for name, questions in prepared.items()}
+
+    def _entail(self, questions: pa.Table) -> pa.Table:
+        written = questions.to_pylist()
+        pairs = [_pair(question) for question in written if question["error"] is None]
+        outcomes = iter(isolate(self.model.entailment, pairs))
+        records = [_row(question, next(outcomes) if question["error"] is None else None) for question in written]
+        return rows.table(records, rows.ENTAILMENTS)
+
+
+def _pair(question: Mapping[str, Any]) -> tuple[str, str]:
+    """Premise and hypothesis."""
+    return question["prompt"], hypothesis(question["text"], question["answer"])
+
+
+def _row(question: Mapping[str, Any], outcome: float | RowError | None) -> dict[str, Any]:
+    row = {name: question[name] for name in ("prompt_id", "question_id", "error")}
+    if isinstance(outcome, RowError):
+        return {**row, "hypothesis": _pair(question)[1], "error": rows.error_value(outcome)}
+    return row if outcome is None else {**row, "hypothesis": _pair(question)[1], "p_entail": outcome}
+
+
+def hypothesis(question: str, answer: str) -> str:
+    """A question with its answer as one statement.
+
+    "is there a man in the image?" and yes give "There is a man."; no gives "It is not true that there is a man.".
+    Everything else is quoted: 'The answer to the question "what color is the dog?" is red.'. The paper does not say
+    how it puts them.
+    """
+    question, answer = reading.one_line(question), reading.one_line(answer)
+    there = _THERE.fullmatch(question)
+    if there and reading.key(answer) in reading.YES_NO:
+        said = f"here {there['verb'].lower()} {there['what']}."
+        return f"T{said}" if reading.key(answer) == "yes" else f"It is not true that t{said}"
+    return f'The answer to the question "{question}" is {answer}.'

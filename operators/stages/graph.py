@@ -1,0 +1,85 @@
+"""The graph that metrics' chains make: one node for every stage and model, and whether it can be served at all."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from operators.errors import ConfigError
+from operators.metrics.metric import Metric
+from operators.stages.stage import Stage
+from operators.stages.table import STAGES
+
+
+class GraphNode(NamedTuple):
+    """One stage with the models that it loads."""
+
+    name: str
+    """The stage, and the role of its own model where it has one: `answers:vqa`."""
+    stage: type[Stage]
+    roles: Mapping[str, str]
+    """By the metrics' keys; its own model first."""
+    metrics: Mapping[str, Metric]
+    """Those that it serves; metrics that share a model share its pass."""
+
+
+def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
+    """The nodes in the order data flows; raises ConfigError for a metric whose chain does not hold together."""
+    for name, metric in metrics.items():
+        check_chain(name, metric)
+    return [node for stage in STAGES.values() for node in _stage_nodes(stage, metrics)]
+
+
+def _stage_nodes(stage: type[Stage], metrics: Mapping[str, Metric]) -> list[GraphNode]:
+    served: dict[str, dict[str, Metric]] = {}
+    for name, metric in metrics.items():
+        if stage.name in metric.chain:
+            served.setdefault(node_name(stage, metric), {})[name] = metric
+    return [GraphNode(name, stage, _shared_roles(stage, of_node), of_node) for name, of_node in served.items()]
+
+
+def node_name(stage: type[Stage], metric: Metric) -> str:
+    """The node of a stage that serves the metric."""
+    role = next(iter(stage.roles(metric).values()), None)
+    return stage.name if role is None else f"{stage.name}:{role}"
+
+
+def _shared_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:
+    """The roles of all models that the metrics of one node need; of each key one."""
+    roles: dict[str, str] = {}
+    for key in stage.calls:
+        named = list(dict.fromkeys(metric.roles[key] for metric in metrics.values() if key in metric.roles))
+        if len(named) > 1:
+            own = next(iter(stage.calls))
+            raise ConfigError(
+                f"metrics: those that share one {own} share one {key}, got {', '.join(named)}; choose one of them"
+            )
+        if named:
+            roles[key] = named[0]
+    return roles
+
+
+def check_chain(name: str, metric: Metric) -> None:
+    """Raises ConfigError where a metric's chain names what is not there, or leaves out what it stands on."""
+    where = f"metrics.{name}: the chain of {metric.kind}"
+    order = list(STAGES)
+    for stage_name in metric.chain:
+        if stage_name not in STAGES:
+            raise ConfigError(f"{where} has the stage {stage_name!r}; those there are: {', '.join(order)}")
+    if list(metric.chain) != sorted(metric.chain, key=order.index) or metric.chain[-1:] != ("scores",):
+        raise ConfigError(f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}")
+    stages = [STAGES[stage_name] for stage_name in metric.chain]
+    for stage in stages:
+        _check_stage(where, stage, metric)
+    unused = metric.roles.keys() - {key for stage in stages for key in stage.calls}
+    if unused:
+        raise ConfigError(f"{where} has no stage that uses its {', '.join(sorted(unused))}")
+
+
+def _check_stage(where: str, stage: type[Stage], metric: Metric) -> None:
+    if not isinstance(metric, stage.needs):
+        raise ConfigError(f"{where} has the stage {stage.name}, which wants a {stage.needs.__name__}")
+    absent: Sequence[str] = [one for one in stage.reads(metric) if one not in metric.chain]
+    if absent:
+        raise ConfigError(f"{where} has the stage {stage.name} without {', '.join(absent)}, which it reads")
+    roles = [key for key in stage.calls if key not in stage.optional and key not in metric.roles]
+    if roles:
+        raise ConfigError(f"{where} has the stage {stage.name} and names no {', '.join(roles)} for it")

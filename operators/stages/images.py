@@ -1,0 +1,119 @@
+"""What the stages share whose models look at images: decoding, and rows of earlier cells that may stand."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+from PIL import Image
+
+from operators.errors import RowError
+from operators.images import ImageRow, PreparedImages, identify, image_records, prepare_images
+from operators.stages.stage import Inputs, Stage, StageOptions
+
+RowKey = tuple[str | None, str | None, str, str]
+"""All that a row follows from: the image's and the prompt's id, the digest of the image, and the basis."""
+
+
+class Asked(Protocol):
+    """What a metric wants to know about the images of each prompt."""
+
+    def basis(self, prompt_id: str | None) -> str | None:
+        """What a row of the prompt stands on; None where the prompt is not there."""
+
+
+class KeptRows(NamedTuple):
+    """Rows of earlier cells, by what they stand on."""
+
+    table: pa.Table
+    places: Mapping[RowKey, int]
+
+
+class PreparedShard(NamedTuple):
+    """A shard's images as a stage computes them."""
+
+    images: PreparedImages
+    """Those that some metric lacks."""
+    asked: Mapping[str, Any]
+    """By metric, what is asked about the images, or compared with them."""
+    kept: Mapping[str, KeptRows]
+    """By metric, what earlier cells hold."""
+    kept_places: Mapping[str, Mapping[int, int]]
+    """By metric, the rows of the shard that are among what is kept, with their places there."""
+
+
+class ImagesStage(Stage):
+    """Images and what is asked about them to what a model says: all of a shard, or row by row."""
+
+    over = "images"
+    encodes = True
+    rows_alone = True
+    keeps_rows = True
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self.metrics = metrics
+        self.model: Any = models["model"]
+        self.options = options
+
+    @abstractmethod
+    def asked(self, inputs: Inputs) -> Mapping[str, Asked]:
+        """By metric, what is asked about the shard's images."""
+
+    @abstractmethod
+    def measure(self, images: PreparedImages, asked: Mapping[str, Any]) -> Mapping[str, pa.Table]:
+        """The tables of these images, by metric; one row for one image, whatever befell it."""
+
+    def preprocess(self, image: Image.Image) -> Any:
+        """One image made ready for the model."""
+        return self.model.preprocess(image)
+
+    def prepare(self, inputs: Inputs) -> PreparedShard:
+        """Decodes the images of which some metric has no row among what earlier cells hold."""
+        asked = self.asked(inputs)
+        kept = {name: _kept_rows(tables) for name, tables in inputs.earlier.items() if tables}
+        places: dict[str, dict[int, int]] = {name: {} for name in kept}
+
+        def is_kept(place: int, row: ImageRow, image_digest: str) -> bool:
+            for name, rows_of_metric in kept.items():
+                key = (row.image_id, row.prompt_id, image_digest, asked[name].basis(row.prompt_id) or "")
+                if key in rows_of_metric.places:
+                    places[name][place] = rows_of_metric.places[key]
+            return len(kept) == len(asked) and all(place in of_metric for of_metric in places.values())
+
+        images = prepare_images(
+            inputs.rows,
+            inputs.group,
+            preprocess=self.preprocess,
+            limits=self.options.limits,
+            fetch=self.options.fetch,
+            held=is_kept,
+        )
+        return PreparedShard(images, asked, kept, places)
+
+    def refuse(self, inputs: Inputs, error: RowError) -> PreparedShard:
+        refused = PreparedImages([], [], [], [], [])
+        for place, record in enumerate(image_records(inputs.rows)):
+            refused.add(place, identify(record, inputs.group), None, error)
+        return PreparedShard(refused, self.asked(inputs), {}, {})
+
+    def compute(self, prepared: PreparedShard) -> Mapping[str, pa.Table]:
+        tables = dict(self.measure(prepared.images, prepared.asked))
+        for name, kept in prepared.kept.items():
+            tables[name] = _completed(tables[name], prepared.images.places, kept, prepared.kept_places[name])
+        return tables
+
+
+def _kept_rows(earlier: Sequence[pa.Table]) -> KeptRows:
+    """The rows without an error of tables of earlier cells, newest first."""
+    table = pa.concat_tables(list(reversed(earlier)))
+    ids = [table.column(name).to_pylist() for name in ("image_id", "prompt_id", "image_digest", "basis")]
+    sound = table.column("error").is_null().to_pylist()
+    return KeptRows(table, {key: place for place, key in enumerate(zip(*ids, strict=True)) if sound[place]})
+
+
+def _completed(computed: pa.Table, places: Sequence[int], kept: KeptRows, kept_places: Mapping[int, int]) -> pa.Table:
+    """A shard's rows in their order: kept ones at `kept_places`, and those `computed` at the other `places`."""
+    both = pa.concat_tables([kept.table, computed.replace_schema_metadata(None)])
+    at = {**{place: len(kept.table) + row for row, place in enumerate(places)}, **kept_places}
+    ordered = both.take(pa.array([at[place] for place in sorted(at)], pa.int64()))
+    return ordered.replace_schema_metadata(computed.schema.metadata)

@@ -1,0 +1,120 @@
+"""The similarities stage: how well every image fits the text of its prompt, as one number."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import pyarrow as pa
+from PIL import Image
+
+from operators import rows
+from operators.batches import isolate
+from operators.errors import EMPTY_PROMPT, RowError, unknown_prompt
+from operators.images import PreparedImages
+from operators.models.calls import Compared, Pair, PixelRule, SimilarityModel
+from operators.stages.images import ImagesStage
+from operators.stages.stage import Inputs, StageOptions, remembered, texts_of
+
+
+@runtime_checkable
+class ComparingMetric(Protocol):
+    """A metric that compares images with texts."""
+
+    @property
+    def pixels(self) -> PixelRule:
+        """How images are made the model's input."""
+
+    def comparing(self) -> dict[str, str]:
+        """All that decides what is compared."""
+
+    def text(self, prompt: str) -> str:
+        """The text that images of a prompt are compared with."""
+
+
+class PromptTexts(NamedTuple):
+    """What one metric compares the images of each prompt with."""
+
+    prompts: Mapping[str, str]
+    metric: ComparingMetric
+
+    def text(self, prompt_id: str | None) -> str | RowError:
+        if prompt_id is None or prompt_id not in self.prompts:
+            return unknown_prompt(prompt_id)
+        return self.metric.text(self.prompts[prompt_id]) if self.prompts[prompt_id].strip() else EMPTY_PROMPT
+
+    def basis(self, prompt_id: str | None) -> str | None:
+        text = self.text(prompt_id)
+        return rows.basis_of(text) if isinstance(text, str) else None
+
+
+class SimilaritiesStage(ImagesStage):
+    """Images and prompts to similarities (schema SIMILARITIES), every image encoded once for all metrics."""
+
+    name = "similarities"
+    version = 3
+    schema = rows.SIMILARITIES
+    needs = ComparingMetric
+    calls: ClassVar = {"model": "similarity"}
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"asking": {"kind": metric.kind, **metric.comparing()}}
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        super().__init__(metrics, models, options)
+        self.model: SimilarityModel
+        self.rules = sorted({metric.pixels for metric in metrics.values()})
+        self._texts = remembered(texts_of)
+
+    def preprocess(self, image: Image.Image) -> Mapping[PixelRule, Any]:
+        """One image by every rule."""
+        return {rule: self.model.preprocess(image, rule) for rule in self.rules}
+
+    def asked(self, inputs: Inputs) -> Mapping[str, PromptTexts]:
+        prompts = self._texts(inputs.prompts)
+        return {name: PromptTexts(prompts, self.metrics[name]) for name in inputs.metrics}
+
+    def measure(self, images: PreparedImages, asked: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
+        features = {rule: self._encode(images, rule) for rule in {texts.metric.pixels for texts in asked.values()}}
+        return {name: self._table(images, features[texts.metric.pixels], texts) for name, texts in asked.items()}
+
+    def _encode(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
+        """What the model makes of every row's image, or why there is nothing."""
+        encoded: list[Any] = []
+        for first in range(0, len(images.pixels), self.options.image_batch):
+            pixels = [shown[rule] for shown in images.pixels[first : first + self.options.image_batch]]
+            encoded += isolate(self.model.encode, pixels)
+        sound = iter(encoded)
+        return [error if error is not None else next(sound) for error in images.errors]
+
+    def _table(self, images: PreparedImages, features: Sequence[Any], texts: PromptTexts) -> pa.Table:
+        wanted = [texts.text(row.prompt_id) for row in images.rows]
+        compared = self._compare(features, wanted)
+        records = [
+            row.row(**_columns(result), image_digest=digest, basis=texts.basis(row.prompt_id))
+            for row, digest, result in zip(images.rows, images.digests, compared, strict=True)
+        ]
+        return rows.table(records, rows.SIMILARITIES)
+
+    def _compare(self, features: Sequence[Any], texts: Sequence[str | RowError]) -> list[Compared | RowError]:
+        """Each image with its text; where one of the two has an error, that."""
+        errors = [
+            next((one for one in both if isinstance(one, RowError)), None) for both in zip(features, texts, strict=True)
+        ]
+        pairs = [
+            Pair(row, text)
+            for row, (text, error) in enumerate(zip(texts, errors, strict=True))
+            if error is None and isinstance(text, str)
+        ]
+        results = iter(isolate(lambda batch: self.model.compare(features, batch), pairs))
+        return [error if error is not None else next(results) for error in errors]
+
+
+def _columns(result: Compared | RowError) -> dict[str, Any]:
+    """The columns that one comparison fills."""
+    if isinstance(result, RowError):
+        return {"error": rows.error_value(result)}
+    if not math.isfinite(result.similarity):
+        error = RowError("not_finite", f"the similarity is {result.similarity}; try dtype=float32")
+        return {"error": rows.error_value(error)}
+    return {"similarity": result.similarity, "truncated": result.truncated}

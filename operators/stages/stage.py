@@ -1,0 +1,147 @@
+"""What a stage is: a declaration that plans are folded from, and an operator from a shard's rows to tables."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import pyarrow as pa
+
+from operators.errors import PlumblineError, RowError
+from operators.images import FetchUri, ImageLimits
+from operators.metrics.metric import Metric
+from operators.models.calls import Call
+
+Rows = Literal["prompts", "images"]
+
+REMEMBERED = 16
+"""Indices that a stage remembers; those of a benchmark's prompts are one for each metric."""
+
+
+class StaleInput(PlumblineError):
+    """A table upstream stands on what is no more, and is to be computed anew."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}; run again")
+        self.name = name
+        """Which of the names of its Upstream it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Tables that a stage reads, one after the other; two of the same names and state are equal."""
+
+    names: tuple[str, ...]
+    read_each: Callable[[], Sequence[pa.Table]] = field(compare=False)
+    schema: pa.Schema = field(compare=False)
+    state: Hashable = None
+    """What tells them from other tables of these names."""
+
+    def read(self) -> pa.Table:
+        """All rows; of no tables, none."""
+        return pa.concat_tables([self.schema.empty_table(), *self.read_each()])
+
+
+class Inputs(NamedTuple):
+    """What a stage is given of one shard."""
+
+    group: str
+    """The generator of the images, or the benchmark of the prompts."""
+    rows: pa.Table
+    """The shard's own; none for a stage that reads only what others made."""
+    metrics: tuple[str, ...]
+    """Those whose tables are wanted."""
+    upstream: Mapping[str, Mapping[str, Upstream]]
+    """By metric and stage, what its declaration says that it reads."""
+    prompts: Upstream
+    """`prompt_id` and `text` of all prompts that images of the shard may be of."""
+    earlier: Mapping[str, Sequence[pa.Table]] = {}
+    """By metric, tables of earlier cells, newest first, of which rows may stand that need no computing."""
+
+
+class StageOptions(NamedTuple):
+    """What the stages of a run share, and what cannot change a result."""
+
+    limits: ImageLimits
+    fetch: FetchUri
+    image_batch: int = 64
+    """Images that a model encodes together."""
+
+
+class Stage(ABC):
+    """One kind of table, made shard by shard for every metric whose chain has the stage.
+
+    The class declares; an instance, with its models loaded, computes.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    """Raised when its results change."""
+    schema: ClassVar[pa.Schema]
+    over: ClassVar[Rows]
+    """Whether it makes a table for every shard of prompts or of images."""
+    needs: ClassVar[type]
+    """The protocol that it wants of a metric, at run time too."""
+    calls: ClassVar[Mapping[str, Call]] = {}
+    """By the key of a metric that names the role of a model, the call that is made of it; its own model first."""
+    optional: ClassVar[frozenset[str]] = frozenset()
+    """Those of the keys that a metric may do without."""
+    encodes: ClassVar[bool] = False
+    """Whether its model encodes every image once, whatever is asked about it."""
+    reads_rows: ClassVar[bool] = True
+    """Whether it reads the shard's own rows."""
+    rows_alone: ClassVar[bool] = False
+    """Whether rows of a shard can be tried one by one, to find the one that ends the process."""
+    keeps_rows: ClassVar[bool] = False
+    """Whether rows of earlier cells may stand in a new one."""
+    side_by_side: ClassVar[bool] = False
+    """Whether `compute` is called for several shards at once: its model works on all of their rows together."""
+
+    @classmethod
+    def reads(cls, metric: Any) -> tuple[str, ...]:
+        """The stages of the metric's chain whose tables it reads; None but the shard's rows by default."""
+        return ()
+
+    @classmethod
+    @abstractmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        """All that decides its result, of the metric called `name`, besides its models and what it reads."""
+
+    @classmethod
+    def calls_of_row(cls, metric: Metric, words: float) -> float:
+        """The calls that one row takes, where a prompt has so many content words on average."""
+        return 1
+
+    @classmethod
+    def roles(cls, metric: Metric) -> dict[str, str]:
+        """The roles of its models, by the metric's keys; its own model first, where it has one."""
+        return {key: metric.roles[key] for key in cls.calls if key in metric.roles}
+
+    @abstractmethod
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        """`models` are the loaded models by the metrics' keys."""
+
+    @abstractmethod
+    def prepare(self, inputs: Inputs) -> Any:
+        """Reads and decodes on the CPU; called for the next shard while `compute` works on this one."""
+
+    @abstractmethod
+    def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
+        """The tables (`schema`), by metric; one row for every row of the shard, or of what it reads."""
+
+    def refuse(self, inputs: Inputs, error: RowError) -> Any:
+        """As `prepare`, for rows that are not to be touched but by their ids. Only of a stage with `rows_alone`."""
+        raise NotImplementedError
+
+
+def remembered(method: Callable[..., Any]) -> Any:
+    """An instance's own memory of what a method made of the last upstreams."""
+    return lru_cache(maxsize=REMEMBERED)(method)
+
+
+def texts_of(prompts: Upstream) -> dict[str, str]:
+    """The prompts' texts by prompt_id."""
+    table = prompts.read().select(["prompt_id", "text"])
+    ids, texts = (column.to_pylist() for column in table.columns)
+    return {prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)}
