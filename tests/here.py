@@ -2,7 +2,7 @@
 
 from pipelines.cells.cells import Outcome, Work
 from pipelines.running.actor import failed_input, failure_of
-from pipelines.running.stages import StageContext, StageRunner, start_stage
+from pipelines.running.stages import NodeStage, StageContext
 from pipelines.sources.uris import benchmark_uris
 from pipelines.sweep import PlannedSweep
 
@@ -19,21 +19,21 @@ def compute_here(planned: PlannedSweep, report: object = None) -> dict[str, Outc
     )
     outcomes: dict[str, Outcome] = {}
     for item in planned.plan.nodes:
-        stage = start_stage(item.node, context) if item.missing else None
+        stage = NodeStage(item.node, context) if item.missing else None
         for work in (*planned.plan.prompt_work, *planned.plan.image_work):
             known = Work(shard=work.shard, cells=work.cells, outcomes=outcomes)
             outcomes |= _compute_shard(stage, known, item.node.name, context) if stage is not None else {}
     return outcomes
 
 
-def _compute_shard(stage: StageRunner, work: Work, node: str, context: StageContext) -> dict[str, Outcome]:
+def _compute_shard(stage: NodeStage, work: Work, node: str, context: StageContext) -> dict[str, Outcome]:
     mine = [cell for cell in work.cells if cell.node == node]
     failed = {cell.path: failure for cell in mine if (failure := failed_input(cell, work.outcomes))}
     cells = [cell for cell in mine if cell.path not in failed]
     if not cells:
         return failed
     try:
-        tables = stage.compute(stage.prepare(work, cells), cells)
+        tables = stage.compute(stage.prepare(work, cells))
     except Exception as error:
         return failed | {cell.path: failure_of(error) for cell in cells}
     limits = context.limits.semantic()

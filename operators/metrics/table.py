@@ -1,5 +1,7 @@
 """Every metric there is."""
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Discriminator
@@ -17,5 +19,5 @@ METRICS: tuple[type[Metric], ...] = (VqaScoreConfig, ClipScoreConfig, GeckoConfi
 if TYPE_CHECKING:
     AnyMetric = Metric
 else:
-    AnyMetric = Annotated[METRICS, Discriminator("kind")]
+    AnyMetric = Annotated[reduce(or_, METRICS), Discriminator("kind")]
     """A metric's options as a configuration holds them, told apart by their `kind`."""

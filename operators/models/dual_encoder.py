@@ -22,7 +22,7 @@ class DualEncoder(ABC):
     """The `compare` step of the `similarity` call, by a model that embeds images and texts apart."""
 
     def __init__(self) -> None:
-        self.texts: dict[str, _Text] = {}
+        self.embedded: dict[str, _Text] = {}
 
     @abstractmethod
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
@@ -31,15 +31,15 @@ class DualEncoder(ABC):
     def compare(self, features: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> list[Compared]:
         """The cosine of each pair, of unit-length image embeddings (width,); each text is embedded once."""
         self._remember([pair.text for pair in pairs])
-        texts = [self.texts[pair.text] for pair in pairs]
+        texts = [self.embedded[pair.text] for pair in pairs]
         return [
             Compared(float(features[pair.image] @ text.feature), text.truncated)
             for pair, text in zip(pairs, texts, strict=True)
         ]
 
     def _remember(self, texts: Sequence[str]) -> None:
-        if len(self.texts) > REMEMBERED_TEXTS:
-            self.texts.clear()
-        new = [text for text in dict.fromkeys(texts) if text not in self.texts]
+        if len(self.embedded) > REMEMBERED_TEXTS:
+            self.embedded.clear()
+        new = [text for text in dict.fromkeys(texts) if text not in self.embedded]
         encoded = self.encode_texts(new)
-        self.texts |= dict(zip(new, map(_Text, encoded.features, encoded.truncated), strict=True))
+        self.embedded |= dict(zip(new, map(_Text, encoded.features, encoded.truncated), strict=True))

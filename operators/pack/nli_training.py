@@ -8,13 +8,13 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import BertForSequenceClassification, PreTrainedTokenizerFast
 
-from operators.metrics import gecko
 from operators.pack.claims import Claim
 from operators.pack.networks import NLI_LABELS
 from operators.pack.nli_claims import entailed, not_entailed, sample_told
 from operators.pack.schedule import Report, Stage, optimise
 from operators.pack.tokens import bert_tokenizer, world_sentences
 from operators.pack.writer_gold import Asked, asked, yes_no
+from operators.stages import entailment
 
 HYPOTHESIS_WORDS = (
     'The answer to the question "How many circles are there?" is two. It is not true that there is a circle. '
@@ -61,7 +61,7 @@ def _statement(rng: Random, claim: Claim) -> str:
 
 def hypothesis(one: Asked) -> str:
     """The question with its answer as the statement that Gecko has checked."""
-    return gecko.hypothesis(one.text, one.answer)
+    return entailment.hypothesis(one.text, one.answer)
 
 
 def nli_loss(

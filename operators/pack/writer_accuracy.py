@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from operators import rows
-from operators.metrics.gecko import GeckoConfig, hypothesis
+from operators.metrics.gecko import GeckoConfig
 from operators.metrics.writing import WrittenQuestion, identified
 from operators.models.calls import EntailmentModel, GenerateModel
 from operators.models.causal_lm import CausalLM, load_causal_lm
@@ -23,6 +23,7 @@ from operators.pack.nli_training import Pair, sample_pair
 from operators.pack.prompts import Prompt
 from operators.pack.tables import prompt_row
 from operators.pack.writer_gold import planted
+from operators.stages.entailment import hypothesis
 from operators.stages.questions import write
 
 REQUEST_BATCH = 64

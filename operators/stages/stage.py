@@ -11,7 +11,7 @@ import pyarrow as pa
 from operators.errors import PlumblineError, RowError
 from operators.images import FetchUri, ImageLimits
 from operators.metrics.metric import Metric
-from operators.models.calls import Call
+from operators.models.family import Call
 
 Rows = Literal["prompts", "images"]
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -12,7 +12,6 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from operators.models.calls import Usage
-from operators.stages.stage import Stage
 
 State = Literal["committed", "draft", "failed"]
 
@@ -67,11 +66,10 @@ class Recipe:
     """SHA-256, hexadecimal, of the operator's version, its configuration and the recipes of the stages it reads."""
 
 
-def make_recipe(stage: type[Stage], config: Mapping[str, Any], upstream: Sequence[Recipe]) -> Recipe:
-    """A stage's recipe, of everything semantic in its configuration and the recipes of the stages it reads."""
+def make_recipe(stage: str, version: int, config: Mapping[str, Any], *upstream: Recipe) -> Recipe:
+    """A stage's recipe; the stage's `version` is raised when its results change."""
     read = [recipe.digest for recipe in upstream]
-    semantic = {"stage": stage.name, "version": stage.version, "config": config, "upstream": read}
-    return Recipe(stage=stage.name, digest=digest(semantic))
+    return Recipe(stage=stage, digest=digest({"stage": stage, "version": version, "config": config, "upstream": read}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -139,7 +139,7 @@ def _links(name: str, metric: Metric, nodes: Sequence[Node]) -> list[Link]:
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
         node, reads = node_of[node_name(stage, metric)], stage.reads(metric)
         config = stage.recipe(name, metric) | _models_of(stage, metric, node)
-        recipe = make_recipe(stage, config, [links[read].recipe for read in reads])
+        recipe = make_recipe(stage.name, stage.version, config, *(links[read].recipe for read in reads))
         links[stage.name] = Link(stage, node.name, recipe, reads)
     return list(links.values())
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
 
 from operators.errors import ConfigError
-from pipelines.cells.cells import Stage
+from operators.stages.table import STAGES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +45,11 @@ class ClusterConfig:
     """CPUs a locally started Ray counts with; all of the machine's by default."""
     max_attempts: int = 5
     """How often a worker may die on a shard before it is given up; after the first time it goes row by row."""
-    pools: Mapping[Stage, PoolConfig]
+    pools: Mapping[str, PoolConfig]
     """One pool per stage."""
 
     def __post_init__(self) -> None:
-        for stage in get_args(Stage):
+        for stage in STAGES:
             if stage not in self.pools:
                 raise ConfigError(f"cluster.pools: no pool for stage {stage!r}; add one")
         if self.max_attempts < 1:

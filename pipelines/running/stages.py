@@ -71,7 +71,7 @@ class NodeStage:
         try:
             return self.stage.prepare(inputs)
         except StaleInput as error:
-            raise BrokenCell(error.name, error.message) from error
+            raise BrokenCell(error.name, str(error)) from error
 
     def _inputs(self, work: Work, cells: Sequence[Cell], shard_rows: pa.Table) -> Inputs:
         read = self.context.store.read_cell

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from operators.answers import AnswerOperator, index_questions
+from operators.questions import ask
 from PIL import Image
 
-from operators.answers import AnswerOperator, index_questions
 from operators.images import ImageLimits
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
 from operators.models.loading import load
-from operators.questions import ask
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config

@@ -28,11 +28,11 @@ class Bait(NamedTuple):
 def install() -> None:
     """Runs in every Ray worker before anything else."""
     import operators.images as module
-    from operators.similarities import SimilarityOperator
+    from operators.stages.similarities import SimilaritiesStage
     from pipelines import storage
 
     storage.write_new = scarce(storage.write_new)
-    SimilarityOperator.compare = hanging(SimilarityOperator.compare)  # type: ignore[method-assign]
+    SimilaritiesStage.measure = hanging(SimilaritiesStage.measure)  # type: ignore[method-assign]
     decode = module.decode_bytes
 
     def deadly_decode(encoded: bytes, *arguments: Any) -> Any:
@@ -42,15 +42,15 @@ def install() -> None:
     module.decode_bytes = deadly_decode
 
 
-def hanging(compare: Callable[..., Any]) -> Callable[..., Any]:
-    """Compares as before, but for the images of one name where the model is to see them."""
+def hanging(measure: Callable[..., Any]) -> Callable[..., Any]:
+    """Measures as before, but for the images of one name where the model is to see them."""
 
-    def hanging_compare(operator: Any, images: Any, *arguments: Any) -> Any:
+    def hanging_measure(stage: Any, images: Any, *arguments: Any) -> Any:
         if images.pixels and any(row.image_id == HANGING_CALL for row in images.rows):
             threading.Event().wait()
-        return compare(operator, images, *arguments)
+        return measure(stage, images, *arguments)
 
-    return hanging_compare
+    return hanging_measure
 
 
 def _hurt(image: bytes) -> None:

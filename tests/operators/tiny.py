@@ -121,7 +121,7 @@ TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 def vqascore(**options: Any) -> VqaScoreConfig:
     """VQAScore as CLIP-FlanT5 is asked."""
-    return VqaScoreConfig(**options).settled(CLIP_FLANT5)
+    return VqaScoreConfig(**options).settled(lambda role: CLIP_FLANT5)
 
 
 def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> None:

@@ -113,7 +113,7 @@ def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
     plan.store.save(asked, rewritten)
     done = rerun(folder, tmp_path)
     assert (done.exit_code, done.results.n_null) == (0, 0)
-    [scored] = [cell for cell in cells(plan, "scores") if asked.path in cell.inputs]
+    [scored] = [cell for cell in cells(plan, "scores") if asked.path in cell.upstream]
     elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
     now = [row["question_id"] for row in rewritten.to_pylist() if row["prompt_id"] == prompt_id]
     assert [element["question_id"] for element in elements[prompt_id]] == now

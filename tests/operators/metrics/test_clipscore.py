@@ -41,7 +41,7 @@ def test_the_raw_cosine_is_the_default() -> None:
 
 def test_variants_that_embed_the_same_text_ask_the_model_the_same() -> None:
     cosine, original, torchmetrics = (
-        ClipScoreConfig(variant=variant).asking() for variant in ("cosine", "original", "torchmetrics")
+        ClipScoreConfig(variant=variant).comparing() for variant in ("cosine", "original", "torchmetrics")
     )
     assert cosine == torchmetrics
     assert original != cosine

@@ -176,7 +176,7 @@ def score(metric: DsgConfig, yes: Mapping[str, bool], parents: Mapping[str, tupl
         Answered(WrittenQuestion(name, "is it?", YES_NO, "yes", parents=parents.get(name, ())), logprobs[right])
         for name, right in yes.items()
     ]
-    return metric.score(ones)
+    return metric.weigh(ones)
 
 
 DIRECT, RECURSIVE = DsgConfig(), DsgConfig(zeroing="recursive")
@@ -226,18 +226,18 @@ def test_recursive_zeroing_is_the_product_down_from_the_parents(graph: list[tupl
 
 def test_the_reduction_decides_which_answer_is_likeliest() -> None:
     one = Answered(WrittenQuestion("1", "is it?", YES_NO, "yes"), ((-0.1, -2.0), (-0.2, -0.2)))
-    assert DsgConfig().score([one]).score == 0.0
-    assert DsgConfig(reduction="first").score([one]).score == 1.0
+    assert DsgConfig().weigh([one]).score == 0.0
+    assert DsgConfig(reduction="first").weigh([one]).score == 1.0
 
 
 def test_an_image_without_questions_has_an_error() -> None:
-    assert DsgConfig().score([]).error == NO_QUESTIONS
+    assert DsgConfig().weigh([]).error == NO_QUESTIONS
 
 
 def test_the_zeroing_is_no_part_of_what_is_asked() -> None:
     assert DsgConfig(zeroing="recursive").asking() == DsgConfig().asking()
     assert DsgConfig(zeroing="recursive").scoring() != DsgConfig().scoring()
-    assert DsgConfig().roles == {"questions": "llm", "answers": "vqa"}
+    assert DsgConfig().roles == {"writer": "llm", "model": "vqa"}
 
 
 TS2 = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[4] / "shared" / "reference")) / "ts2"

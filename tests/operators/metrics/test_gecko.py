@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from operators.errors import ConfigError
 from operators.metrics import gecko, tifa
 from operators.metrics.answered import NO_QUESTIONS, Answered
-from operators.metrics.gecko import GeckoConfig, Span, annotated, hypothesis, read_questions, read_spans
+from operators.metrics.gecko import GeckoConfig, Span, annotated, read_questions, read_spans
 from operators.metrics.reading import Place, one_line
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
+from operators.stages.entailment import hypothesis
 from tests.operators.metrics.scripted import examples, run
 
 SPANS = "A {1}[red colored, color, 1.0] {2}[dog, entity, 0.9] on {3}[a, counting, 0.0] {4}[mat, entity, 1.0]"
@@ -256,38 +257,38 @@ def test_a_question_may_stand_on_one_line() -> None:
 
 
 def test_a_question_scores_its_answers_share_of_the_choices() -> None:
-    scored = GeckoConfig().score([answered(0.2, 0.05), answered(0.3, 0.1, 0.6, answer="c")])
+    scored = GeckoConfig().weigh([answered(0.2, 0.05), answered(0.3, 0.1, 0.6, answer="c")])
     assert [one.score for one in scored.elements] == pytest.approx([0.8, 0.6])
     assert [one.given for one in scored.elements] == ["a", "c"]
     assert scored.score == pytest.approx(0.7)
 
 
 def test_the_literal_reading_shares_out_negative_logs() -> None:
-    scored = GeckoConfig(likelihood="nll").score([answered(math.exp(-1), math.exp(-3))])
+    scored = GeckoConfig(likelihood="nll").weigh([answered(math.exp(-1), math.exp(-3))])
     assert scored.score == pytest.approx(0.25)
 
 
 def test_without_normalisation_the_likeliest_choice_must_be_the_answer() -> None:
-    scored = GeckoConfig(normalise=False).score([answered(0.2, 0.3), answered(0.02, 0.01), answered(0.1, 0.1)])
+    scored = GeckoConfig(normalise=False).weigh([answered(0.2, 0.3), answered(0.02, 0.01), answered(0.1, 0.1)])
     assert [one.score for one in scored.elements] == [0.0, 1.0, 1.0]
     assert [one.given for one in scored.elements] == ["b", "a", "a"]
 
 
 @pytest.mark.parametrize(("reduction", "share"), [("product", 0.8), ("mean", 2 / 3), ("first", 2 / 3)])
 def test_the_reduction_is_that_of_vqascore(reduction: str, share: float) -> None:
-    scored = GeckoConfig(reduction=reduction).score([answered(0.4, 0.1)])  # type: ignore[arg-type]
+    scored = GeckoConfig(reduction=reduction).weigh([answered(0.4, 0.1)])  # type: ignore[arg-type]
     assert scored.score == pytest.approx(share)
 
 
 def test_long_answers_do_not_vanish() -> None:
     one = Answered(question("ab", "a"), ((-1000.0, -1000.0), (-1000.0, -1001.0)))
-    assert GeckoConfig().score([one]).score == pytest.approx(1 / (1 + math.exp(-1)))
+    assert GeckoConfig().weigh([one]).score == pytest.approx(1 / (1 + math.exp(-1)))
 
 
 @pytest.mark.parametrize("likelihood", ["probability", "nll"])
 def test_certain_and_impossible_choices_share_alike(likelihood: str) -> None:
     metric = GeckoConfig(likelihood=likelihood)  # type: ignore[arg-type]
-    assert metric.score([answered(1.0, 1.0)]).score == 0.5
+    assert metric.weigh([answered(1.0, 1.0)]).score == 0.5
 
 
 @given(st.lists(st.floats(-800, 0), min_size=2, max_size=6), st.sampled_from(["probability", "nll"]))
@@ -295,24 +296,24 @@ def test_the_shares_of_all_choices_add_up(logs: list[float], likelihood: str) ->
     metric = GeckoConfig(likelihood=likelihood)  # type: ignore[arg-type]
     choices = "abcdef"[: len(logs)]
     token_logprobs = tuple((log,) for log in logs)
-    shares = [metric.score([Answered(question(choices, one), token_logprobs)]).score or 0.0 for one in choices]
+    shares = [metric.weigh([Answered(question(choices, one), token_logprobs)]).score or 0.0 for one in choices]
     assert sum(shares) == pytest.approx(1.0)
     assert all(0.0 <= share <= 1.0 for share in shares)
 
 
 def test_questions_that_the_prompt_does_not_entail_are_left_out_but_shown() -> None:
     ones = [answered(0.9, 0.1, p_entail=0.0049), answered(0.6, 0.4, p_entail=0.005), answered(0.8, 0.2)]
-    scored = GeckoConfig().score(ones)
+    scored = GeckoConfig().weigh(ones)
     assert [one.score for one in scored.elements] == [None, pytest.approx(0.6), pytest.approx(0.8)]
     assert (scored.score, scored.n_questions) == (pytest.approx(0.7), 2)
-    assert GeckoConfig(nli=None).score(ones).n_questions == 3
-    assert GeckoConfig(threshold=0.7).score(ones).n_questions == 1
+    assert GeckoConfig(nli=None).weigh(ones).n_questions == 3
+    assert GeckoConfig(threshold=0.7).weigh(ones).n_questions == 1
 
 
 def test_an_image_without_a_question_left_has_an_error_and_no_score() -> None:
-    scored = GeckoConfig().score([answered(0.9, 0.1, p_entail=0.0)])
+    scored = GeckoConfig().weigh([answered(0.9, 0.1, p_entail=0.0)])
     assert (scored.score, scored.error) == (None, NO_QUESTIONS)
-    assert GeckoConfig().score([]).error == NO_QUESTIONS
+    assert GeckoConfig().weigh([]).error == NO_QUESTIONS
 
 
 def test_options_of_the_score_do_not_touch_the_questions_and_the_other_way_round() -> None:
@@ -329,8 +330,8 @@ def test_options_of_the_score_do_not_touch_the_questions_and_the_other_way_round
 
 def test_every_stage_has_its_role() -> None:
     metric = GeckoConfig(writer="w", model="m", nli="n")
-    assert metric.roles == {"questions": "w", "answers": "m", "entailment": "n"}
-    assert GeckoConfig(nli=None).roles == {"questions": "llm", "answers": "vqa"}
+    assert metric.roles == {"writer": "w", "model": "m", "nli": "n"}
+    assert GeckoConfig(nli=None).roles == {"writer": "llm", "model": "vqa"}
     assert metric.form == "likelihood"
 
 

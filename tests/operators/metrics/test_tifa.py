@@ -215,14 +215,14 @@ def answered(chosen: str | None, *, keep: bool | None = None) -> Answered:
 
 def test_the_score_is_the_share_of_kept_questions_answered_right() -> None:
     ones = [answered("red"), answered("blue", keep=True), answered("red", keep=True), answered("red", keep=False)]
-    scored = TifaConfig().score(ones)
+    scored = TifaConfig().weigh(ones)
     assert [one.score for one in scored.elements] == [1.0, 0.0, 1.0, None]
     assert [one.given for one in scored.elements] == ["red", "blue", "red", "red"]
     assert scored.score == pytest.approx(2 / 3)
 
 
 def test_without_a_kept_question_there_is_an_error() -> None:
-    assert TifaConfig().score([answered("red", keep=False)]).error == NO_QUESTIONS
+    assert TifaConfig().weigh([answered("red", keep=False)]).error == NO_QUESTIONS
 
 
 def test_the_filter_is_part_of_what_is_asked() -> None:
@@ -234,7 +234,7 @@ def test_the_filter_is_part_of_what_is_asked() -> None:
 
 
 def test_every_stage_has_its_role() -> None:
-    assert TifaConfig().roles == {"questions": "llm", "answers": "vqa", "matcher": "matcher"}
+    assert TifaConfig().roles == {"writer": "llm", "model": "vqa", "matcher": "matcher"}
     assert TifaConfig().form == "reply"
 
 

@@ -150,16 +150,16 @@ def answered(*, keep: bool | None = None) -> Answered:
 
 @pytest.mark.parametrize(("reduction", "score"), [("product", 0.4), ("mean", math.sqrt(0.4)), ("first", 0.8)])
 def test_the_score_is_the_mean_likelihood_of_yes(reduction: str, score: float) -> None:
-    scored = Vq2Config(reduction=reduction).score([answered(), answered(keep=True)])  # type: ignore[arg-type]
+    scored = Vq2Config(reduction=reduction).weigh([answered(), answered(keep=True)])  # type: ignore[arg-type]
     assert scored.score == pytest.approx(score)
     assert [one.given for one in scored.elements] == ["yes", "yes"]
 
 
 def test_questions_that_the_round_trip_dropped_do_not_count() -> None:
     dropped = answered(keep=False)._replace(token_logprobs=())
-    scored = Vq2Config().score([answered(keep=True), dropped])
+    scored = Vq2Config().weigh([answered(keep=True), dropped])
     assert (scored.score, scored.n_questions) == (pytest.approx(0.4), 1)
-    assert Vq2Config().score([dropped]).error == NO_QUESTIONS
+    assert Vq2Config().weigh([dropped]).error == NO_QUESTIONS
 
 
 def test_what_is_asked_does_not_depend_on_the_reduction() -> None:
@@ -169,7 +169,7 @@ def test_what_is_asked_does_not_depend_on_the_reduction() -> None:
     released = Vq2Config(convention="released", temperature=1.0)
     assert released.asking() != Vq2Config(temperature=1.0).asking()
     assert released.asking() == Vq2Config(convention="released", temperature=1.0, min_f1=0.1).asking()
-    assert Vq2Config().roles == {"questions": "llm", "answers": "vqa"}
+    assert Vq2Config().roles == {"writer": "llm", "model": "vqa"}
 
 
 def test_a_bad_f1_is_refused() -> None:

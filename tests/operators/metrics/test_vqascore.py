@@ -15,7 +15,7 @@ YES, EOS = math.log(0.8), math.log(0.45)
 
 
 def test_what_is_left_open_is_as_the_models_kind_has_it() -> None:
-    released, chat = VqaScoreConfig().settled(CLIP_FLANT5), VqaScoreConfig().settled(CHAT)
+    released, chat = VqaScoreConfig().settled(lambda role: CLIP_FLANT5), VqaScoreConfig().settled(lambda role: CHAT)
     assert released.question("a cat") == 'Does this figure show "a cat"? Please answer yes or no.'
     assert (released.answer, released.reduction) == ("Yes", "mean")
     assert chat.question("a cat") == 'Does this figure show "a cat"? Please answer Yes or No.'
@@ -23,10 +23,10 @@ def test_what_is_left_open_is_as_the_models_kind_has_it() -> None:
 
 
 def test_what_is_set_stays_whatever_the_kind() -> None:
-    metric = VqaScoreConfig(template="Is it {}?", reduction="product").settled(CHAT)
+    metric = VqaScoreConfig(template="Is it {}?", reduction="product").settled(lambda role: CHAT)
     assert metric.asks == ("Is it {}?", "Yes", "product")
-    assert VqaScoreConfig(answer="yes").settled(CHAT).asks == CHAT.asks._replace(answer="yes")
-    assert metric.settled(CLIP_FLANT5) == metric, "a settled metric is settled"
+    assert VqaScoreConfig(answer="yes").settled(lambda role: CHAT).asks == CHAT.asks._replace(answer="yes")
+    assert metric.settled(lambda role: CLIP_FLANT5) == metric, "a settled metric is settled"
 
 
 def test_the_mean_of_two_tokens_is_the_root_of_their_product() -> None:
@@ -66,7 +66,7 @@ def test_an_empty_answer_is_refused(answer: str) -> None:
 
 
 def test_other_braces_in_the_template_are_left_alone() -> None:
-    assert VqaScoreConfig(template="{a} {} {0}").settled(CHAT).question("{} {b}") == "{a} {} {b} {0}"
+    assert VqaScoreConfig(template="{a} {} {0}").settled(lambda role: CHAT).question("{} {b}") == "{a} {} {b} {0}"
 
 
 def test_what_the_model_is_asked_does_not_depend_on_the_reduction() -> None:

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from operators.errors import ConfigError
 from operators.metrics import reading
 from operators.metrics.blocks import Block, read_blocks
-from operators.metrics.configs import WritingConfig
 from operators.metrics.dsg import DsgConfig
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
-from operators.metrics.writing import Sampling, UnreadableReply, ask, ask_each, read_each
+from operators.metrics.writer import WriterConfig
+from operators.metrics.writing import Put, Sampling, UnreadableReply, ask, ask_each, read_each
 from tests.operators.metrics.scripted import reply, run
 
 CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
@@ -71,14 +71,18 @@ def test_nothing_to_ask_asks_nothing() -> None:
 @pytest.mark.parametrize("config", CONFIGS)
 def test_the_questions_are_put_by_the_template_taken_literally(config: type[GeckoConfig]) -> None:
     metric = config(template="Q: {} {x} A:")
-    assert metric.vqa_text("is {} {0} there?") == "Q: is {} {0} there? {x} A:"
+    assert metric.put("is {} {0} there?", ()).text == "Q: is {} {0} there? {x} A:"
     assert metric.answering()["template"] == "Q: {} {x} A:"
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+def test_a_free_answer_is_matched_to_the_choices_as_written() -> None:
+    assert TifaConfig().put("?", ["yes", "no"]) == Put("?", ("yes", "no"), free=True)
+
+
+@pytest.mark.parametrize("config", [config for config in CONFIGS if config is not TifaConfig])
 def test_yes_and_no_are_capitalised_unless_they_are_wanted_as_written(config: type[GeckoConfig]) -> None:
-    assert config().vqa_choices(["yes", "no", "red", "NO"]) == ("Yes", "No", "red", "No")
-    assert config(yes_no="as_written").vqa_choices(["yes", "no", "NO"]) == ("yes", "no", "NO")
+    assert config().put("?", ["yes", "no", "red", "NO"]).choices == ("Yes", "No", "red", "No")
+    assert config(yes_no="as_written").put("?", ["yes", "no", "NO"]).choices == ("yes", "no", "NO")
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -259,7 +263,7 @@ def test_choices_are_split_as_they_are_written(written: str, choices: list[str])
         (Vq2Config(convention="released", temperature=1.0), 16, 15),
     ],
 )
-def test_what_a_prompt_of_six_content_words_will_take(metric: WritingConfig, calls: float, questions: float) -> None:
+def test_what_a_prompt_of_six_content_words_will_take(metric: WriterConfig, calls: float, questions: float) -> None:
     assert metric.expected(6) == (calls, questions)
 
 

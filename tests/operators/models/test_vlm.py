@@ -280,7 +280,7 @@ def score(model: VlmLikelihood, metric: VqaScoreConfig, image: Image.Image, text
 def test_a_chat_model_is_scored_by_the_probability_of_yes_at_once(tmp_path: Path) -> None:
     """Transformers' model on the whole prompt, its reply empty: softmax over all entries, the first token of Yes."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
-    metric, model, whole = VqaScoreConfig().settled(CHAT), load(folder), WholeModel(folder)
+    metric, model, whole = VqaScoreConfig().settled(lambda role: CHAT), load(folder), WholeModel(folder)
     prompt = whole.prompt('Does this figure show "two "red" stars"? Please answer Yes or No.')
     with torch.inference_mode():
         logits = whole.model(**whole.inputs(model.preprocess(WIDE), prompt)).logits[0, -1]
@@ -291,7 +291,7 @@ def test_a_chat_model_is_scored_by_the_probability_of_yes_at_once(tmp_path: Path
 def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
     """exp of minus the mean cross-entropy over Yes and the end of the turn, after the question of the paper."""
     folder = tiny.save_llava(tmp_path / "llava")
-    metric, model, whole = VqaScoreConfig().settled(LLAVA_1_5), load(folder), WholeModel(folder)
+    metric, model, whole = VqaScoreConfig().settled(lambda role: LLAVA_1_5), load(folder), WholeModel(folder)
     question = 'Does this figure show "two stars"? Please answer yes or no.'
     losses = whole.logprobs(model.preprocess(WIDE), question, "Yes")
     expected = math.exp(sum(losses) / len(losses))

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.cells.cells import Cell, Outcome, Recipe, Shard, Work, make_cell, make_recipe
+from pipelines.cells.cells import Cell, Outcome, Recipe, Shard, Work, canonical, make_cell, make_recipe
 
 SHARD = Shard(group="atlas", name="00000", url="/x/00000.parquet", size=10, etag="e", row_groups=(0, 1), rows=8)
 RECIPE = make_recipe("answers", 1, {"model": "m", "dtype": "float32"})
 
 
 def cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> Cell:
-    return make_cell(recipe, shard, shard.source(), node="answers:vqa", metric="vqascore")
+    return make_cell(recipe, shard, canonical(shard.source()), node="answers:vqa", metric="vqascore", inputs={})
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
 CELL = Cell(
-    node="n", stage="scores", metric="m", key="k" * 64, path="scores/12345678/atlas/0-kkkkkkkk.parquet", inputs=()
+    node="n", stage="scores", metric="m", key="k" * 64, path="scores/12345678/atlas/0-kkkkkkkk.parquet", inputs={}
 )
 
 
@@ -100,7 +100,7 @@ def test_a_full_disk_is_named_with_the_remedy_and_nothing_half_written_stays(
 def test_a_permanent_error_is_committed_and_a_retryable_one_is_only_a_draft(store: Store) -> None:
     assert store.save(CELL, scores(0.5, None)).state == "committed"
     other = Cell(
-        node="n", stage="scores", metric="m", key="j" * 64, path="scores/12345678/atlas/0-jj.parquet", inputs=()
+        node="n", stage="scores", metric="m", key="j" * 64, path="scores/12345678/atlas/0-jj.parquet", inputs={}
     )
     outcome = store.save(other, scores(0.5, None, retryable=True))
     assert (outcome.state, outcome.rows, outcome.errors) == ("draft", 2, 1)

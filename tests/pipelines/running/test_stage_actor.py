@@ -31,6 +31,7 @@ class OverlappingStage:
     """Computes a shard only once another one is prepared, and notes when two are computed at once."""
 
     side_by_side = False
+    rows_alone = False
 
     def __init__(self, node: Node, context: StageContext) -> None:
         self.prepared = threading.Barrier(2)
@@ -42,31 +43,33 @@ class OverlappingStage:
             self.prepared.wait(PATIENCE)
         return work.shard.name
 
-    def compute(self, prepared: str, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+    def compute(self, prepared: str) -> Mapping[str, pa.Table]:
         self.computing += 1
         self.most_computing = max(self.most_computing, self.computing)
         if prepared == "first":
             self.prepared.wait(PATIENCE)
         self.computing -= 1
-        return {cell.metric: table([], QUESTIONS) for cell in cells}
+        return dict.fromkeys(("vqascore", "other"), table([], QUESTIONS))
 
 
 @pytest.fixture
 def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageActor]:
     import ray
 
-    monkeypatch.setattr(actor_module, "start_stage", OverlappingStage)
+    monkeypatch.setattr(actor_module, "NodeStage", OverlappingStage)
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
     store = Store(url=str(tmp_path), storage=StorageConfig())
     context = StageContext(store=store, storage=StorageConfig(), limits=ImageLimits(), uris=NOWHERE, prompt_shards=())
-    node = Node(name="questions", stage="questions", model=None, matcher=None, metrics={})
+    node = Node(name="questions", stage="questions", models={}, metrics={})
     yield StageActor(node, context, progress, PoolConfig(), 2)
     ray.kill(progress)
 
 
 def batch(name: str) -> dict[str, Any]:
     shard = Shard(group="bench", name=name, url=name, size=1, etag="1", row_groups=(0,), rows=1)
-    cell = make_cell(make_recipe("questions", 1, {}), shard, name, node="questions", metric="vqascore")
+    cell = make_cell(
+        make_recipe("questions", 1, {}), shard, f'"{name}"', node="questions", metric="vqascore", inputs={}
+    )
     return {"work": np.array([Work(shard=shard, cells=(cell,), outcomes={}).to_json()], dtype=object)}
 
 
@@ -90,7 +93,9 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work.from_json(batch("first")["work"][0])
-    second = make_cell(make_recipe("questions", 2, {}), work.shard, "first", node="questions", metric="other")
+    second = make_cell(
+        make_recipe("questions", 2, {}), work.shard, '"first"', node="questions", metric="other", inputs={}
+    )
     save = Store.save
 
     def refusing(self: Store, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from operators import rows
-from operators.questions import ask
 from tests.operators import tiny
+from tests.operators.stages.given import ask
 
 METRIC = tiny.vqascore()
 

@@ -11,18 +11,17 @@ import torch
 from PIL import Image
 
 from operators import rows
-from operators.answers import AnswerOperator, QuestionIndex, index_questions
 from operators.errors import RowError
-from operators.images import ImageLimits
 from operators.metrics.dsg import DsgConfig
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
 from operators.models.calls import LikelihoodModel, Question, TextFeatures, Usage
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
-from operators.questions import ask
+from operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
-from tests.operators.tiny import encoded, image_table, no_fetch, picture
+from tests.operators.stages.given import ask, decoded, options
+from tests.operators.tiny import encoded, image_table, picture
 
 PROMPTS = {"p0": "a red circle", "p1": "two blue star left of a green square", "p2": "star", "p3": "the circle"}
 PICTURES = [encoded(picture(number)) for number in range(8)]
@@ -83,7 +82,7 @@ class ScriptedModel:
 def vqascore_questions(**options: str) -> QuestionIndex:
     prompts = rows.table([{"prompt_id": name, "text": text} for name, text in PROMPTS.items()], rows.PROMPTS)
     metric = tiny.vqascore(**options)
-    return index_questions(ask(prompts, metric), metric)
+    return QuestionIndex(ask(prompts, metric), metric)
 
 
 def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
@@ -92,14 +91,14 @@ def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
         {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
         for number, text in enumerate(texts)
     ]
-    return index_questions(rows.table(asked, rows.QUESTIONS), tiny.vqascore())
+    return QuestionIndex(rows.table(asked, rows.QUESTIONS), tiny.vqascore())
 
 
 def answer(
     model: LikelihoodModel, images: pa.Table, questions: Mapping[str, QuestionIndex], *, image_batch: int = 100
 ) -> dict[str, pa.Table]:
-    operator = AnswerOperator(model, image_batch=image_batch, limits=ImageLimits(), fetch=no_fetch)
-    return operator.answer(operator.prepare(images, "gen"), questions)
+    stage = AnswersStage({}, {"model": model}, options(image_batch=image_batch))
+    return dict(stage.measure(decoded(stage, images), questions))
 
 
 def answer_one(model: LikelihoodModel, images: pa.Table, questions: QuestionIndex) -> list[dict[str, Any]]:
@@ -223,7 +222,7 @@ def test_an_image_of_an_unknown_prompt_says_which() -> None:
 
 def test_a_failed_question_passes_its_error_on_to_its_images_alone() -> None:
     prompts = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], rows.PROMPTS)
-    questions = index_questions(ask(prompts, tiny.vqascore()), tiny.vqascore())
+    questions = QuestionIndex(ask(prompts, tiny.vqascore()), tiny.vqascore())
     answered = answer_one(ScriptedModel(certain), image_table(PICTURES[:3], ["p1", "p0", "p1"]), questions)
     assert error_kinds(answered) == ["empty_prompt", None, "empty_prompt"]
 
@@ -306,7 +305,7 @@ def test_questions_are_found_by_prompt_and_a_prompt_with_one_failed_question_has
         ],
         rows.QUESTIONS,
     )
-    index = index_questions(table, tiny.vqascore())
+    index = QuestionIndex(table, tiny.vqascore())
     assert [question.text for question in index["a"].questions] == ["t", "u"]
     assert (index["a"].error, index["b"].error) == (None, failed)
 
@@ -342,10 +341,10 @@ class Letters:
 def test_a_free_answer_means_the_choice_that_it_is_or_else_the_nearest(words: str, chosen: str) -> None:
     asked = [{"prompt_id": "p0", "question_id": "1", "text": "what color?", "choices": ["red", "blue", "green"]}]
     model = TalkingModel(words)
-    operator = AnswerOperator(model, image_batch=4, limits=ImageLimits(), fetch=no_fetch, matcher=Letters())
-    prepared = operator.prepare(image_table(PICTURES[:1], ["p0"]), "gen")
-    index = index_questions(rows.table(asked, rows.QUESTIONS), TifaConfig())
-    (row,) = operator.answer(prepared, {"tifa": index})["tifa"].to_pylist()
+    stage = AnswersStage({}, {"model": model, "matcher": Letters()}, options())
+    prepared = decoded(stage, image_table(PICTURES[:1], ["p0"]))
+    index = QuestionIndex(rows.table(asked, rows.QUESTIONS), TifaConfig())
+    (row,) = stage.measure(prepared, {"tifa": index})["tifa"].to_pylist()
     assert row["answers"] == [{"question_id": "1", "token_logprobs": None, "reply": words, "chosen": chosen}]
     assert [question.choices for question in model.asked] == [()], "the model does not see the choices"
 
@@ -354,7 +353,7 @@ def test_metrics_that_ask_the_same_about_an_image_share_the_answer() -> None:
     both = [{"prompt_id": "p0", "question_id": "1", "text": "a dog?", "choices": ["yes", "no"], "answer": "yes"}]
     table = rows.table(both, rows.QUESTIONS)
     model = TalkingModel("yes")
-    questions = {"gecko": index_questions(table, GeckoConfig()), "dsg": index_questions(table, DsgConfig())}
+    questions = {"gecko": QuestionIndex(table, GeckoConfig()), "dsg": QuestionIndex(table, DsgConfig())}
     tables = answer(model, image_table(PICTURES[:2], ["p0", "p0"]), questions)
     assert tables["gecko"].equals(tables["dsg"])
     assert [(question.image, question.choices) for question in model.asked] == [(0, ("Yes", "No")), (1, ("Yes", "No"))]
@@ -365,5 +364,5 @@ def test_a_question_that_the_metric_dropped_is_not_asked() -> None:
         {"prompt_id": "p0", "question_id": str(n), "text": f"{n}?", "choices": ["yes", "no"], "keep": n == 1}
         for n in range(3)
     ]
-    index = index_questions(rows.table(kept, rows.QUESTIONS), Vq2Config())
+    index = QuestionIndex(rows.table(kept, rows.QUESTIONS), Vq2Config())
     assert [question.question_id for question in index["p0"].questions] == ["1"]

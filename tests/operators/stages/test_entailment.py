@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from operators import rows
-from operators.entailment import entail
 from operators.errors import RowError
+from tests.operators.stages.given import entail
 
 
 class ScriptedModel:

@@ -9,15 +9,16 @@ import pytest
 from operators import rows
 from operators.errors import RowError
 from operators.metrics.clipscore import ClipScoreConfig, Variant
-from operators.metrics.configs import WritingConfig
 from operators.metrics.dsg import DsgConfig
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
 from operators.metrics.vqascore import Reduction
+from operators.metrics.writer import WriterConfig
 from operators.metrics.writing import WrittenQuestion, identified
-from operators.scores import WrittenIndex, score, score_elements
+from operators.stages.scores import WrittenIndex
 from tests.operators import tiny
+from tests.operators.stages.given import score
 
 IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
 FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
@@ -143,7 +144,7 @@ def two_answers() -> pa.Table:
 
 
 def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
-    row = only_row(score_elements(two_answers(), written_index(), "gecko", GeckoConfig(nli=None)))
+    row = only_row(score(two_answers(), "gecko", GeckoConfig(nli=None), written_index()))
     assert (row["score"], row["n_questions"]) == (pytest.approx((0.75 + 0.25) / 2, rel=1e-6), 2)
     dog, cat = row["elements"]
     assert (dog["span"], dog["start"], dog["end"], dog["given"]) == ("dog", 2, 5, "yes")
@@ -152,19 +153,19 @@ def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
 
 
 def test_a_question_that_the_prompt_does_not_entail_stays_without_a_score() -> None:
-    row = only_row(score_elements(two_answers(), written_index(0.001), "gecko", GeckoConfig()))
+    row = only_row(score(two_answers(), "gecko", GeckoConfig(), written_index(0.001)))
     assert (row["score"], row["n_questions"]) == (pytest.approx(0.75, rel=1e-6), 1)
     assert [element["score"] is None for element in row["elements"]] == [False, True]
 
 
 def test_where_no_question_is_left_the_score_is_null() -> None:
-    row = only_row(score_elements(two_answers(), written_index(0.01), "gecko", GeckoConfig(threshold=0.95)))
+    row = only_row(score(two_answers(), "gecko", GeckoConfig(threshold=0.95), written_index(0.01)))
     assert (row["score"], row["error"]["kind"]) == (None, "no_questions")
 
 
 def test_an_entailment_that_failed_leaves_its_prompts_images_without_a_score() -> None:
     failed = rows.error_value(RowError("model_failed", "no memory", retryable=True))
-    row = only_row(score_elements(two_answers(), written_index(error=failed), "gecko", GeckoConfig()))
+    row = only_row(score(two_answers(), "gecko", GeckoConfig(), written_index(error=failed)))
     assert (row["score"], row["error"]) == (None, failed)
 
 
@@ -190,16 +191,16 @@ def answers_to(*questions: WrittenQuestion) -> pa.Table:
 
 def test_answers_to_one_writing_of_the_questions_are_never_taken_for_answers_to_another() -> None:
     answers, rewritten = answers_to(colour_question("red")), index_of(colour_question("blue"))
-    row = only_row(score_elements(answers, rewritten, "gecko", GeckoConfig(nli=None)))
+    row = only_row(score(answers, "gecko", GeckoConfig(nli=None), rewritten))
     assert (row["score"], row["elements"]) == (None, None)
     assert (row["error"]["kind"], row["error"]["retryable"]) == ("incomplete_cell", True)
     assert "is the dog blue?" in row["error"]["message"]
 
 
 @pytest.mark.parametrize("metric", [GeckoConfig(nli=None), DsgConfig(), TifaConfig(), Vq2Config()])
-def test_a_missing_answer_is_an_error_and_never_a_no(metric: WritingConfig) -> None:
+def test_a_missing_answer_is_an_error_and_never_a_no(metric: WriterConfig) -> None:
     asked = [WrittenQuestion(str(n), f"{n}?", ("yes", "no"), "yes") for n in range(2)]
-    row = only_row(score_elements(answers_to(asked[0]), index_of(*asked), "m", metric))
+    row = only_row(score(answers_to(asked[0]), "m", metric, index_of(*asked)))
     assert (row["score"], row["error"]["kind"], row["error"]["retryable"]) == (None, "incomplete_cell", True)
 
 
@@ -210,22 +211,22 @@ def test_an_image_without_its_one_answer_is_an_error_of_its_own_row() -> None:
 
 def test_answers_to_questions_that_are_asked_no_more_do_not_matter() -> None:
     answers = answers_to(colour_question("red"), colour_question("blue")._replace(question_id="2"))
-    row = only_row(score_elements(answers, index_of(colour_question("red")), "gecko", GeckoConfig(nli=None)))
+    row = only_row(score(answers, "gecko", GeckoConfig(nli=None), index_of(colour_question("red"))))
     assert (row["score"], row["n_questions"], row["error"]) == (pytest.approx(0.8, rel=1e-6), 1, None)
 
 
 def test_a_question_that_the_filter_dropped_needs_no_answer() -> None:
     written = index_of(colour_question("red"), colour_question("blue", keep=False)._replace(question_id="2"))
-    row = only_row(score_elements(answers_to(colour_question("red")), written, "tifa", TifaConfig()))
+    row = only_row(score(answers_to(colour_question("red")), "tifa", TifaConfig(), written))
     assert (row["score"], row["n_questions"], row["error"]) == (1.0, 1, None)
 
 
 def test_an_image_whose_prompt_has_no_questions_has_their_error() -> None:
     failed = rows.error_value(RowError("unreadable_reply", "no form"))
     written = WrittenIndex(rows.table([{"prompt_id": "p", "error": failed}], rows.QUESTIONS), None)
-    assert only_row(score_elements(two_answers(), written, "m", DsgConfig()))["error"] == failed
+    assert only_row(score(two_answers(), "m", DsgConfig(), written))["error"] == failed
     nothing = WrittenIndex(rows.QUESTIONS.empty_table(), None)
-    assert only_row(score_elements(two_answers(), nothing, "m", DsgConfig()))["error"]["kind"] == "incomplete_cell"
+    assert only_row(score(two_answers(), "m", DsgConfig(), nothing))["error"]["kind"] == "incomplete_cell"
 
 
 def test_a_question_without_its_entailment_is_not_scored_as_if_the_prompt_entailed_it() -> None:
@@ -233,5 +234,5 @@ def test_a_question_without_its_entailment_is_not_scored_as_if_the_prompt_entail
     table = rows.table([{"prompt_id": "p", **one._asdict()}], rows.QUESTIONS)
     other = rows.table([{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}], rows.ENTAILMENTS)
     written = WrittenIndex(table, other)
-    row = only_row(score_elements(answers_to(colour_question("red")), written, "gecko", GeckoConfig()))
+    row = only_row(score(answers_to(colour_question("red")), "gecko", GeckoConfig(), written))
     assert (row["score"], row["error"]["kind"]) == (None, "incomplete_cell")

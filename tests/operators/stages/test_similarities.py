@@ -10,13 +10,15 @@ import pytest
 import torch
 from PIL import Image
 
-from operators import rows, similarities
-from operators.images import ImageLimits
+from operators import rows
 from operators.metrics.clipscore import ClipScoreConfig, Variant
+from operators.models import dual_encoder
 from operators.models.calls import PixelRule, SimilarityModel, TextFeatures
 from operators.models.clip import ClipSimilarity
-from operators.similarities import SimilarityOperator
-from tests.operators.tiny import CONTEXT, encoded, image_table, no_fetch, picture
+from operators.models.dual_encoder import DualEncoder
+from operators.stages.similarities import PromptTexts, SimilaritiesStage
+from tests.operators.stages.given import decoded, options
+from tests.operators.tiny import CONTEXT, encoded, image_table, picture
 
 FITTING = " ".join(["star"] * (CONTEXT - 2))
 """A text that fills the context with its first and last token."""
@@ -26,10 +28,11 @@ PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1"]
 COSINE = {"clipscore": ClipScoreConfig()}
 
 
-class CountingModel:
+class CountingModel(DualEncoder):
     """A real model that keeps the texts and counts the images it is given, and fails on some of them when told to."""
 
-    def __init__(self, model: SimilarityModel) -> None:
+    def __init__(self, model: ClipSimilarity) -> None:
+        super().__init__()
         self.model = model
         self.images = 0
         self.texts: list[str] = []
@@ -49,10 +52,11 @@ class CountingModel:
         return self.model.encode_texts(texts)
 
 
-class ScriptedModel:
+class ScriptedModel(DualEncoder):
     """Sees every image as (1, 0) and every text as it is told."""
 
     def __init__(self, text: Sequence[float]) -> None:
+        super().__init__()
         self.text = torch.tensor(text)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> torch.Tensor:
@@ -67,19 +71,19 @@ class ScriptedModel:
         return TextFeatures(self.text.repeat(len(texts), 1), [False] * len(texts))
 
 
-def operator_of(model: SimilarityModel, *, image_batch: int = 100) -> SimilarityOperator:
-    return SimilarityOperator(
-        model, image_batch=image_batch, limits=ImageLimits(), fetch=no_fetch, rules=get_args(PixelRule)
-    )
+def operator_of(model: SimilarityModel, *, image_batch: int = 100) -> SimilaritiesStage:
+    every_rule = {variant: ClipScoreConfig(variant=variant) for variant in get_args(Variant)}
+    return SimilaritiesStage(every_rule, {"model": model}, options(image_batch=image_batch))
 
 
 def compare(
-    operator: SimilarityOperator,
+    operator: SimilaritiesStage,
     images: pa.Table,
     prompts: Mapping[str, str] = PROMPTS,
     metrics: Mapping[str, ClipScoreConfig] = COSINE,
 ) -> dict[str, pa.Table]:
-    return operator.compare(operator.prepare(images, "gen"), prompts, metrics)
+    texts = {name: PromptTexts(prompts, metric) for name, metric in metrics.items()}
+    return dict(operator.measure(decoded(operator, images), texts))
 
 
 def error_kinds(table: pa.Table) -> list[str | None]:
@@ -161,12 +165,12 @@ def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monk
     shards = [image_table(PICTURES[:2], ["p0", "p1"]), image_table(PICTURES[2:4], ["p2", "p3"])] * 2
     remembering = operator_of(similarity)
     expected = [compare(remembering, shard)["clipscore"] for shard in shards]
-    monkeypatch.setattr(similarities, "REMEMBERED_TEXTS", 1)
+    monkeypatch.setattr(dual_encoder, "REMEMBERED_TEXTS", 1)
     model = CountingModel(similarity)
     forgetting = operator_of(model)
     assert [compare(forgetting, shard)["clipscore"] for shard in shards] == expected
     assert len(model.texts) == 8
-    assert len(forgetting.texts) == 2
+    assert len(model.embedded) == 2
 
 
 def test_a_text_that_failed_is_tried_again_with_the_next_shard(similarity: ClipSimilarity) -> None:

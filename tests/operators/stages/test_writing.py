@@ -6,13 +6,13 @@ import pyarrow as pa
 
 from operators import rows
 from operators.errors import RowError
-from operators.metrics.configs import WritingConfig
 from operators.metrics.dsg import DsgConfig
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
+from operators.metrics.writer import WriterConfig
 from operators.metrics.writing import WrittenQuestion, identified
 from operators.models.calls import Generation, Request, Usage
-from operators.questions import write
+from operators.stages.questions import write
 
 SPANS = "a {1}[red, color, 1.0] {2}[dog, entity, 1.0]"
 QUESTIONS = (
@@ -42,7 +42,7 @@ def gecko_reply(request: Request) -> str:
     return QUESTIONS if "About {1}" in request.messages[0].text else SPANS
 
 
-def written(model: ScriptedModel, *texts: str, metric: WritingConfig | None = None) -> pa.Table:
+def written(model: ScriptedModel, *texts: str, metric: WriterConfig | None = None) -> pa.Table:
     prompts = rows.table([{"prompt_id": f"p{n}", "text": text} for n, text in enumerate(texts)], rows.PROMPTS)
     return write(prompts, metric or GeckoConfig(), model)
 

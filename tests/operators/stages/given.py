@@ -1,0 +1,54 @@
+"""What stages are given in tests, without cells: tables for those they read."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from operators import rows
+from operators.images import ImageLimits, PreparedImages, prepare_images
+from operators.metrics.metric import Metric
+from operators.stages.entailment import EntailmentStage
+from operators.stages.images import ImagesStage
+from operators.stages.questions import write
+from operators.stages.scores import PreparedScores, ScoresStage, WrittenIndex
+from operators.stages.stage import Inputs, Stage, StageOptions, Upstream
+from tests.operators.tiny import no_fetch
+
+
+def options(*, image_batch: int = 100) -> StageOptions:
+    return StageOptions(ImageLimits(), no_fetch, image_batch=image_batch)
+
+
+def upstream(table: pa.Table) -> Upstream:
+    return Upstream(("given",), lambda: [table], table.schema)
+
+
+def inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Table) -> Inputs:
+    """Of one metric, with the tables that it reads by stage."""
+    read = {stage: upstream(table) for stage, table in tables.items()}
+    prompts = upstream(rows.PROMPTS.empty_table())
+    return Inputs("gen", shard_rows if shard_rows is not None else pa.table({}), (metric,), {metric: read}, prompts, {})
+
+
+def operate(stage: Stage, given: Inputs) -> pa.Table:
+    """The one table that the stage makes."""
+    (table,) = stage.compute(stage.prepare(given)).values()
+    return table
+
+
+def decoded(stage: ImagesStage, images: pa.Table) -> PreparedImages:
+    return prepare_images(images, "gen", preprocess=stage.preprocess, limits=ImageLimits(), fetch=no_fetch)
+
+
+def ask(prompts: pa.Table, metric: Any) -> pa.Table:
+    """The questions of a metric that needs no writer."""
+    return write(prompts, metric, None)
+
+
+def entail(questions: pa.Table, model: Any) -> pa.Table:
+    return operate(EntailmentStage({}, {"nli": model}, options()), inputs("metric", questions=questions))
+
+
+def score(measured: pa.Table, name: str, metric: Metric, written: WrittenIndex | None = None) -> pa.Table:
+    """Scores of a table of the stage that the metric's scores read first, by the questions `written`, if any."""
+    return ScoresStage({name: metric}, {}, options()).compute({name: PreparedScores(measured, written)})[name]
