@@ -10,8 +10,7 @@ from operators.errors import ConfigError, suggest
 from operators.images import ImageLimits
 from operators.metrics.table import METRICS, AnyMetric
 from operators.models.checkpoints import ModelConfig
-from operators.models.families import serving
-from operators.stages.graph import GraphNode, make_nodes
+from operators.stages.graph import check_models, make_nodes
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.running.pools import ClusterConfig, PoolConfig
 from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
@@ -50,24 +49,7 @@ class SweepConfig:
             raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
         if self.shard_rows < 1:
             raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
-        for node in make_nodes(self.metrics):
-            self._check_roles(node)
-
-    def _check_roles(self, node: GraphNode) -> None:
-        """Raises ConfigError unless every model that a stage uses is there and offers the call it is used for."""
-        name, metric = next(iter(node.metrics.items()))
-        for key, role in node.roles.items():
-            call = node.stage.calls[key]
-            if role not in self.models:
-                raise ConfigError(
-                    f"metrics.{name}.{key}: no model has the role {role!r}; "
-                    f"the sweep's roles are {', '.join(self.models) or 'none'}"
-                )
-            if call not in self.models[role].calls:
-                raise ConfigError(
-                    f"metrics.{name}.{key}: {metric.kind} needs a {serving(call)} model, "
-                    f"and the role {role!r} is a {self.models[role].family}"
-                )
+        check_models(make_nodes(self.metrics), self.models)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

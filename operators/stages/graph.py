@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from operators.errors import ConfigError
 from operators.metrics.metric import Metric
+from operators.models.checkpoints import ModelConfig
+from operators.models.families import serving
+from operators.models.family import Call
 from operators.stages.stage import Stage
 from operators.stages.table import STAGES
 
@@ -34,6 +37,23 @@ def _stage_nodes(stage: type[Stage], metrics: Mapping[str, Metric]) -> list[Grap
         if stage.name in metric.chain:
             served.setdefault(node_name(stage, metric), {})[name] = metric
     return [GraphNode(name, stage, _shared_roles(stage, of_node), of_node) for name, of_node in served.items()]
+
+
+def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) -> None:
+    """Raises ConfigError unless every model that a stage uses is there and serves the call that is made of it."""
+    for node in nodes:
+        for key, role in node.roles.items():
+            name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
+            _check_model(f"metrics.{name}.{key}", metric.kind, role, node.stage.calls[key], models)
+
+
+def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[str, ModelConfig]) -> None:
+    if role not in models:
+        roles = ", ".join(models) or "none"
+        raise ConfigError(f"{where}: no model has the role {role!r}; the sweep's roles are {roles}")
+    if call not in models[role].calls:
+        family = models[role].family
+        raise ConfigError(f"{where}: {kind} needs a {serving(call)} model, and the role {role!r} is a {family}")
 
 
 def node_name(stage: type[Stage], metric: Metric) -> str:

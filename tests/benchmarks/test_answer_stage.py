@@ -9,15 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from operators.answers import AnswerOperator, index_questions
-from operators.questions import ask
 from PIL import Image
 
-from operators.images import ImageLimits
+from operators.images import ImageLimits, prepare_images
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
 from operators.models.loading import load
+from operators.stages.answers import AnswersStage, QuestionIndex
+from operators.stages.questions import write
+from operators.stages.stage import StageOptions
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
@@ -126,13 +127,13 @@ def test_an_image_is_encoded_once_whatever_the_number_of_questions(
     model: ClipFlanT5Likelihood, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counting = CountingModel(model.model, model.tokenizer, model.transform, pair_batch=BATCH)
-    operator = AnswerOperator(counting, image_batch=BATCH, limits=ImageLimits(), fetch=_no_uri)
+    stage = AnswersStage({}, {"model": counting}, StageOptions(ImageLimits(), _no_uri, image_batch=BATCH))
     prompts = pq.read_table(PACK / "prompts.parquet")
     metrics = {template: tiny.vqascore(template=template) for template in TEMPLATES}
-    asked = {name: index_questions(ask(prompts, metric), metric) for name, metric in metrics.items()}
-    images = operator.prepare(shard("atlas"), "atlas")
+    asked = {name: QuestionIndex(write(prompts, metric, None), metric) for name, metric in metrics.items()}
+    images = prepare_images(shard("atlas"), "atlas", preprocess=stage.preprocess, limits=ImageLimits(), fetch=_no_uri)
     began = time.monotonic()
-    answers = operator.answer(images, asked)
+    answers = stage.measure(images, asked)
     ours = time.monotonic() - began
     began = time.monotonic()
     peer = _one_pair_at_a_time(model, images.pixels, [row.prompt_id or "" for row in images.rows])

@@ -53,7 +53,7 @@ def flip_last_byte(path: Path) -> None:
     "statement",
     [
         "import operators.models.checkpoints",
-        "import operators.answers, operators.similarities, operators.scores, operators.questions, operators.summary",
+        "import operators.stages.table, operators.metrics.table, operators.summary",
         "from operators.models.checkpoints import *; resolve_model(ModelConfig(family='clip', checkpoint={clip!r}), "
         "on_gpu=False)",
         "from operators.models.checkpoints import *; resolve_model(ModelConfig(family='clip_flant5', "

@@ -98,7 +98,7 @@ def make_run(
                 _row(metric, generator, at, ids[at], text, score, metric in asking) for at, text in enumerate(texts)
             ]
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
-            cell = Cell(node="scores", stage="scores", metric=metric, key=path, path=path, inputs=())
+            cell = Cell(node="scores", stage="scores", metric=metric, key=path, path=path, inputs={})
             store.save(cell, rows.table(records, rows.ELEMENT_SCORES))
             cells.append({"path": path, "state": "committed"})
             tables.append(rows.table(records, rows.ELEMENT_SCORES).select(rows.SCORES.names))

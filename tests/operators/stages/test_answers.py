@@ -182,7 +182,7 @@ def certain(question: Question) -> list[list[float]]:
 
 def test_the_table_has_exactly_the_answers_schema() -> None:
     questions = {"metric": vqascore_questions()}
-    asked = {"question_id": questions["metric"]["p0"].questions[0].question_id}
+    asked = {"question_id": questions["metric"].of("p0").questions[0].question_id}
     full = answer(ScriptedModel(certain), image_table(PICTURES, PROMPT_IDS), questions)["metric"]
     empty = answer(ScriptedModel(certain), image_table([], []), questions)["metric"]
     assert full.schema == empty.schema == rows.ANSWERS
@@ -194,7 +194,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
         "answers": [{**asked, "token_logprobs": [[-0.5, -0.25]], "reply": None, "chosen": None}],
         "error": None,
         "image_digest": hashlib.sha256(PICTURES[0]).hexdigest()[:16],
-        "basis": questions["metric"]["p0"].basis,
+        "basis": questions["metric"].of("p0").basis,
     }
 
 
@@ -306,8 +306,8 @@ def test_questions_are_found_by_prompt_and_a_prompt_with_one_failed_question_has
         rows.QUESTIONS,
     )
     index = QuestionIndex(table, tiny.vqascore())
-    assert [question.text for question in index["a"].questions] == ["t", "u"]
-    assert (index["a"].error, index["b"].error) == (None, failed)
+    assert [question.put.text for question in index.of("a").questions] == ["t", "u"]
+    assert (index.of("a").error, index.of("b").error) == (None, failed)
 
 
 class TalkingModel(ScriptedModel):
@@ -365,4 +365,4 @@ def test_a_question_that_the_metric_dropped_is_not_asked() -> None:
         for n in range(3)
     ]
     index = QuestionIndex(rows.table(kept, rows.QUESTIONS), Vq2Config())
-    assert [question.question_id for question in index["p0"].questions] == ["1"]
+    assert [question.question_id for question in index.of("p0").questions] == ["1"]

@@ -163,7 +163,7 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
 
 def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = [image_table(PICTURES[:2], ["p0", "p1"]), image_table(PICTURES[2:4], ["p2", "p3"])] * 2
-    remembering = operator_of(similarity)
+    remembering = operator_of(CountingModel(similarity))
     expected = [compare(remembering, shard)["clipscore"] for shard in shards]
     monkeypatch.setattr(dual_encoder, "REMEMBERED_TEXTS", 1)
     model = CountingModel(similarity)

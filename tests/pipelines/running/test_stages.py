@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipelines.running.stages import StageContext, start_stage
+from pipelines.running.stages import NodeStage, StageContext
 from pipelines.sources.uris import Uris
 from pipelines.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import sweep_config, write_benchmark
@@ -25,8 +25,8 @@ def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_sha
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
     (work,) = planned.plan.image_work
     cells = [cell for cell in work.cells if cell.node == node.name]
-    stage = start_stage(node, context_of(planned))
-    tables = stage.compute(stage.prepare(work, cells), cells)
+    stage = NodeStage(node, context_of(planned))
+    tables = stage.compute(stage.prepare(work, cells))
     assert set(tables) == {"clipscore", "original"}
     for table in tables.values():
         assert (table["error"].null_count, table["similarity"].null_count) == (4, 0)

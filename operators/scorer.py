@@ -1,0 +1,133 @@
+"""Metrics in this process: images and prompts in, scores with their elements out, by the stages that sweeps run."""
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from PIL import Image
+
+from operators import rows
+from operators.errors import ConfigError
+from operators.images import ImageLimits
+from operators.metrics.metric import Metric
+from operators.metrics.table import AnyMetric
+from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
+from operators.stages.graph import GraphNode, check_models, make_nodes
+from operators.stages.stage import Inputs, Stage, StageOptions, Upstream
+
+Picture = Image.Image | bytes | str | Path
+"""An image: decoded, encoded, or where its file is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScorerConfig:
+    """Which metrics, by which models."""
+
+    models: Mapping[str, ModelConfig]
+    """By role."""
+    metrics: Mapping[str, AnyMetric]
+    """By name."""
+    limits: ImageLimits = field(default_factory=ImageLimits)
+    on_gpu: bool = False
+    """Whether the models run on this machine's GPU."""
+
+    def __post_init__(self) -> None:
+        check_models(make_nodes(self.metrics), self.models)
+
+
+class LoadedNode(NamedTuple):
+    """A stage with its models, ready to compute."""
+
+    node: GraphNode
+    stage: Stage
+
+
+class Scorer:
+    """Scores images in the process that calls it, every model loaded once."""
+
+    def __init__(self, config: ScorerConfig) -> None:
+        """Loads the models; raises ModelError where one cannot be found or does not load."""
+        self.limits = config.limits
+        self.metrics: dict[str, Metric] = {
+            name: metric.settled(lambda role: find_vqa_kind(config.models[role]))
+            for name, metric in config.metrics.items()
+        }
+        self.nodes = [_loaded(node, config) for node in make_nodes(self.metrics)]
+        self.calls = count()
+
+    def score(self, images: Sequence[Picture], prompts: Sequence[str]) -> pa.Table:
+        """Scores (schema ELEMENT_SCORES) of each image for the prompt beside it: one row for each image and metric.
+
+        The rows of a metric stand together, in the order of the images; `image_id` is an image's place in that order,
+        and `prompt_id` is made of the prompt's text. An image that cannot be scored has a null score and its error.
+        """
+        if len(images) != len(prompts):
+            raise ConfigError(f"expected one prompt beside every image, got {len(images)} and {len(prompts)}")
+        source = {"prompts": _prompt_rows(prompts), "images": _image_rows(images, prompts)}
+        call = next(self.calls)
+        tables: dict[tuple[str, str], pa.Table] = {}
+
+        def upstream(name: str, table: pa.Table) -> Upstream:
+            return Upstream((name,), lambda: [table], table.schema, state=call)
+
+        for node, stage in self.nodes:
+            read = {
+                name: {one: upstream(one, tables[name, one]) for one in node.stage.reads(metric)}
+                for name, metric in node.metrics.items()
+            }
+            shard_rows = source[node.stage.over] if node.stage.reads_rows else pa.table({})
+            names = tuple(node.metrics)
+            given = Inputs(
+                "", shard_rows, names, read, upstream("prompts", source["prompts"]), dict.fromkeys(names, ())
+            )
+            made = stage.compute(stage.prepare(given))
+            tables |= {(name, node.stage.name): table.replace_schema_metadata(None) for name, table in made.items()}
+        return pa.concat_tables([rows.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in self.metrics)])
+
+
+def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
+    from operators.models.loading import load  # takes torch, which a look at the configuration does not
+
+    resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
+    models = {key: load(model, node.stage.calls[key]) for key, model in resolved.items()}
+    batches = [model.image_batch for model in resolved.values()]
+    options = StageOptions(config.limits, _read_file, *batches[:1])
+    return LoadedNode(node, node.stage(node.metrics, models, options))
+
+
+def _read_file(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def _prompt_rows(prompts: Sequence[str]) -> pa.Table:
+    return rows.table([{"prompt_id": _id_of(text), "text": text} for text in dict.fromkeys(prompts)], rows.PROMPTS)
+
+
+def _image_rows(images: Sequence[Picture], prompts: Sequence[str]) -> pa.Table:
+    columns = {
+        "image_id": [str(place) for place in range(len(images))],
+        "prompt_id": [_id_of(text) for text in prompts],
+        "image": pa.array([_encoded(image) for image in images], pa.large_binary()),
+        "uri": pa.array([str(image) if isinstance(image, str | Path) else None for image in images], pa.string()),
+    }
+    return pa.table(columns)
+
+
+def _id_of(prompt: str) -> str:
+    return hashlib.sha256(prompt.encode()).hexdigest()[:16]
+
+
+def _encoded(image: Picture) -> bytes | None:
+    """The image's bytes, but for a file, which is read where it is decoded."""
+    if isinstance(image, bytes):
+        return image
+    if not isinstance(image, Image.Image):
+        return None
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=1)
+    return file.getvalue()
