@@ -1,13 +1,13 @@
 """Questions alone: what a sweep's metrics would ask about a benchmark's prompts, written ahead of any image."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from operators.models.calls import Usage
 from operators.question_quality import QuestionQuality, assess
-from pipelines.cells.cells import Cell, Outcome, is_draft
+from pipelines.cells.cells import Outcome, is_draft
 from pipelines.cells.store import BrokenCell
 from pipelines.config import SweepConfig
 from pipelines.running.progress import NodeProgress
@@ -45,8 +45,8 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Writ
     for name, of_stage in planned.plan.of_prompts.items():
         if "questions" not in of_stage:
             continue
-        cells = [cell for of_one in of_stage.values() for cell in of_one]
-        failures = [outcome for cell in cells if (outcome := outcomes.get(cell.path)) and outcome.state == "failed"]
+        computed = [outcomes[path] for paths in of_stage.values() for path in paths if path in outcomes]
+        failures = [outcome for outcome in computed if outcome.state == "failed"]
         try:
             if failures:
                 failed[name] = failures[0].message
@@ -57,19 +57,16 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Writ
             failed[name] = str(error)
             broken.add(error.path)
     places = {
-        name: tuple(cell.path for cell in of_stage["questions"])
-        for name, of_stage in planned.plan.of_prompts.items()
-        if "questions" in of_stage
+        name: of_stage["questions"] for name, of_stage in planned.plan.of_prompts.items() if "questions" in of_stage
     }
     return Looked(WrittenQuestions(quality, places, failed, {}), broken)
 
 
 def _assess(
-    planned: PlannedSweep, name: str, cells: Mapping[str, tuple[Cell, ...]], outcomes: Mapping[str, Outcome]
+    planned: PlannedSweep, name: str, of_stage: Mapping[str, Sequence[str]], outcomes: Mapping[str, Outcome]
 ) -> QuestionQuality:
     def read(stage: str) -> pa.Table | None:
-        paths = [cell.path for cell in cells.get(stage, ())]
-        tables = [planned.store.read(path, draft=is_draft(path, outcomes)) for path in paths]
+        tables = [planned.store.read(path, draft=is_draft(path, outcomes)) for path in of_stage.get(stage, ())]
         return pa.concat_tables(tables, promote_options="default") if tables else None
 
     threshold = planned.config.metrics[name].doubted_below

@@ -64,8 +64,8 @@ class Plan:
     image_work: tuple[Work, ...]
     scores: Mapping[str, tuple[tuple[Shard, Cell], ...]]
     """By metric: the scores cell of every images shard."""
-    of_prompts: Mapping[str, Mapping[str, tuple[Cell, ...]]]
-    """By metric and stage over prompts: the cells of every prompts shard."""
+    of_prompts: Mapping[str, Mapping[str, tuple[str, ...]]]
+    """By metric and stage over prompts: the paths of the cells of every prompts shard."""
 
 
 def make_plan(
@@ -84,10 +84,13 @@ def make_plan(
     nodes = [_resolved(node, config, store) for node in make_nodes(config.metrics)]
     links = {name: _links(name, metric, nodes) for name, metric in config.metrics.items()}
     prompt_cells = {shard: _cells_of_prompts(links, shard) for shard in sources.prompt_shards}
+    about = {
+        holders: {name: _by_stage(name, [prompt_cells[holder] for holder in holders]) for name in links}
+        for holders in set(sources.prompts_of.values())
+    }
     limits = config.limits.semantic()
     image_cells = {
-        shard: _cells_of_images(links, shard, [prompt_cells[holder] for holder in holders], limits)
-        for shard, holders in sources.prompts_of.items()
+        shard: _cells_of_images(links, shard, about[holders], limits) for shard, holders in sources.prompts_of.items()
     }
     order = {node.name: place for place, node in enumerate(nodes)}
     prompt_todo = {shard: _each_once(cells, order) for shard, cells in prompt_cells.items()}
@@ -166,21 +169,20 @@ def _cells_of_prompts(links: Mapping[str, Sequence[Link]], shard: Shard) -> Metr
 
 
 def _cells_of_images(
-    links: Mapping[str, Sequence[Link]], shard: Shard, holders: Sequence[MetricCells], limits: Mapping[str, int]
+    links: Mapping[str, Sequence[Link]],
+    shard: Shard,
+    about: Mapping[str, Mapping[str, tuple[str, ...]]],
+    limits: Mapping[str, int],
 ) -> MetricCells:
-    """`holders` are the cells of the shards that hold the images' prompts."""
+    """`about` are the paths of the cells about the images' prompts, by metric and stage."""
     semantic = canonical({"source": shard.source(), "prompts": shard.prompts, "limits": limits})
     cells: dict[str, dict[str, Cell]] = {name: {} for name in links}
     for name, chain in links.items():
+        own = cells[name]
         for link in (link for link in chain if link.stage.over == "images"):
-            inputs = {read: _paths(read, cells[name], [holder[name] for holder in holders]) for read in link.reads}
-            cells[name][link.stage.name] = _cell(link, shard, semantic, name, inputs)
+            inputs = {read: (own[read].path,) if read in own else about[name][read] for read in link.reads}
+            own[link.stage.name] = _cell(link, shard, semantic, name, inputs)
     return cells
-
-
-def _paths(stage: str, own: Mapping[str, Cell], holders: Sequence[Mapping[str, Cell]]) -> tuple[str, ...]:
-    """Where an images shard reads a stage: on the same images, or about all of their prompts."""
-    return (own[stage].path,) if stage in own else tuple(holder[stage].path for holder in holders)
 
 
 def _cell(link: Link, shard: Shard, semantic: str, metric: str, inputs: Mapping[str, tuple[str, ...]]) -> Cell:
@@ -196,13 +198,13 @@ def _each_once(cells: MetricCells, order: Mapping[str, int]) -> tuple[Cell, ...]
     return tuple(sorted(paths.values(), key=lambda cell: order[cell.node]))
 
 
-def _by_stage(metric: str, shards: Iterable[MetricCells]) -> dict[str, tuple[Cell, ...]]:
-    """A metric's cells on every prompts shard, by stage."""
-    stages: dict[str, list[Cell]] = defaultdict(list)
+def _by_stage(metric: str, shards: Iterable[MetricCells]) -> dict[str, tuple[str, ...]]:
+    """The paths of a metric's cells on shards of prompts, by stage."""
+    paths: dict[str, list[str]] = defaultdict(list)
     for cells in shards:
         for stage, cell in cells[metric].items():
-            stages[stage].append(cell)
-    return {stage: tuple(of_stage) for stage, of_stage in stages.items()}
+            paths[stage].append(cell.path)
+    return {stage: tuple(of_stage) for stage, of_stage in paths.items()}
 
 
 def _missing(
