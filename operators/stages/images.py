@@ -91,7 +91,7 @@ class ImagesStage(Stage):
         return PreparedShard(images, asked, kept, places)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedShard:
-        refused = PreparedImages([], [], [], [], [])
+        refused = PreparedImages()
         for place, record in enumerate(image_records(inputs.rows)):
             refused.add(place, identify(record, inputs.group), None, error)
         return PreparedShard(refused, self.asked(inputs), {}, {})
