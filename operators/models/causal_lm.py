@@ -1,18 +1,16 @@
 """Text generators through transformers: the `generate` call."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor, StoppingCriteria
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from operators.batches import isolate
-from operators.errors import ModelError, RowError
+from operators.errors import RowError
 from operators.models.calls import Generation, Request, Usage
-from operators.models.conversation import conversation_ids, with_template
-from operators.models.processing import load_pretrained, load_tokenizer
+from operators.models.conversation import conversation_ids
 
 TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; "
@@ -168,20 +166,3 @@ class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
         """Noisy scores (n, vocabulary) of the logits `scores`, float32."""
         noise = torch.empty(scores.shape, dtype=torch.float32).exponential_(generator=self.generator)
         return scores.float() / self.temperature - noise.log().to(scores.device)
-
-
-def load_causal_lm(checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int) -> CausalLM:
-    """The model of a checkpoint folder (safetensors only); raises ModelError where a weight is missing."""
-    model = load_pretrained(AutoModelForCausalLM, checkpoint, dtype, attn_implementation="sdpa")
-    tokens = with_template(load_tokenizer(tokenizer), tokenizer, checkpoint)
-    end_ids = reply_ends(model, tokens)
-    if not end_ids:
-        raise ModelError(f"{checkpoint}: no token ends a reply; set eos_token_id in its generation_config.json")
-    return CausalLM(model.to(device).eval(), tokens, end_ids=end_ids, pair_batch=pair_batch)
-
-
-def reply_ends(model: Any, tokenizer: Any) -> list[int]:
-    """The tokens that end a reply, by the checkpoint's generation settings and its tokenizer."""
-    named = model.generation_config.eos_token_id
-    listed = named if isinstance(named, list) else [named]
-    return sorted({int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None})

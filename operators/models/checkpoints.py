@@ -1,9 +1,12 @@
 """A model as a sweep names it, and as what it is resolved to: exact files, checked without torch or a weight."""
 
+import os
+import re
 from collections.abc import Mapping, Set
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from operators.errors import ConfigError, ModelError, suggest
 from operators.models.engine_options import check_options, semantic_options
@@ -20,7 +23,6 @@ from operators.models.parts import (
     find_part,
     read_fields,
 )
-from operators.models.remote import RemoteModel, check_endpoint, check_key_variable
 from operators.models.vqa_kinds import VqaKind
 
 Precision = Literal["float32", "bfloat16"]
@@ -80,7 +82,11 @@ class ModelConfig:
         self._check_own_options()
         check_options(self.engine_options)
         check_endpoint(self.endpoint)
-        check_key_variable(self.key_variable)
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable) is None:
+            raise ConfigError(
+                "model key_variable: expected the name of an environment variable, not what it holds; "
+                "put the key into that variable"
+            )
 
     def _check_own_options(self) -> None:
         """Raises ConfigError for an option that is set and that only other families have."""
@@ -96,38 +102,67 @@ class ModelConfig:
         """The calls it serves on its engine."""
         return FAMILIES[self.family].loads_on(self.engine).keys()
 
+    def semantic_engine_options(self) -> dict[str, Any]:
+        """Those of its engine's options that can change a result; only vLLM has any."""
+        return semantic_options(self.engine_options) if self.engine == "vllm" else {}
+
 
 def _default(option: "Field[Any]") -> Any:
     return option.default if option.default_factory is MISSING else option.default_factory()
 
 
+def check_endpoint(endpoint: str | None) -> None:
+    """Raises ConfigError for an address that is not one, or that holds a secret, which is not repeated."""
+    if endpoint is None:
+        return
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError("model endpoint: expected an address such as https://host/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ConfigError(
+            "model endpoint: expected an address without credentials or query; "
+            "put the key into the environment variable that key_variable names"
+        )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedModel:
-    """A model pinned to exact files and a precision: all an actor needs to load it."""
+    """A model pinned to exact files and a precision, or to an endpoint: all an actor needs to load it."""
 
-    family: str
-    parts: Mapping[str, Part]
-    """By role: `checkpoint`, `tokenizer` and those that its family adds; none where an endpoint serves it."""
-    label: str | None
-    """The revision given for a local folder, or for a model at an endpoint."""
-    dtype: Precision
-    on_gpu: bool
+    config: ModelConfig
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    """By role: `checkpoint`, `tokenizer` and those that its family adds; none where a service runs it."""
+    dtype: Precision = "float32"
+    on_gpu: bool = False
     """Where it is to run; the precision, not the device, is what can change a result."""
-    image_batch: int
-    pair_batch: int
-    engine: Engine = "transformers"
-    engine_options: Mapping[str, Any] = field(default_factory=dict)
-    remote: RemoteModel | None = None
-    """Set where a service runs it."""
     kind: VqaKind | None = None
     """Of a VQA model."""
-    pads: bool = False
-    """Whether images are put on a square of the mean colour before the checkpoint's own processing."""
+    endpoint: str | None = None
+    """The address of the service that runs it; None is the family's own."""
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.config.family]
 
     @property
     def local(self) -> bool:
         """Whether its weights run on this machine."""
-        return self.remote is None
+        return self.family.local
+
+    @property
+    def image_batch(self) -> int:
+        """Images encoded together."""
+        return self.config.image_batch
+
+    @property
+    def label(self) -> str | None:
+        """The revision given for a local folder, or for a model at an endpoint; a hub model is known by its commit."""
+        return self.config.revision if not self.local or self.parts["checkpoint"].commit is None else None
+
+    @property
+    def pads(self) -> bool:
+        """Whether images are put on a square of the mean colour before the checkpoint's own processing."""
+        return self.kind is not None and self.kind.pads and self.config.padding == "released"
 
     def folder(self, role: str) -> Path:
         """The files of one of its parts on this machine."""
@@ -135,57 +170,45 @@ class ResolvedModel:
 
     def semantic(self) -> dict[str, Any]:
         """The part of the model that can change a result, for the cells' keys."""
-        semantic: dict[str, Any] = {"family": self.family, "label": self.label}
-        if self.remote is not None:
-            return semantic | self.remote.semantic()
-        identities = {role: part.identity for role, part in self.parts.items()}
-        semantic |= {"dtype": self.dtype, "parts": identities} | self._showing()
-        if not FAMILIES[self.family].engine_in_keys:
-            return semantic
-        return semantic | {"engine": self.engine, "engine_options": semantic_options(self.engine_options)}
-
-    def _showing(self) -> dict[str, Any]:
-        """How a VQA model is asked and shown an image, where that is not as it always was."""
-        if self.kind is None:
-            return {}
-        padding: Padding = "released" if self.pads else "processor"
-        return self.kind.semantic() | ({"padding": padding} if self.kind.pads else {})
+        semantic: dict[str, Any] = {"family": self.family.name, "label": self.label}
+        if not self.local:
+            return semantic | {"model": self.config.checkpoint, "endpoint": (self.endpoint or "").rstrip("/") or None}
+        semantic |= {"dtype": self.dtype, "parts": {role: part.identity for role, part in self.parts.items()}}
+        if self.kind is not None:
+            semantic |= self.kind.semantic()
+        if self.kind is not None and self.kind.pads:
+            semantic["padding"] = self.config.padding
+        if self.family.engine_in_keys:
+            semantic |= {"engine": self.config.engine, "engine_options": self.config.semantic_engine_options()}
+        return semantic
 
 
 def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = digest_file) -> ResolvedModel:
     """Pins a model to its exact files, having checked that they are what its family needs.
 
-    Raises ModelError naming the checkpoint, what it lacks and the remedy.
+    A model at an endpoint is taken at its name: nothing is asked of the network. Raises ModelError naming the
+    checkpoint, what it lacks and the remedy.
     """
     family = FAMILIES[config.family]
-    if family.remote is not None:
-        return ResolvedModel(
-            family=family.name,
-            parts={},
-            label=config.revision,
-            dtype="float32",
-            on_gpu=False,
-            image_batch=config.image_batch,
-            pair_batch=config.pair_batch,
-            remote=family.remote(config),
-        )
+    if not family.local:
+        return ResolvedModel(config=config, endpoint=_pinned_endpoint(config, family))
     checkpoint = _open_checkpoint(config, digest)
     parts = _find_parts(config, checkpoint, digest)
     family.check(config, parts, checkpoint.fields)
-    kind = family.kind(checkpoint.fields) if family.kind is not None else None
     return ResolvedModel(
-        family=family.name,
+        config=config,
         parts=parts,
-        label=config.revision if checkpoint.part.commit is None else None,
         dtype=_precision(config, family, on_gpu=on_gpu),
         on_gpu=on_gpu,
-        image_batch=config.image_batch,
-        pair_batch=config.pair_batch,
-        engine=config.engine,
-        engine_options=dict(config.engine_options) if config.engine == "vllm" else {},
-        kind=kind,
-        pads=kind is not None and kind.pads and config.padding == "released",
+        kind=family.kind(checkpoint.fields) if family.kind is not None else None,
     )
+
+
+def _pinned_endpoint(config: ModelConfig, family: Family) -> str | None:
+    """An endpoint from the environment enters the keys, and every worker asks the same one."""
+    endpoint = config.endpoint or os.environ.get(family.endpoint_variable) or None
+    check_endpoint(endpoint)
+    return endpoint
 
 
 def find_vqa_kind(config: ModelConfig) -> VqaKind:

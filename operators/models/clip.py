@@ -1,7 +1,6 @@
 """CLIP-shaped dual encoders through transformers: the `similarity` call."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +13,6 @@ from operators.models.dual_encoder import DualEncoder
 from operators.models.processing import (
     PixelTransform,
     ReleasedTransform,
-    load_pixel_transform,
-    load_pretrained,
-    load_tokenizer,
 )
 
 
@@ -60,14 +56,3 @@ class ClipSimilarity(DualEncoder):
             input_ids=inputs.input_ids, attention_mask=inputs.attention_mask
         ).pooler_output
         return normalize(features.float(), dim=-1).cpu()
-
-
-def load_clip(checkpoint: Path, *, tokenizer: Path, device: str, dtype: torch.dtype, pair_batch: int) -> ClipSimilarity:
-    """The model of a CLIP checkpoint folder (safetensors only); raises ModelError where a weight is missing."""
-    model = load_pretrained(CLIPModel, checkpoint, dtype)
-    return ClipSimilarity(
-        model.to(device).eval(),
-        load_tokenizer(tokenizer),
-        load_pixel_transform(checkpoint, pad_to_square=False),
-        pair_batch=pair_batch,
-    )

@@ -5,7 +5,7 @@ VQAScore paper, section 3 and appendix D. The weights published as zhiqiulin/cli
 
 import json
 from collections.abc import Collection, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from operators.errors import ModelError
 from operators.models.calls import Question, Usage
-from operators.models.processing import PixelTransform, load_pixel_transform, load_tokenizer
+from operators.models.encoders import in_batches
+from operators.models.processing import PixelTransform
 from operators.models.vqa_kinds import VICUNA_SYSTEM
 
 BEFORE_IMAGE = f"{VICUNA_SYSTEM} USER: "
@@ -130,32 +131,26 @@ class ClipFlanT5Likelihood:
         batch = torch.stack(list(pixels)).to(self.parameter.device, self.parameter.dtype, non_blocking=True)
         return list(self.model.encode_images(batch))
 
-    @torch.inference_mode()
     def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
         """Log-probabilities over the tokenizer's vocabulary of every choice's tokens (eq. 3), by question.
 
         The embedding may have more rows than the tokenizer has entries; the released code cuts it before the softmax.
         Questions are batched by length, so that little of a batch is padding.
         """
-        texts = [AFTER_IMAGE.format(question=question.text) for question in questions]
-        ids = self.tokenizer(texts).input_ids if texts else []
-        order = sorted(range(len(questions)), key=lambda index: len(ids[index]))
-        results: list[list[list[float]]] = [[] for _ in questions]
-        for first in range(0, len(order), self.pair_batch):
-            batch = order[first : first + self.pair_batch]
-            answered = self._answer(features, [questions[i] for i in batch], [ids[i] for i in batch])
-            for index, answer in zip(batch, answered, strict=True):
-                results[index] = answer
-        return results
+        ids = self._question_ids(questions)
+        asked = list(zip(questions, ids, strict=True))
+        return in_batches(partial(self._answer, features), asked, [len(own) for own in ids], size=self.pair_batch)
 
-    @torch.inference_mode()
     def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
-        batches = [questions[first : first + self.pair_batch] for first in range(0, len(questions), self.pair_batch)]
-        return [answer for batch in batches for answer in self._reply(features, batch)]
+        return in_batches(partial(self._reply, features), questions, [0] * len(questions), size=self.pair_batch)
+
+    def _question_ids(self, questions: Sequence[Question]) -> list[list[int]]:
+        texts = [AFTER_IMAGE.format(question=question.text) for question in questions]
+        return list(self.tokenizer(texts).input_ids) if texts else []
 
     def _reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
-        ids = self.tokenizer([AFTER_IMAGE.format(question=question.text) for question in questions]).input_ids
+        ids = self._question_ids(questions)
         images = torch.stack([features[question.image] for question in questions])
         encoded = self.model.encode_questions(images, self.before, self._pad(ids))
         tokens = self.model.language_model.generate(
@@ -177,8 +172,9 @@ class ClipFlanT5Likelihood:
         )
 
     def _answer(
-        self, features: Sequence[torch.Tensor], questions: Sequence[Question], ids: Sequence[list[int]]
+        self, features: Sequence[torch.Tensor], asked: Sequence[tuple[Question, list[int]]]
     ) -> list[list[list[float]]]:
+        questions, ids = zip(*asked, strict=True)
         images = torch.stack([features[question.image] for question in questions])
         encoded = self.model.encode_questions(images, self.before, self._pad(ids))
         owners = [row for row, question in enumerate(questions) for _ in question.choices]
@@ -196,37 +192,6 @@ class ClipFlanT5Likelihood:
         rows = [torch.tensor(row) for row in ids]
         padded = pad_sequence(rows, batch_first=True, padding_value=self.model.pad_id)
         return padded.to(self.parameter.device)
-
-
-def load_clip_flant5(
-    checkpoint: Path,
-    *,
-    tower: Path,
-    tokenizer: Path,
-    device: str,
-    dtype: torch.dtype,
-    pair_batch: int,
-    pad_to_square: bool = True,
-) -> ClipFlanT5Likelihood:
-    """The model of a released-layout folder; `tower` is the CLIP checkpoint that its `mm_vision_tower` names.
-
-    Raises ModelError when weights are missing or do not fit, or the tokenizer is another model's.
-    """
-    model = load_network(checkpoint, tower=tower)
-    tokens = load_tokenizer(tokenizer)
-    if len(tokens) > model.language_model.shared.num_embeddings:
-        raise ModelError(
-            f"{tokenizer}: the tokenizer has {len(tokens)} entries and the model's embedding "
-            f"{model.language_model.shared.num_embeddings}; set the model's `tokenizer` to the one it was trained with"
-        )
-    model.drop_unused_layers()
-    model = model.to(device=device, dtype=dtype).eval()
-    return ClipFlanT5Likelihood(
-        model,
-        tokens,
-        load_pixel_transform(tower, pad_to_square=pad_to_square),
-        pair_batch=pair_batch,
-    )
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:

@@ -1,9 +1,9 @@
-"""What models that read whole texts at once share: how long a text may be, and batches of texts of like length."""
+"""What models that read in batches share: how long a text may be, and batches of like length."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-Text = TypeVar("Text")
+Input = TypeVar("Input")
 Result = TypeVar("Result")
 
 UNLIMITED = 100_000
@@ -22,16 +22,19 @@ def context_of(config: Any, tokenizer: Any) -> int | None:
 
 
 def in_batches(
-    call: Callable[[Sequence[Text]], Sequence[Result]],
-    texts: Sequence[Text],
-    lengths: Sequence[int],
+    call: Callable[[Sequence[Input]], Sequence[Result]],
+    inputs: Sequence[Input],
+    sizes: Sequence[Any],
     *,
     size: int,
 ) -> list[Result]:
-    """The call's result for every text, in their order; `size` texts of like length go together."""
-    order = sorted(range(len(texts)), key=lambda index: lengths[index])
-    found: dict[int, Result] = {}
-    for first in range(0, len(order), size):
-        batch = order[first : first + size]
-        found.update(zip(batch, call([texts[index] for index in batch]), strict=True))
-    return [found[index] for index in range(len(texts))]
+    """The call's result for every input, in their order; `size` inputs of like `sizes` go together."""
+    import torch
+
+    order = sorted(range(len(inputs)), key=lambda index: sizes[index])
+    results: dict[int, Result] = {}
+    with torch.inference_mode():
+        for first in range(0, len(order), size):
+            batch = order[first : first + size]
+            results.update(zip(batch, call([inputs[index] for index in batch]), strict=True))
+    return [results[index] for index in range(len(inputs))]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from operators.models.parts import Checkpoint, Fields, FileDigest, Part
-from operators.models.remote import RemoteModel
 from operators.models.vqa_kinds import VqaKind
 
 if TYPE_CHECKING:
@@ -54,8 +53,10 @@ class Family:
     """The same for `engine=vllm`; empty where vLLM does not run the family."""
     options: frozenset[str] = frozenset({"tokenizer"})
     """Which of ModelConfig's fields it has, of those that not every family has; `engine` follows from `vllm`."""
-    remote: "Callable[[ModelConfig], RemoteModel] | None" = None
-    """The model at its service, for a family that no machine of ours runs: all that follows is of the others."""
+    local: bool = True
+    """Whether its weights run on a machine of ours; one that a service runs is taken at its name, `checkpoint`."""
+    endpoint_variable: str = ""
+    """Of a service: the environment variable that has its address where a model's `endpoint` is null."""
     form: str = ""
     """What its config.json looks like, in words that follow `expected`."""
     suits: Callable[[Fields], bool] = lambda fields: False

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from operators.errors import ModelError
 from operators.models.checkpoints import ResolvedModel
-from operators.models.families import FAMILIES, serving
+from operators.models.families import serving
 from operators.models.family import Call
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def load(model: ResolvedModel, call: Call) -> Any: ...
 
 def load(model: ResolvedModel, call: Call) -> Any:
     """A model that serves the call; raises ModelError where it does not serve it, does not load or has no key."""
-    loads = FAMILIES[model.family].loads_on(model.engine)
+    loads = model.family.loads_on(model.config.engine)
     if call not in loads:
-        raise ModelError(f"model family {model.family!r} does not serve `{call}`; use {serving(call)}")
+        raise ModelError(f"model family {model.config.family!r} does not serve `{call}`; use {serving(call)}")
     return loads[call](model)

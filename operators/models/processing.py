@@ -14,6 +14,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from operators.errors import ModelError
 from operators.images import STORED
 from operators.models.checkpoints import ResolvedModel
+from operators.models.conversation import with_template
 
 
 class PixelTransform:
@@ -86,6 +87,12 @@ def load_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
+def load_chat_tokenizer(model: ResolvedModel) -> Any:
+    """The model's tokenizer with its chat template, wherever the checkpoint keeps that."""
+    folder = model.folder("tokenizer")
+    return with_template(load_tokenizer(folder), folder, model.folder("checkpoint"))
+
+
 @contextmanager
 def readable_load(folder: Path, what: str) -> Iterator[None]:
     """Turns whatever a loader raises over a damaged file into a ModelError that names the folder."""
@@ -98,32 +105,29 @@ def readable_load(folder: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def load_pretrained(kind: Any, checkpoint: Path, dtype: torch.dtype, **options: Any) -> Any:
-    """A transformers model class with a checkpoint folder's weights (safetensors only, no code of its own).
+def load_pretrained(kind: Any, model: ResolvedModel, *, unused: str | None = None, **options: Any) -> Any:
+    """A transformers class with a checkpoint's weights (safetensors only, no code of its own), on the model's device.
 
-    Raises ModelError where a weight is missing or the files are damaged.
+    Raises ModelError where a weight is missing whose name does not begin with `unused`, or the files are damaged.
     """
+    checkpoint, device = model.folder("checkpoint"), device_of(model)
     with readable_load(checkpoint, "weights"):
-        model, report = kind.from_pretrained(
-            checkpoint, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **options
+        network, report = kind.from_pretrained(
+            checkpoint,
+            dtype=getattr(torch, model.dtype),
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
         )
-    if report["missing_keys"]:
-        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(report['missing_keys'])}")
-    return model
+    missing = [name for name in report["missing_keys"] if unused is None or not name.startswith(unused)]
+    if missing:
+        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(missing)}")
+    return network.to(device).eval()
 
 
-def torch_arguments(model: ResolvedModel) -> dict[str, Any]:
-    """What every loader of a network takes beside the checkpoint; raises ModelError for a GPU that is not there."""
-    check_device(model)
-    return {
-        "tokenizer": model.folder("tokenizer"),
-        "pair_batch": model.pair_batch,
-        "device": "cuda" if model.on_gpu else "cpu",
-        "dtype": getattr(torch, model.dtype),
-    }
-
-
-def check_device(model: ResolvedModel) -> None:
-    """Raises ModelError for a model that is to run on a GPU that is not there."""
+def device_of(model: ResolvedModel) -> str:
+    """The device that the model is to run on, as torch names it; raises ModelError for a GPU that is not there."""
     if model.on_gpu and not torch.cuda.is_available():
         raise ModelError("the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or a CUDA torch")
+    return "cuda" if model.on_gpu else "cpu"

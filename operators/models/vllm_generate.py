@@ -1,14 +1,12 @@
 """The `generate` call served by vLLM: every request of every caller runs in one continuously refilled batch."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from operators.errors import RowError
 from operators.models.calls import Generation, Request, Usage
-from operators.models.conversation import conversation_ids, with_template
-from operators.models.processing import load_tokenizer
-from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine, start_engine
+from operators.models.conversation import conversation_ids
+from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine
 
 TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the engine's max_model_len of {}; raise "
@@ -78,14 +76,3 @@ def usage_of(output: Served) -> Usage:
         cached_tokens=output.num_cached_tokens or 0,
         new_tokens=sum(len(completion.token_ids) for completion in output.outputs),
     )
-
-
-def load_vllm_generate(
-    checkpoint: Path, *, tokenizer: Path, dtype: str, on_gpu: bool, options: Mapping[str, Any]
-) -> VllmGenerate:
-    """The language model of a checkpoint folder; `options` are vLLM's engine arguments.
-
-    Raises ModelError where it does not load.
-    """
-    engine = start_engine(checkpoint, tokenizer=tokenizer, dtype=dtype, on_gpu=on_gpu, options=options)
-    return VllmGenerate(engine, with_template(load_tokenizer(tokenizer), tokenizer, checkpoint))

@@ -11,7 +11,6 @@ log-probabilities, over the full vocabulary, that each possible next token of th
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -19,21 +18,19 @@ from PIL import Image
 from operators.errors import HopelessRow, RowError
 from operators.models.calls import Question, Usage
 from operators.models.conversation import (
-    check_template,
     choice_ids,
     image_question_ids,
     image_question_text,
-    with_template,
 )
-from operators.models.processing import load_image_processor, load_tokenizer, mean_colour, padded_square
-from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine, start_engine
+from operators.models.processing import padded_square
+from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine
 from operators.models.vllm_generate import usage_of
 
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""
 MOST_TOKENS_SCORED = 128
 """Of one request; vLLM's own bound on `logprob_token_ids`."""
-DEFAULTS: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+ONE_IMAGE: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 
 Tokens = tuple[int, ...]
 
@@ -165,26 +162,3 @@ def _ending(output: Served, choice: Tokens) -> list[float]:
     """The log-probabilities of the prompt's last tokens, which are the choice's."""
     last = output.prompt_logprobs[-len(choice) :]
     return [row[token].logprob for row, token in zip(last, choice, strict=True)]
-
-
-def load_vllm_likelihood(
-    checkpoint: Path,
-    *,
-    tokenizer: Path,
-    system: str | None,
-    pad_to_square: bool,
-    dtype: str,
-    on_gpu: bool,
-    options: Mapping[str, Any],
-) -> VllmLikelihood:
-    """The vision-language model of a checkpoint folder; `options` are vLLM's engine arguments.
-
-    Raises ModelError where it does not load.
-    """
-    tokens = with_template(load_tokenizer(tokenizer), tokenizer, checkpoint)
-    check_template(tokens, system=system)
-    padding = mean_colour(load_image_processor(checkpoint)) if pad_to_square else None
-    engine = start_engine(
-        checkpoint, tokenizer=tokenizer, dtype=dtype, on_gpu=on_gpu, options=options, defaults=DEFAULTS
-    )
-    return VllmLikelihood(engine, tokens, system=system, padding=padding)

@@ -8,28 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch.nn.functional import pad
-from transformers import AutoModelForImageTextToText, DynamicCache
+from transformers import DynamicCache
 
 from operators.errors import HopelessRow, ModelError, RowError
 from operators.models.calls import Question, Usage
 from operators.models.conversation import (
-    check_template,
     choice_ids,
     image_question_ids,
     image_question_text,
-    with_template,
 )
 from operators.models.families.vlm import CLASS_TOKENS
 from operators.models.processing import (
-    load_image_processor,
-    load_pretrained,
-    load_tokenizer,
     mean_colour,
     padded_square,
 )
@@ -405,41 +399,3 @@ def _predictions(tail: Tail) -> Iterator[tuple[int, int]]:
     """For every token of every choice, the place of the token that predicts it, and the token."""
     for choice, block in zip(tail.choices, _blocks(tail), strict=True):
         yield from zip([len(tail.prompt) - 1, *block], choice, strict=True)
-
-
-def load_vlm(
-    checkpoint: Path,
-    *,
-    tokenizer: Path,
-    system: str | None,
-    pad_to_square: bool,
-    device: str,
-    dtype: torch.dtype,
-    pair_batch: int,
-) -> VlmLikelihood:
-    """The model of a checkpoint folder (safetensors only); raises ModelError where something is missing."""
-    model = load_pretrained(AutoModelForImageTextToText, checkpoint, dtype, attn_implementation="sdpa")
-    tokens = with_template(load_tokenizer(tokenizer), tokenizer, checkpoint)
-    _check(checkpoint, model, tokens)
-    check_template(tokens, system=system)
-    return VlmLikelihood(
-        model.to(device).eval(),
-        tokens,
-        load_image_processor(checkpoint),
-        system=system,
-        pad_to_square=pad_to_square,
-        pair_batch=pair_batch,
-    )
-
-
-def _check(checkpoint: Path, model: Any, tokenizer: Any) -> None:
-    """Raises ModelError for what would give wrong answers: no end of turn, or layers that do not see all before."""
-    if tokenizer.eos_token_id is None:
-        raise ModelError(
-            f"{checkpoint}: the tokenizer has no eos_token, so it is not known what ends an answer; set it"
-        )
-    layers = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    if any(kind != "full_attention" for kind in layers):
-        raise ModelError(
-            f"{checkpoint}: its attention slides over the prompt, which the prefix cache cannot; set engine=vllm"
-        )

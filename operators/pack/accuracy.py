@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from operators.models.calls import Question
-from operators.models.clip import ClipSimilarity, load_clip
-from operators.models.clip_flant5 import ClipFlanT5Likelihood, load_clip_flant5
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.clip import ClipSimilarity
+from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from operators.models.loading import load
 from operators.pack.checkpoints import CLIP_FOLDER, VQA_FOLDER
 from operators.pack.claims import NUMBERS, RELATIONS, SKILLS
 from operators.pack.drawing import draw_scene, to_png
@@ -87,20 +89,18 @@ def _until_asked(rng: Random, ask: Callable[[Random, Scene], GoldQuestion | None
 
 def load_vqa(assets: Path) -> ClipFlanT5Likelihood:
     """The saved CLIP-FlanT5 as production loads it."""
-    return load_clip_flant5(
-        assets / VQA_FOLDER,
-        tower=assets / CLIP_FOLDER,
-        tokenizer=assets / VQA_FOLDER,
-        device="cpu",
-        dtype=torch.float32,
-        pair_batch=PAIR_BATCH,
-    )
+    config = ModelConfig(family="clip_flant5", checkpoint=str(assets / VQA_FOLDER), pair_batch=PAIR_BATCH)
+    model = load(resolve_model(config, on_gpu=False), "likelihood")
+    assert isinstance(model, ClipFlanT5Likelihood)
+    return model
 
 
 def load_similarity(assets: Path) -> ClipSimilarity:
     """The saved CLIP as production loads it."""
-    folder = assets / CLIP_FOLDER
-    return load_clip(folder, tokenizer=folder, device="cpu", dtype=torch.float32, pair_batch=PAIR_BATCH)
+    config = ModelConfig(family="clip", checkpoint=str(assets / CLIP_FOLDER), pair_batch=PAIR_BATCH)
+    model = load(resolve_model(config, on_gpu=False), "similarity")
+    assert isinstance(model, ClipSimilarity)
+    return model
 
 
 def encode_images(model: ClipFlanT5Likelihood | ClipSimilarity, pngs: Sequence[bytes]) -> list[torch.Tensor]:

@@ -9,14 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from operators import rows
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.writing import WrittenQuestion, identified
 from operators.models.calls import EntailmentModel, GenerateModel
-from operators.models.causal_lm import CausalLM, load_causal_lm
-from operators.models.nli import CrossEncoderNli, Seq2SeqNli, load_nli
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.loading import load
 from operators.pack.checkpoints import NLI_FOLDER, WRITER_FOLDER
 from operators.pack.lessons import METRICS, GoldWriter
 from operators.pack.nli_training import Pair, sample_pair
@@ -32,16 +31,16 @@ EVEN = 0.5
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
-def load_writer(assets: Path) -> CausalLM:
+def load_writer(assets: Path) -> GenerateModel:
     """The saved question writer as production loads it."""
-    folder = assets / WRITER_FOLDER
-    return load_causal_lm(folder, tokenizer=folder, device="cpu", dtype=torch.float32, pair_batch=REQUEST_BATCH)
+    config = ModelConfig(family="causal_lm", checkpoint=str(assets / WRITER_FOLDER), pair_batch=REQUEST_BATCH)
+    return load(resolve_model(config, on_gpu=False), "generate")
 
 
-def load_entailment(assets: Path) -> CrossEncoderNli | Seq2SeqNli:
+def load_entailment(assets: Path) -> EntailmentModel:
     """The saved NLI model as production loads it."""
-    folder = assets / NLI_FOLDER
-    return load_nli(folder, tokenizer=folder, device="cpu", dtype=torch.float32, pair_batch=REQUEST_BATCH)
+    config = ModelConfig(family="nli", checkpoint=str(assets / NLI_FOLDER), pair_batch=REQUEST_BATCH)
+    return load(resolve_model(config, on_gpu=False), "entailment")
 
 
 class Sheet(NamedTuple):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ from PIL import Image
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from operators.models.calls import Question
-from operators.models.vlm import VlmLikelihood, load_vlm
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.families.vlm import CHAT
+from operators.models.loading import load
+from operators.models.vlm import VlmLikelihood
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json
@@ -42,9 +46,10 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> VlmLikelihood:
     write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
     size_of = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
     write_json(folder / "preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor", **size_of})
-    return load_vlm(
-        folder, tokenizer=folder, system=None, pad_to_square=False, device="cpu", dtype=torch.float32, pair_batch=64
-    )
+    resolved = resolve_model(ModelConfig(family="vlm", checkpoint=str(folder)), on_gpu=False)
+    model = load(replace(resolved, kind=CHAT), "likelihood")
+    assert isinstance(model, VlmLikelihood)
+    return model
 
 
 def pictures() -> list[Image.Image]:

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from operators.errors import ModelError, RowError
+from operators.models import loading
 from operators.models.calls import Generation, Message, Request
-from operators.models.vllm_generate import VllmGenerate, load_vllm_generate
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.vllm_generate import VllmGenerate
 from tests.vllm.tiny import make_llama
 
 pytestmark = pytest.mark.vllm
@@ -32,7 +34,10 @@ def model(folder: Path) -> Iterator[VllmGenerate]:
 
 
 def load(folder: Path, **options: Any) -> VllmGenerate:
-    return load_vllm_generate(folder, tokenizer=folder, dtype="float32", on_gpu=False, options=options)
+    config = ModelConfig(family="causal_lm", checkpoint=str(folder), engine="vllm", engine_options=options)
+    model = loading.load(resolve_model(config, on_gpu=False), "generate")
+    assert isinstance(model, VllmGenerate)
+    return model
 
 
 def request(text: str, **fields: Any) -> Request:
@@ -111,6 +116,6 @@ def test_a_shared_beginning_is_read_from_the_prefix_cache(model: VllmGenerate) -
     assert second.usage.prompt_tokens == 40 * len("example ") + len("two")
 
 
-def test_an_option_that_vllm_does_not_know_is_named(folder: Path) -> None:
-    with pytest.raises(ModelError, match="max_model_lem"):
-        load(folder, max_model_lem=512)
+def test_an_option_that_vllm_does_not_take_is_named(folder: Path) -> None:
+    with pytest.raises(ModelError, match="kv_cache_dtype"):
+        load(folder, kv_cache_dtype="float3")

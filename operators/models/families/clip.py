@@ -13,10 +13,17 @@ DOWNLOAD = "download the CLIP checkpoint again"
 
 
 def _load(model: "ResolvedModel") -> "ClipSimilarity":
-    from operators.models.clip import load_clip
-    from operators.models.processing import torch_arguments
+    from transformers import CLIPModel
 
-    return load_clip(model.folder("checkpoint"), **torch_arguments(model))
+    from operators.models.clip import ClipSimilarity
+    from operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
+
+    return ClipSimilarity(
+        load_pretrained(CLIPModel, model),
+        load_tokenizer(model.folder("tokenizer")),
+        load_pixel_transform(model.folder("checkpoint"), pad_to_square=False),
+        pair_batch=model.config.pair_batch,
+    )
 
 
 FAMILY = Family(

@@ -52,14 +52,26 @@ def _beside(part: Part, tower: str) -> str:
 
 
 def _load(model: "ResolvedModel") -> "ClipFlanT5Likelihood":
-    from operators.models.clip_flant5 import load_clip_flant5
-    from operators.models.processing import torch_arguments
+    import torch
 
-    return load_clip_flant5(
-        model.folder("checkpoint"),
-        tower=model.folder("vision_tower"),
-        pad_to_square=model.pads,
-        **torch_arguments(model),
+    from operators.models.clip_flant5 import ClipFlanT5Likelihood, load_network
+    from operators.models.processing import device_of, load_pixel_transform, load_tokenizer
+
+    device, tower = device_of(model), model.folder("vision_tower")
+    network = load_network(model.folder("checkpoint"), tower=tower)
+    tokenizer = load_tokenizer(model.folder("tokenizer"))
+    rows = network.language_model.shared.num_embeddings
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"{model.folder('tokenizer')}: the tokenizer has {len(tokenizer)} entries and the model's embedding "
+            f"{rows}; set the model's `tokenizer` to the one it was trained with"
+        )
+    network.drop_unused_layers()
+    return ClipFlanT5Likelihood(
+        network.to(device=device, dtype=getattr(torch, model.dtype)).eval(),
+        tokenizer,
+        load_pixel_transform(tower, pad_to_square=model.pads),
+        pair_batch=model.config.pair_batch,
     )
 
 

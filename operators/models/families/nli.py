@@ -1,17 +1,114 @@
-"""Natural-language inference: what says whether a text entails another."""
+"""Natural-language inference: the `entailment` call, by a T5 that says 1 or 0 or by a cross-encoder with labels.
 
-from collections.abc import Mapping
+Gecko paper, section 5: a generated question is kept where the prompt entails it with its answer.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from operators.errors import ModelError
+from operators.models.encoders import context_of, in_batches
 from operators.models.family import Family
-from operators.models.parts import Fields, Part, architecture, subfields
+from operators.models.parts import Fields, Part, architecture, read_fields, subfields
 
 if TYPE_CHECKING:
     from operators.models.calls import EntailmentModel
     from operators.models.checkpoints import ModelConfig, ResolvedModel
 
 ENTAILMENT = ("entailment", "entail", "entails", "entailed")
+
+Pair = tuple[str, str]
+"""A premise and a hypothesis."""
+
+
+class CrossEncoderNli:
+    """Entailment by a sequence classifier with an entailment label, such as those trained on MNLI."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, label: int, pair_batch: int) -> None:
+        """`label` is the index of entailment among the classifier's labels."""
+        self.model = model
+        self.tokenizer = tokenizer
+        self.label = label
+        self.pair_batch = pair_batch
+        self.context = context_of(model.config, tokenizer)
+
+    def entailment(self, pairs: Sequence[Pair]) -> list[float]:
+        """The softmax over the labels at entailment; the longer text of a pair beyond the context is cut."""
+        return in_batches(self._classify, pairs, [len(p) + len(h) for p, h in pairs], size=self.pair_batch)
+
+    def _classify(self, pairs: Sequence[Pair]) -> list[float]:
+        premises, hypotheses = zip(*pairs, strict=True)
+        inputs = self.tokenizer(
+            list(premises),
+            list(hypotheses),
+            padding=True,
+            truncation="longest_first" if self.context else False,
+            max_length=self.context,
+            return_tensors="pt",
+        ).to(self.model.device)
+        probabilities: list[float] = self.model(**inputs).logits.float().softmax(-1)[:, self.label].tolist()
+        return probabilities
+
+
+class Seq2SeqNli:
+    """Entailment by a T5 trained to say `1` or `0`, as on the TRUE mixture."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, pair_batch: int) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.pair_batch = pair_batch
+        self.context = context_of(model.config, tokenizer)
+        self.yes = _first_token_of_one(tokenizer)
+
+    def entailment(self, pairs: Sequence[Pair]) -> list[float]:
+        """The probability of `1` under the full vocabulary; a premise is cut where a pair is beyond the context."""
+        texts = [self._text(premise, hypothesis) for premise, hypothesis in pairs]
+        return in_batches(self._answer, texts, [len(text) for text in texts], size=self.pair_batch)
+
+    def _text(self, premise: str, hypothesis: str) -> str:
+        text = f"premise: {premise} hypothesis: {hypothesis}"
+        over = 0 if self.context is None else len(self.tokenizer(text).input_ids) - self.context
+        if over <= 0:
+            return text
+        kept = self.tokenizer(premise, add_special_tokens=False).input_ids[:-over]
+        return f"premise: {self.tokenizer.decode(kept)} hypothesis: {hypothesis}"
+
+    def _answer(self, texts: Sequence[str]) -> list[float]:
+        inputs = self.tokenizer(
+            list(texts), padding=True, truncation=self.context is not None, max_length=self.context, return_tensors="pt"
+        ).to(self.model.device)
+        start = inputs.input_ids.new_full((len(texts), 1), self.model.config.decoder_start_token_id)
+        logits = self.model(
+            input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, decoder_input_ids=start
+        ).logits[:, 0]
+        probabilities: list[float] = logits.float().softmax(-1)[:, self.yes].tolist()
+        return probabilities
+
+
+def _first_token_of_one(tokenizer: Any) -> int:
+    """The first token of `1`, which must tell it from `0`."""
+    one, zero = (tokenizer(digit, add_special_tokens=False).input_ids[0] for digit in ("1", "0"))
+    if one == zero:
+        raise ModelError(
+            f"{tokenizer.name_or_path}: the tokenizer does not tell `1` from `0` by their first token, so it is not "
+            "that of a TRUE-style entailment model; use a ...ForSequenceClassification checkpoint"
+        )
+    return int(one)
+
+
+def _load(model: "ResolvedModel") -> "EntailmentModel":
+    from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+
+    from operators.models.processing import load_pretrained, load_tokenizer
+
+    tokenizer, pair_batch = load_tokenizer(model.folder("tokenizer")), model.config.pair_batch
+    fields = read_fields(model.parts["checkpoint"])
+    if _is_t5(fields):
+        return Seq2SeqNli(load_pretrained(AutoModelForSeq2SeqLM, model), tokenizer, pair_batch=pair_batch)
+    label = entailment_label(fields["id2label"])
+    assert label is not None, "it was checked when the model was resolved"
+    network = load_pretrained(AutoModelForSequenceClassification, model)
+    return CrossEncoderNli(network, tokenizer, label=label, pair_batch=pair_batch)
 
 
 def _is_t5(fields: Fields) -> bool:
@@ -35,13 +132,6 @@ def entailment_label(id2label: Mapping[Any, str]) -> int | None:
     """
     named = [index for index, label in id2label.items() if str(label).strip().lower() in ENTAILMENT]
     return int(named[0]) if len(named) == 1 and str(named[0]).isdecimal() else None
-
-
-def _load(model: "ResolvedModel") -> "EntailmentModel":
-    from operators.models.nli import load_nli
-    from operators.models.processing import torch_arguments
-
-    return load_nli(model.folder("checkpoint"), **torch_arguments(model))
 
 
 FAMILY = Family(

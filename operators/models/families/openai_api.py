@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from operators.errors import ModelError, RowError
 from operators.models.calls import Generation, Request, Usage
 from operators.models.family import Family
-from operators.models.remote import RemoteModel, check_endpoint
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-    from operators.models.checkpoints import ModelConfig, ResolvedModel
+    from operators.models.checkpoints import ResolvedModel
 
 TIMEOUT = 300.0
 """Seconds that one attempt may take."""
@@ -28,11 +27,13 @@ TRANSIENT = (408, 409, 429)
 class OpenAiGenerate:
     """The `generate` call served over HTTP, `concurrency` requests at once whoever asks for them."""
 
-    def __init__(self, client: "OpenAI", remote: RemoteModel) -> None:
+    def __init__(self, client: "OpenAI", model: "ResolvedModel") -> None:
         self.client = client
-        self.remote = remote
+        self.config = model.config
+        self.name = model.config.checkpoint
+        self.place = model.endpoint or "the OpenAI API"
         self.limit_name = "max_tokens"
-        self._threads = ThreadPoolExecutor(remote.concurrency, thread_name_prefix="openai")
+        self._threads = ThreadPoolExecutor(model.config.concurrency, thread_name_prefix="openai")
 
     def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
         """The reply to each request, or why there is none; may be called from several threads at once.
@@ -74,7 +75,7 @@ class OpenAiGenerate:
 
     def _arguments(self, request: Request) -> dict[str, Any]:
         arguments: dict[str, Any] = {
-            "model": self.remote.name,
+            "model": self.name,
             "messages": [{"role": message.role, "content": message.text} for message in request.messages],
             self.limit_name: request.max_tokens,
             "temperature": request.temperature,
@@ -96,33 +97,28 @@ class OpenAiGenerate:
         reason = getattr(choices[0], "finish_reason", None)
         refusal = getattr(message, "refusal", None)
         if refusal or reason == "content_filter":
-            return RowError("reply_refused", f"{self.remote.name} would not answer: {refusal or 'content filter'}")
+            return RowError("reply_refused", f"{self.name} would not answer: {refusal or 'content filter'}")
         if not isinstance(message.content, str) or not message.content:
-            return RowError(
-                "empty_reply", f"{self.remote.name} gave no text (finish_reason {reason!r})", retryable=True
-            )
+            return RowError("empty_reply", f"{self.name} gave no text (finish_reason {reason!r})", retryable=True)
         return Generation(message.content, reason != "length", _usage(getattr(completion, "usage", None)))
 
     def _refused(self, status: int, error: Exception) -> RowError:
         if status in (401, 403):
             raise ModelError(
-                f"{self._place()}: answered {status} to the key in the environment variable "
-                f"{self.remote.key_variable}; set it to a key that may use {self.remote.name!r}, on every node"
+                f"{self.place}: answered {status} to the key in the environment variable "
+                f"{self.config.key_variable}; set it to a key that may use {self.name!r}, on every node"
             ) from None
         if status == 404:
             raise ModelError(
-                f"{self._place()}: answered 404; check the endpoint, and that it has a model {self.remote.name!r}"
+                f"{self.place}: answered 404; check the endpoint, and that it has a model {self.name!r}"
             ) from None
         if status in TRANSIENT or status >= 500:
             return self._unavailable(f"answered {status}")
-        return RowError("request_refused", f"{self._place()} answered {status}: {self._redacted(error)}")
+        return RowError("request_refused", f"{self.place} answered {status}: {self._redacted(error)}")
 
     def _unavailable(self, found: str) -> RowError:
-        message = f"{self._place()} {found}, with max_retries {self.remote.max_retries}"
+        message = f"{self.place} {found}, with max_retries {self.config.max_retries}"
         return RowError("model_unavailable", message, retryable=True)
-
-    def _place(self) -> str:
-        return self.remote.endpoint or "the OpenAI API"
 
     def _redacted(self, error: Exception) -> str:
         """An error's words in one line; some services repeat the key they were sent."""
@@ -139,7 +135,7 @@ def _usage(usage: Any) -> Usage:
     return Usage(1, *(count if isinstance(count, int) else 0 for count in counts))
 
 
-def load_openai(remote: RemoteModel, *, timeout: float = TIMEOUT) -> OpenAiGenerate:
+def load_openai(model: "ResolvedModel", *, timeout: float = TIMEOUT) -> OpenAiGenerate:
     """A client of the endpoint; no network is touched. `timeout` is in seconds, for one attempt.
 
     Raises ModelError where the openai package or the key is missing.
@@ -148,40 +144,21 @@ def load_openai(remote: RemoteModel, *, timeout: float = TIMEOUT) -> OpenAiGener
         from openai import OpenAI
     except ImportError as error:
         raise ModelError("family openai: needs the openai package; pip install 'plumbline[api]'") from error
-    key = os.environ.get(remote.key_variable, "").strip()
+    config = model.config
+    key = os.environ.get(config.key_variable, "").strip()
     if not key:
         raise ModelError(
-            f"family openai: the environment variable {remote.key_variable} is not set on this node; set it to the "
+            f"family openai: the environment variable {config.key_variable} is not set on this node; set it to the "
             "endpoint's key (to anything, for an endpoint that asks for none)"
         )
-    client = OpenAI(api_key=key, base_url=remote.endpoint, max_retries=remote.max_retries, timeout=timeout)
-    return OpenAiGenerate(client, remote)
-
-
-def _remote(config: "ModelConfig") -> RemoteModel:
-    """The model at its endpoint, taken at its name: nothing is asked of the network.
-
-    An endpoint from the environment is pinned here, so that it enters the keys and every worker asks the same one.
-    """
-    endpoint = config.endpoint or os.environ.get("OPENAI_BASE_URL") or None
-    check_endpoint(endpoint)
-    return RemoteModel(
-        name=config.checkpoint,
-        endpoint=endpoint,
-        concurrency=config.concurrency,
-        max_retries=config.max_retries,
-        key_variable=config.key_variable,
-    )
-
-
-def _load(model: "ResolvedModel") -> OpenAiGenerate:
-    assert model.remote is not None
-    return load_openai(model.remote)
+    client = OpenAI(api_key=key, base_url=model.endpoint, max_retries=config.max_retries, timeout=timeout)
+    return OpenAiGenerate(client, model)
 
 
 FAMILY = Family(
     name="openai",
-    loads={"generate": _load},
+    loads={"generate": load_openai},
     options=frozenset({"endpoint", "concurrency", "max_retries", "key_variable"}),
-    remote=_remote,
+    local=False,
+    endpoint_variable="OPENAI_BASE_URL",
 )

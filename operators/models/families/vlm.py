@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from operators.errors import ModelError
+from operators.models.conversation import check_template
 from operators.models.family import TOKENIZER, Family, Files
 from operators.models.parts import Fields, Part, architecture, subfields
 from operators.models.thinking import PROBLEM, TEMPLATE_FILES, file_thinks, named_thinking
@@ -71,23 +72,60 @@ def _thinks(*parts: Part) -> bool:
 
 
 def _load(model: "ResolvedModel") -> "LikelihoodModel":
-    from operators.models.processing import torch_arguments
-    from operators.models.vlm import load_vlm
+    from transformers import AutoModelForImageTextToText
 
-    return load_vlm(model.folder("checkpoint"), **_showing(model), **torch_arguments(model))
+    from operators.models.processing import load_image_processor, load_pretrained
+    from operators.models.vlm import VlmLikelihood
+
+    assert model.kind is not None
+    network = load_pretrained(AutoModelForImageTextToText, model, attn_implementation="sdpa")
+    tokenizer = _load_tokenizer(model)
+    _check_network(model, network, tokenizer)
+    return VlmLikelihood(
+        network,
+        tokenizer,
+        load_image_processor(model.folder("checkpoint")),
+        system=model.kind.system,
+        pad_to_square=model.pads,
+        pair_batch=model.config.pair_batch,
+    )
+
+
+def _check_network(model: "ResolvedModel", network: Any, tokenizer: Any) -> None:
+    """Raises ModelError for what would give wrong answers: no end of turn, or layers that do not see all before."""
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"{model.folder('checkpoint')}: the tokenizer has no eos_token, so it is not known what ends an answer; "
+            "set it"
+        )
+    layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
+    if any(kind != "full_attention" for kind in layers):
+        raise ModelError(
+            f"{model.folder('checkpoint')}: its attention slides over the prompt, which the prefix cache cannot; "
+            "set engine=vllm"
+        )
 
 
 def _load_on_vllm(model: "ResolvedModel") -> "LikelihoodModel":
-    from operators.models.vllm_engine import engine_arguments_of
-    from operators.models.vllm_likelihood import load_vllm_likelihood
+    from operators.models.processing import load_image_processor, mean_colour
+    from operators.models.vllm_engine import start_engine
+    from operators.models.vllm_likelihood import ONE_IMAGE, VllmLikelihood
 
-    return load_vllm_likelihood(model.folder("checkpoint"), **_showing(model), **engine_arguments_of(model))
+    assert model.kind is not None
+    tokenizer = _load_tokenizer(model)
+    padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if model.pads else None
+    engine = start_engine(model, defaults=ONE_IMAGE)
+    return VllmLikelihood(engine, tokenizer, system=model.kind.system, padding=padding)
 
 
-def _showing(model: "ResolvedModel") -> dict[str, Any]:
-    """How a model of its kind is spoken to and shown an image."""
-    assert model.kind is not None, "every vlm has a kind"
-    return {"system": model.kind.system, "pad_to_square": model.pads}
+def _load_tokenizer(model: "ResolvedModel") -> Any:
+    """The tokenizer, whose chat template must show an image and open no thought."""
+    from operators.models.processing import load_chat_tokenizer
+
+    assert model.kind is not None
+    tokenizer = load_chat_tokenizer(model)
+    check_template(tokenizer, system=model.kind.system)
+    return tokenizer
 
 
 FAMILY = Family(

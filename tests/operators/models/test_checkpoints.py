@@ -15,7 +15,7 @@ import pytest
 from operators.errors import ConfigError, ModelError
 from operators.models.checkpoints import ModelConfig, Padding, ResolvedModel, find_vqa_kind, resolve_model
 from operators.models.families import FAMILIES
-from operators.models.families.vlm import LLAVA_1_5
+from operators.models.families.vlm import CHAT, LLAVA_1_5
 from operators.models.family import Call, Engine
 from operators.models.parts import digest_file, read_tensor_names
 from operators.models.thinking import TEMPLATE_FILES
@@ -316,7 +316,7 @@ def test_batch_sizes_and_the_device_are_not_part_of_what_a_model_is(checkpoints:
     model = resolve_flant5(checkpoints, dtype="float32")
     for on_gpu in (False, True):
         other = resolve_flant5(checkpoints, on_gpu=on_gpu, dtype="float32", image_batch=3, pair_batch=5)
-        assert (other.on_gpu, other.image_batch, other.pair_batch) == (on_gpu, 3, 5)
+        assert (other.on_gpu, other.image_batch, other.config.pair_batch) == (on_gpu, 3, 5)
         assert other.semantic() == model.semantic()
 
 
@@ -484,7 +484,7 @@ def test_a_checkpoint_of_another_family_names_the_one_that_serves_it(
 def test_no_remedy_names_a_family_for_what_none_serves(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "causal_lm", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", architectures=["WhisperForSpeech"], model_type="whisper")
-    for family in [name for name, family in FAMILIES.items() if family.remote is None]:
+    for family in [name for name, family in FAMILIES.items() if family.local]:
         with pytest.raises(ModelError, match=r"; no model family serves such a one$"):
             resolve(family, tmp_path / "own")
 
@@ -536,7 +536,7 @@ def test_a_model_that_is_called_a_thinking_one_fails_the_plan(
 def test_an_architecture_that_only_vllm_knows_may_go_to_vllm(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "llava", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", model_type="idefics3")
-    assert resolve("vlm", tmp_path / "own", engine="vllm").engine == "vllm"
+    assert resolve("vlm", tmp_path / "own", engine="vllm").kind == CHAT
 
 
 def test_either_name_of_a_vision_language_models_preprocessor_will_do(others: Path, tmp_path: Path) -> None:
@@ -588,7 +588,7 @@ def test_options_of_vllm_say_nothing_about_a_model_on_transformers(others: Path)
     """A model's file may hold vLLM's options while the sweep asks for the other engine."""
     folder, options = others / "causal_lm", {"max_model_len": 8192}
     model = resolve("causal_lm", folder, engine="transformers", engine_options=options)
-    assert model.engine_options == {}
+    assert model.semantic()["engine_options"] == {}
     assert model.semantic() == resolve("causal_lm", folder).semantic()
 
 
@@ -602,7 +602,6 @@ def test_the_engine_and_what_changes_results_are_part_of_what_a_model_is(others:
     assert resolve("causal_lm", folder, engine="vllm", engine_options=fast).semantic() == served
     changed = resolve("causal_lm", folder, engine="vllm", engine_options=fast | longer)
     assert changed.semantic() == served | {"engine_options": longer}
-    assert changed.engine_options == fast | longer
     assert json.loads(json.dumps(changed.semantic())) == changed.semantic()
 
 

@@ -115,8 +115,7 @@ def connect(server: Server, *, timeout: float = 20.0, **options: Any) -> OpenAiG
         family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE, **{"max_retries": 2} | options
     )
     model = resolve_model(config, on_gpu=False)
-    assert model.remote is not None
-    return load_openai(model.remote, timeout=timeout)
+    return load_openai(model, timeout=timeout)
 
 
 def ask(text: str = "Is it?", **options: Any) -> Request:
