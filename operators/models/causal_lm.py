@@ -1,30 +1,20 @@
 """Text generators through transformers: the `generate` call."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from operators.batches import isolate
-from operators.errors import RowError
 from operators.models.calls import Generation, Request, Usage
-from operators.models.conversation import conversation_ids
+from operators.models.conversation import Conversation, Reply, before_stop, reply_text, reply_to_fitting
+from operators.models.encoders import in_batches
 
-TOO_LONG = (
-    "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; "
-    "shorten the prompt, lower the metric's max_tokens, or use a model with a longer context"
-)
 SPARE_TOKENS = 4
 """Tokens beyond a stop string's bytes that are looked at for it: some write nothing."""
-
-
-class Prompt(NamedTuple):
-    """A request and the tokens of its conversation."""
-
-    request: Request
-    ids: list[int]
 
 
 class CausalLM:
@@ -45,38 +35,29 @@ class CausalLM:
         self.context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._lock = Lock()
 
-    def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """The reply to each request, or why there is none; callers in other threads wait their turn."""
-        prompts = [Prompt(request, conversation_ids(self.tokenizer, request.messages)) for request in requests]
-        results: list[Generation | RowError | None] = [self._refuse(prompt) for prompt in prompts]
-        fitting = [index for index, refused in enumerate(results) if refused is None]
         with self._lock:
-            for batch in self._batches(prompts, fitting):
-                answered = isolate(self._answer, [prompts[index] for index in batch])
-                for index, reply in zip(batch, answered, strict=True):
-                    results[index] = reply
-        return [result for result in results if result is not None]
+            return reply_to_fitting(self.tokenizer, requests, context=self.context, answer=self._answer_all)
 
-    def _refuse(self, prompt: Prompt) -> RowError | None:
-        length, limit = len(prompt.ids), prompt.request.max_tokens
-        if self.context is None or length + limit <= self.context:
-            return None
-        return RowError("prompt_too_long", TOO_LONG.format(length, limit, self.context))
-
-    def _batches(self, prompts: Sequence[Prompt], indices: Sequence[int]) -> list[list[int]]:
-        """Which requests run together: greedy ones by length, sampled ones alone."""
-        greedy = [index for index in indices if prompts[index].request.temperature == 0]
-        greedy.sort(key=lambda index: len(prompts[index].ids))
-        batches = [greedy[first : first + self.pair_batch] for first in range(0, len(greedy), self.pair_batch)]
-        return batches + [[index] for index in indices if prompts[index].request.temperature != 0]
+    def _answer_all(self, asked: Sequence[Conversation]) -> list[Reply]:
+        """Replies to greedy requests in batches of like length, and to sampled ones alone."""
+        greedy = [conversation for conversation in asked if conversation.request.temperature == 0]
+        lengths = [len(conversation.ids) for conversation in greedy]
+        replies = iter(in_batches(partial(isolate, self._answer), greedy, lengths, size=self.pair_batch))
+        return [
+            next(replies) if conversation.request.temperature == 0 else isolate(self._answer, [conversation])[0]
+            for conversation in asked
+        ]
 
     @torch.inference_mode()
-    def _answer(self, prompts: Sequence[Prompt]) -> list[Generation]:
+    def _answer(self, prompts: Sequence[Conversation]) -> list[Generation]:
         """Replies to left-padded prompts that are all greedy, or to a single one."""
         width = max(len(prompt.ids) for prompt in prompts)
         ids = torch.tensor([[self.pad_id] * (width - len(prompt.ids)) + prompt.ids for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt.ids)) + [1] * len(prompt.ids) for prompt in prompts])
-        ending = Ending([prompt.request for prompt in prompts], self.end_ids, self._text, start=width)
+        requests = [prompt.request for prompt in prompts]
+        ending = Ending(requests, self.end_ids, partial(reply_text, self.tokenizer), start=width)
         output = self.model.generate(
             input_ids=ids.to(self.model.device),
             attention_mask=mask.to(self.model.device),
@@ -99,20 +80,17 @@ class CausalLM:
             pad_token_id=self.pad_id,
         )
 
-    def _sampling(self, prompts: Sequence[Prompt]) -> list[LogitsProcessor]:
+    def _sampling(self, prompts: Sequence[Conversation]) -> list[LogitsProcessor]:
         (first, *_) = prompts
         return [GumbelNoise(first.request)] if first.request.temperature != 0 else []
 
-    def _generation(self, prompt: Prompt, ids: Sequence[int]) -> Generation:
+    def _generation(self, prompt: Conversation, ids: Sequence[int]) -> Generation:
         """The reply up to its end token or before its first stop string."""
         ended = bool(ids) and ids[-1] in self.end_ids
-        text = self._text(ids)
-        stops = [place for place in (text.find(stop) for stop in prompt.request.stop if stop) if place >= 0]
+        text = reply_text(self.tokenizer, ids)
+        kept = before_stop(text, prompt.request)
         usage = Usage(calls=1, prompt_tokens=len(prompt.ids), new_tokens=len(ids))
-        return Generation(text[: min(stops)] if stops else text, ended or bool(stops), usage)
-
-    def _text(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return Generation(kept, ended or kept != text, usage)
 
 
 class Ending(StoppingCriteria):  # type: ignore[misc]

@@ -4,13 +4,59 @@ Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from operators.errors import ModelError
-from operators.models.calls import Message
+from operators.errors import ModelError, RowError
+from operators.models.calls import Generation, Message, Request
 from operators.models.thinking import PROBLEM, opens_thought
+
+TOO_LONG = (
+    "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "
+    "prompt, lower the metric's max_tokens, or use a model with a longer context (in vLLM: a larger max_model_len)"
+)
+Reply = Generation | RowError
+
+
+class Conversation(NamedTuple):
+    """A request and its tokens."""
+
+    request: Request
+    ids: list[int]
+
+
+def reply_to_fitting(
+    tokenizer: Any,
+    requests: Sequence[Request],
+    *,
+    context: int | None,
+    answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
+) -> list[Reply]:
+    """What `answer` gives to the requests that fit the context with their replies, and an error for each other."""
+    asked = [Conversation(request, conversation_ids(tokenizer, request.messages)) for request in requests]
+    refusals = [_refusal(conversation, context) for conversation in asked]
+    fitting = [conversation for conversation, refusal in zip(asked, refusals, strict=True) if refusal is None]
+    replies = iter(answer(fitting))
+    return [next(replies) if refusal is None else refusal for refusal in refusals]
+
+
+def _refusal(asked: Conversation, context: int | None) -> RowError | None:
+    length, limit = len(asked.ids), asked.request.max_tokens
+    if context is None or length + limit <= context:
+        return None
+    return RowError("prompt_too_long", TOO_LONG.format(length, limit, context))
+
+
+def reply_text(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of a reply's tokens."""
+    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def before_stop(text: str, request: Request) -> str:
+    """The text up to the first of the request's stop strings."""
+    places = [place for place in (text.find(stop) for stop in request.stop if stop) if place >= 0]
+    return text[: min(places)] if places else text
 
 
 def with_template(tokenizer: Any, *folders: Path) -> Any:

@@ -22,13 +22,11 @@ class PixelTransform:
 
     def __init__(self, processor: CLIPImageProcessorPil, *, pad_to_square: bool) -> None:
         self.processor = processor
-        self.pad_to_square = pad_to_square
+        self.padding = mean_colour(processor) if pad_to_square else None
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """One RGB image of any size as (3, height, width), float32."""
-        if self.pad_to_square:
-            image = padded_square(image, mean_colour(self.processor))
-        pixels = self.processor(images=image, return_tensors="np")["pixel_values"][0]
+        pixels = self.processor(images=padded_square(image, self.padding), return_tensors="np")["pixel_values"][0]
         return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
 
 
@@ -58,10 +56,10 @@ def mean_colour(processor: Any) -> tuple[int, ...]:
     return tuple(int(mean * 255) for mean in processor.image_mean)
 
 
-def padded_square(image: Image.Image, colour: tuple[int, ...]) -> Image.Image:
-    """The image centred on a square of its longer side, filled with `colour`."""
+def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
+    """The image centred on a square of its longer side, filled with `colour`; as it is where that is None."""
     width, height = image.size
-    if width == height:
+    if colour is None or width == height:
         return image
     side = max(width, height)
     square = Image.new("RGB", (side, side), colour)

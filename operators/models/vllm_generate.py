@@ -5,13 +5,8 @@ from typing import Any
 
 from operators.errors import RowError
 from operators.models.calls import Generation, Request, Usage
-from operators.models.conversation import conversation_ids
+from operators.models.conversation import Conversation, Reply, before_stop, reply_text, reply_to_fitting
 from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine
-
-TOO_LONG = (
-    "the conversation takes {} tokens and its reply up to {}, together beyond the engine's max_model_len of {}; raise "
-    "max_model_len where the model allows it, shorten the prompt, or lower the metric's max_tokens"
-)
 
 
 class VllmGenerate:
@@ -21,34 +16,25 @@ class VllmGenerate:
         self.engine = engine
         self.tokenizer = tokenizer
 
-    def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """The reply to each request, or why there is none: it does not fit the engine, or the schema is refused.
 
         Raises EngineError where the engine has failed.
         """
-        prompts = [conversation_ids(self.tokenizer, request.messages) for request in requests]
-        results = [self._refuse(request, len(ids)) for request, ids in zip(requests, prompts, strict=True)]
-        fitting = [index for index, refused in enumerate(results) if refused is None]
-        outputs = self.engine.run([Prompt(prompts[i]) for i in fitting], [sampling(requests[i]) for i in fitting])
-        for index, output in zip(fitting, outputs, strict=True):
-            results[index] = self._reply(requests[index], output)
-        return [result for result in results if result is not None]
+        return reply_to_fitting(self.tokenizer, requests, context=self.engine.max_model_len, answer=self._answer)
 
-    def _refuse(self, request: Request, length: int) -> Generation | RowError | None:
-        """Why a prompt of `length` tokens is not sent: it and its reply are to fit, as with the transformers engine."""
-        if length + request.max_tokens <= self.engine.max_model_len:
-            return None
-        return RowError("prompt_too_long", TOO_LONG.format(length, request.max_tokens, self.engine.max_model_len))
+    def _answer(self, asked: Sequence[Conversation]) -> list[Reply]:
+        params = [sampling(conversation.request) for conversation in asked]
+        outputs = self.engine.run([Prompt(conversation.ids) for conversation in asked], params)
+        return [self._reply(conversation.request, output) for conversation, output in zip(asked, outputs, strict=True)]
 
-    def _reply(self, request: Request, output: Served | Refusal) -> Generation | RowError:
+    def _reply(self, request: Request, output: Served | Refusal) -> Reply:
         """The reply, decoded at once: vLLM's own text leaves out a character that max_tokens has cut."""
         if isinstance(output, Refusal):
             return RowError("model_failed", f"vLLM refused the request: {output.message}")
         (completion,) = output.outputs
-        ids = completion.token_ids
-        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        ends = [place for place in map(text.find, request.stop) if place >= 0]
-        return Generation(text[: min(ends)] if ends else text, completion.finish_reason != "length", usage_of(output))
+        text = before_stop(reply_text(self.tokenizer, completion.token_ids), request)
+        return Generation(text, completion.finish_reason != "length", usage_of(output))
 
 
 def sampling(request: Request) -> Any:

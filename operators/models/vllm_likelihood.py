@@ -6,7 +6,7 @@ written before it attends. So everything is submitted at once, and the engine ne
 
 Every token of an answer is scored by a request of its own that generates one token and returns `logprob_token_ids`: the
 log-probabilities, over the full vocabulary, that each possible next token of the choices has there. A request with
-`prompt_logprobs` scores a whole answer but never reads the prefix cache; it is kept as the reference.
+`prompt_logprobs` scores a whole answer but never reads the prefix cache; the tests compare with it.
 """
 
 import threading
@@ -71,7 +71,7 @@ class VllmLikelihood:
 
     def preprocess(self, image: Image.Image) -> Image.Image:
         """The image, padded: the engine has its own preprocessing, which it does once for each image."""
-        return image if self.padding is None else padded_square(image, self.padding)
+        return padded_square(image, self.padding)
 
     def encode(self, pixels: Sequence[Image.Image]) -> Sequence[Image.Image]:
         """The images themselves: the engine encodes each once, when its first question comes."""
@@ -83,8 +83,9 @@ class VllmLikelihood:
         Raises HopelessRow where a question does not fit the engine's max_model_len, EngineError where that has failed.
         """
         asked = [self._ask(features, question) for question in questions]
-        scored = self._score(asked, [step for index, one in enumerate(asked) for step in _steps(index, one.choices)])
-        return [[_read(scored, index, choice) for choice in one.choices] for index, one in enumerate(asked)]
+        steps = [step for index, question in enumerate(asked) for step in _steps(index, question.choices)]
+        scored = self._score(asked, steps)
+        return [[_read(scored, index, choice) for choice in question.choices] for index, question in enumerate(asked)]
 
     def reply(self, features: Sequence[Image.Image], questions: Sequence[Question]) -> list[str]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
@@ -93,20 +94,6 @@ class VllmLikelihood:
         prompts = [Prompt(self._prompt_ids(question.text), [features[question.image]]) for question in questions]
         params = SamplingParams(temperature=0.0, max_tokens=LONGEST_REPLY)
         return [output.outputs[0].text.strip() for output in self._run(prompts, [params] * len(prompts))]
-
-    def reference_likelihood(
-        self, features: Sequence[Image.Image], questions: Sequence[Question]
-    ) -> list[list[list[float]]]:
-        """What `likelihood` returns, from vLLM's own scoring of whole prompts: slower, nothing is read from a cache."""
-        from vllm import SamplingParams
-
-        asked = [self._ask(features, question) for question in questions]
-        whole = [(one, choice) for one in asked for choice in one.choices]
-        prompts = [Prompt(one.ids + choice, [one.image]) for one, choice in whole]
-        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-        outputs = self._run(prompts, [params] * len(prompts))
-        answers = iter([_ending(output, choice) for output, (_, choice) in zip(outputs, whole, strict=True)])
-        return [[next(answers) for _ in one.choices] for one in asked]
 
     def _ask(self, features: Sequence[Image.Image], question: Question) -> Asked:
         text = image_question_text(self.tokenizer, question.text, system=self.system)
@@ -156,9 +143,3 @@ def _steps(index: int, choices: Sequence[Tokens]) -> Iterator[Step]:
 
 def _read(scored: Mapping[tuple[int, Tokens], float], index: int, choice: Tokens) -> list[float]:
     return [scored[index, choice[:length]] for length in range(1, len(choice) + 1)]
-
-
-def _ending(output: Served, choice: Tokens) -> list[float]:
-    """The log-probabilities of the prompt's last tokens, which are the choice's."""
-    last = output.prompt_logprobs[-len(choice) :]
-    return [row[token].logprob for row, token in zip(last, choice, strict=True)]

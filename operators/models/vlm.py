@@ -17,16 +17,10 @@ from transformers import DynamicCache
 
 from operators.errors import HopelessRow, ModelError, RowError
 from operators.models.calls import Question, Usage
-from operators.models.conversation import (
-    choice_ids,
-    image_question_ids,
-    image_question_text,
-)
+from operators.models.conversation import choice_ids, image_question_ids, image_question_text
+from operators.models.encoders import in_batches
 from operators.models.families.vlm import CLASS_TOKENS
-from operators.models.processing import (
-    mean_colour,
-    padded_square,
-)
+from operators.models.processing import padded_square
 
 TOO_LONG = (
     "the image and the question take {} tokens, beyond the model's context of {}; "
@@ -69,8 +63,9 @@ class Prefix:
 
 
 class Tail(NamedTuple):
-    """One question's tokens after the prefix: the rest of the prompt, then every choice, each continuing the prompt."""
+    """One question's tokens after its image's prefix: the rest of the prompt, then every choice, each continuing it."""
 
+    prefix: Prefix
     prompt: list[int]
     choices: list[list[int]]
     """End of turn included; the last token of each is predicted but not read."""
@@ -88,15 +83,22 @@ class VlmLikelihood:
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, processor: Any, *, system: str | None, pad_to_square: bool, pair_batch: int
+        self,
+        model: Any,
+        tokenizer: Any,
+        processor: Any,
+        *,
+        system: str | None,
+        padding: tuple[int, ...] | None,
+        pair_batch: int,
     ) -> None:
-        """`system` is the message before every question; an image may be padded to a square of its mean colour.
+        """`system` is the message before every question; `padding` the colour of the square that images are put on.
 
         Raises ModelError where the chat template does not show the image.
         """
         self.model = model
         self.system = system
-        self.pad_to_square = pad_to_square
+        self.padding = padding
         self.tokenizer = tokenizer
         self.processor = processor
         self.pair_batch = pair_batch
@@ -109,9 +111,7 @@ class VlmLikelihood:
 
     def preprocess(self, image: Image.Image) -> Pixels:
         """The image as the checkpoint's own processor resizes and normalises it, after the padding."""
-        if self.pad_to_square:
-            image = padded_square(image, mean_colour(self.processor))
-        inputs = dict(self.processor(images=image, return_tensors="pt"))
+        inputs = dict(self.processor(images=padded_square(image, self.padding), return_tensors="pt"))
         return Pixels(inputs, self._image_tokens(inputs))
 
     def _image_tokens(self, inputs: Mapping[str, torch.Tensor]) -> int:
@@ -127,11 +127,11 @@ class VlmLikelihood:
     def encode(self, pixels: Sequence[Pixels]) -> Sequence[Prefix]:
         """Each image's prefix run through the model; images that take equally many tokens run together."""
         order = sorted(range(len(pixels)), key=lambda index: _shape(pixels[index]))
-        found: dict[int, Prefix] = {}
+        prefixes: dict[int, Prefix] = {}
         for _, group in groupby(order, key=lambda index: _shape(pixels[index])):
             batch = list(group)
-            found.update(zip(batch, self._encode_batch([pixels[index] for index in batch]), strict=True))
-        return [found[index] for index in range(len(pixels))]
+            prefixes.update(zip(batch, self._encode_batch([pixels[index] for index in batch]), strict=True))
+        return [prefixes[index] for index in range(len(pixels))]
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         """Prefixes of images of one shape."""
@@ -169,62 +169,37 @@ class VlmLikelihood:
         positions: torch.Tensor = self.model.model.get_rope_index(ids, mm_token_type_ids=kinds, image_grid_thw=grid)[0]
         return positions
 
-    @torch.inference_mode()
     def likelihood(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[list[list[float]]]:
         """Full-vocabulary log-probabilities of every choice's tokens and of the end of the turn, by question."""
-        tails = [self._tail(question) for question in questions]
-        self._check_lengths(features, questions, tails)
-        packs = sorted(
-            _pack(questions, tails),
-            key=lambda pack: (features[questions[pack[0]].image].tokens, sum(len(tails[index].ids) for index in pack)),
-        )
-        results: list[list[list[float]]] = [[] for _ in questions]
-        for first in range(0, len(packs), self.pair_batch):
-            batch = packs[first : first + self.pair_batch]
-            prefixes = [features[questions[pack[0]].image] for pack in batch]
-            answers = iter(self._answer(prefixes, [[tails[index] for index in pack] for pack in batch]))
-            for prefix, pack in zip(prefixes, batch, strict=True):
-                for index in pack:
-                    results[index] = next(answers)
-                    self._count(prefix, tails[index], new_tokens=0)
-        return results
+        tails = [self._tail(features, question) for question in questions]
+        places = _pack(tails)
+        packs = [[tails[index] for index in pack] for pack in places]
+        sizes = [(pack[0].prefix.tokens, sum(len(tail.ids) for tail in pack)) for pack in packs]
+        answers = in_batches(self._answer, packs, sizes, size=self.pair_batch)
+        by_question = {
+            index: answer
+            for pack, answered in zip(places, answers, strict=True)
+            for index, answer in zip(pack, answered, strict=True)
+        }
+        return [by_question[index] for index in range(len(questions))]
 
-    @torch.inference_mode()
     def reply(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[str]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
-        tails = [self._tail(question, choices=False) for question in questions]
-        results = [""] * len(questions)
-        for batch in self._batches(features, questions, tails):
-            prefixes = [features[questions[index].image] for index in batch]
-            replies = self._decode(prefixes, [tails[index].prompt for index in batch])
-            for index, prefix, ids in zip(batch, prefixes, replies, strict=True):
-                results[index] = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
-                self._count(prefix, tails[index], new_tokens=len(ids))
-        return results
+        tails = [self._tail(features, question, choices=False) for question in questions]
+        sizes = [(tail.prefix.tokens, len(tail.ids)) for tail in tails]
+        return in_batches(self._reply, tails, sizes, size=self.pair_batch)
 
-    def _batches(
-        self, features: Sequence[Prefix], questions: Sequence[Question], tails: Sequence[Tail]
-    ) -> Iterator[list[int]]:
-        """Which questions run together: those whose prefixes and tails are about as long."""
-        self._check_lengths(features, questions, tails)
-        order = sorted(
-            range(len(questions)), key=lambda index: (features[questions[index].image].tokens, len(tails[index].ids))
-        )
-        for first in range(0, len(order), self.pair_batch):
-            yield order[first : first + self.pair_batch]
+    def _reply(self, tails: Sequence[Tail]) -> list[str]:
+        replies = self._decode([tail.prefix for tail in tails], [tail.prompt for tail in tails])
+        for tail, ids in zip(tails, replies, strict=True):
+            self._count(tail, new_tokens=len(ids))
+        return [self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in replies]
 
-    def _check_lengths(self, features: Sequence[Prefix], questions: Sequence[Question], tails: Sequence[Tail]) -> None:
-        for question, tail in zip(questions, tails, strict=True):
-            tokens = features[question.image].tokens + len(tail.ids)
-            if self.context is not None and tokens > self.context:
-                raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, self.context)))
-
-    def _count(self, prefix: Prefix, tail: Tail, *, new_tokens: int) -> None:
+    def _count(self, tail: Tail, *, new_tokens: int = 0) -> None:
         """A prefix counts as computed for the first question that reads it, and as cached for all others."""
-        cached = prefix.tokens if prefix.read else 0
-        prefix.read = True
-        used = Usage(1, prefix.tokens + len(tail.prompt), cached, new_tokens)
-        self.usage = self.usage.plus(used)
+        cached = tail.prefix.tokens if tail.prefix.read else 0
+        tail.prefix.read = True
+        self.usage = self.usage.plus(Usage(1, tail.prefix.tokens + len(tail.prompt), cached, new_tokens))
 
     def _before_image(self) -> list[int]:
         """The prompt's tokens before the image; no question changes them."""
@@ -236,20 +211,25 @@ class VlmLikelihood:
             )
         return ids[: ids.index(self.image_id)]
 
-    def _tail(self, question: Question, *, choices: bool = True) -> Tail:
+    def _tail(self, features: Sequence[Prefix], question: Question, *, choices: bool = True) -> Tail:
         ids = image_question_ids(self.tokenizer, question.text, system=self.system)
         chosen = [self._choice(question.text, choice) for choice in question.choices] if choices else []
         if ids.count(self.image_id) != 1:
             mark = self.tokenizer.convert_ids_to_tokens(self.image_id)
             raise HopelessRow(RowError("request_refused", SECOND_IMAGE.format(mark)))
-        return Tail(ids[len(self.before) + 1 :], chosen)
+        tail = Tail(features[question.image], ids[len(self.before) + 1 :], chosen)
+        tokens = tail.prefix.tokens + len(tail.ids)
+        if self.context is not None and tokens > self.context:
+            raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, self.context)))
+        return tail
 
     def _choice_ids(self, question: str, choice: str) -> list[int]:
         prompt = image_question_text(self.tokenizer, question, system=self.system)
         return choice_ids(self.tokenizer, prompt, choice)
 
-    def _answer(self, prefixes: Sequence[Prefix], packs: Sequence[Sequence[Tail]]) -> list[list[list[float]]]:
-        """Reads each image's questions side by side, and the choices of each, none of which sees another."""
+    def _answer(self, packs: Sequence[Sequence[Tail]]) -> list[list[list[list[float]]]]:
+        """Reads each pack's questions side by side, and the choices of each, none of which sees another."""
+        prefixes = [pack[0].prefix for pack in packs]
         cache, padding = self._cache(prefixes)
         rows = [[token for tail in pack for token in tail.ids] for pack in packs]
         width = max(len(row) for row in rows)
@@ -258,9 +238,11 @@ class VlmLikelihood:
         mask = torch.cat([padding[:, None, :].expand(-1, width, -1), visible], dim=2)
         offsets = torch.stack([_offsets(pack, width) for pack in packs]).to(self.device)
         hidden = self._run(ids, mask[:, None], offsets + self._starts(prefixes), cache)
+        for tail in (tail for pack in packs for tail in pack):
+            self._count(tail)
         return self._choice_logprobs(hidden, packs)
 
-    def _choice_logprobs(self, hidden: torch.Tensor, packs: Sequence[Sequence[Tail]]) -> list[list[list[float]]]:
+    def _choice_logprobs(self, hidden: torch.Tensor, packs: Sequence[Sequence[Tail]]) -> list[list[list[list[float]]]]:
         """Log-probabilities of the choices' tokens, from the states (n, tokens, width) that predict them."""
         places = [
             (row, start + place, token)
@@ -275,7 +257,7 @@ class VlmLikelihood:
             logits = self.model.lm_head(hidden[rows[part], columns[part]]).float()
             logprobs += logits.log_softmax(-1).gather(1, tokens[part, None])[:, 0].tolist()
         numbers = iter(logprobs)
-        return [[[next(numbers) for _ in choice] for choice in tail.choices] for pack in packs for tail in pack]
+        return [[[[next(numbers) for _ in choice] for choice in tail.choices] for tail in pack] for pack in packs]
 
     def _decode(self, prefixes: Sequence[Prefix], prompts: Sequence[list[int]]) -> list[list[int]]:
         """The likeliest tokens after each prompt, up to the end of the turn, which is left out."""
@@ -344,17 +326,17 @@ def _pad_left(states: torch.Tensor, width: int) -> torch.Tensor:
     return pad(states, (0, 0, width - states.shape[1], 0))
 
 
-def _pack(questions: Sequence[Question], tails: Sequence[Tail]) -> list[list[int]]:
+def _pack(tails: Sequence[Tail]) -> list[list[int]]:
     """Which questions share a copy of their image's prefix, in their order: as many as PACKED_TOKENS hold."""
     packs: list[list[int]] = []
     open_packs: dict[int, tuple[list[int], int]] = {}
-    for index, (question, tail) in enumerate(zip(questions, tails, strict=True)):
-        pack, tokens = open_packs.get(question.image, ([], PACKED_TOKENS))
+    for index, tail in enumerate(tails):
+        pack, tokens = open_packs.get(id(tail.prefix), ([], PACKED_TOKENS))
         if tokens + len(tail.ids) > PACKED_TOKENS:
             pack, tokens = [], 0
             packs.append(pack)
         pack.append(index)
-        open_packs[question.image] = pack, tokens + len(tail.ids)
+        open_packs[id(tail.prefix)] = pack, tokens + len(tail.ids)
     return packs
 
 
@@ -378,10 +360,10 @@ def _visible(pack: Sequence[Tail], width: int) -> torch.Tensor:
     """Which of `width` tokens each may attend to, (width, width): those before it of its own question and choice."""
     visible = torch.eye(width, dtype=torch.bool)
     for start, tail in _starting(pack):
-        its = visible[start : start + len(tail.ids), start : start + len(tail.ids)]
-        its |= torch.ones_like(its).tril()
+        own = visible[start : start + len(tail.ids), start : start + len(tail.ids)]
+        own |= torch.ones_like(own).tril()
         for block in _blocks(tail):
-            its[block.start : block.stop, len(tail.prompt) : block.start] = False
+            own[block.start : block.stop, len(tail.prompt) : block.start] = False
     return visible
 
 

@@ -19,6 +19,7 @@ from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.conversation import choice_ids, image_question_text
 from operators.models.loading import load
+from operators.models.vllm_engine import Prompt
 from operators.models.vllm_likelihood import VllmLikelihood
 
 QUESTIONS = [
@@ -69,6 +70,27 @@ def cached_again(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[i
     return [used.calls, used.prompt_tokens, used.cached_tokens]
 
 
+def reference_likelihood(
+    model: VllmLikelihood, images: Sequence[Image.Image], questions: Sequence[Question]
+) -> list[list[list[float]]]:
+    """What `likelihood` returns, from vLLM's own scoring of whole prompts: slower, nothing is read from a cache."""
+    from vllm import SamplingParams
+
+    asked = [model._ask(images, question) for question in questions]
+    whole = [(question, choice) for question in asked for choice in question.choices]
+    prompts = [Prompt(question.ids + choice, [question.image]) for question, choice in whole]
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    outputs = model._run(prompts, [params] * len(prompts))
+    answers = iter([_ending(output, choice) for output, (_, choice) in zip(outputs, whole, strict=True)])
+    return [[next(answers) for _ in question.choices] for question in asked]
+
+
+def _ending(output: Any, choice: Sequence[int]) -> list[float]:
+    """The log-probabilities of the prompt's last tokens, which are the choice's."""
+    last = output.prompt_logprobs[-len(choice) :]
+    return [row[token].logprob for row, token in zip(last, choice, strict=True)]
+
+
 def refused(model: VllmLikelihood, images: Sequence[Image.Image], question: str) -> list[Any]:
     """How the model fails at a question."""
     try:
@@ -87,7 +109,7 @@ def main(folder: Path) -> None:
     images = model.encode([model.preprocess(image) for image in noise_images()])
     answers = {
         "fast": model.likelihood(images, QUESTIONS),
-        "reference": model.reference_likelihood(images, QUESTIONS),
+        "reference": reference_likelihood(model, images, QUESTIONS),
         "transformers": transformers_likelihood(folder, images, model.system),
         "usage": cached_again(model, images),
         "replies": model.reply(images, QUESTIONS),

@@ -74,19 +74,19 @@ def _thinks(*parts: Part) -> bool:
 def _load(model: "ResolvedModel") -> "LikelihoodModel":
     from transformers import AutoModelForImageTextToText
 
-    from operators.models.processing import load_image_processor, load_pretrained
+    from operators.models.processing import load_image_processor, load_pretrained, mean_colour
     from operators.models.vlm import VlmLikelihood
 
     assert model.kind is not None
     network = load_pretrained(AutoModelForImageTextToText, model, attn_implementation="sdpa")
-    tokenizer = _load_tokenizer(model)
+    tokenizer, processor = _load_tokenizer(model), load_image_processor(model.folder("checkpoint"))
     _check_network(model, network, tokenizer)
     return VlmLikelihood(
         network,
         tokenizer,
-        load_image_processor(model.folder("checkpoint")),
+        processor,
         system=model.kind.system,
-        pad_to_square=model.pads,
+        padding=mean_colour(processor) if model.pads else None,
         pair_batch=model.config.pair_batch,
     )
 
