@@ -2,64 +2,67 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
-from operators.errors import ConfigError
+from operators.errors import ConfigError, suggest
 from operators.pack.accuracy import (
     benchmark_quality,
     clip_accuracy,
     clip_scores,
     held_out_questions,
-    load_similarity,
-    load_vqa,
     vqa_accuracy,
     vqa_scores,
 )
-from operators.pack.batches import BatchMaker
 from operators.pack.card import pack_card
-from operators.pack.checkpoints import NLI_FOLDER, WRITER_FOLDER, save_clip, save_text_model, save_vqa
-from operators.pack.clip_training import PairMaker, train_clip
+from operators.pack.checkpoints import (
+    CLIP_FOLDER,
+    NLI_FOLDER,
+    WRITER_FOLDER,
+    load_entailment,
+    load_similarity,
+    load_vqa,
+    load_writer,
+    save_model,
+    save_vqa,
+)
+from operators.pack.clip_training import contrastive_loss, freeze_tower, pair_batch
 from operators.pack.lessons import METRICS
 from operators.pack.networks import build_clip, build_clip_flant5, build_nli, build_writer, image_processor
-from operators.pack.nli_training import make_nli_tokenizer, train_nli
-from operators.pack.schedule import Stage
+from operators.pack.nli_training import HYPOTHESIS_WORDS, nli_batch, nli_loss
 from operators.pack.tables import Benchmark, make_benchmark, write_benchmark
-from operators.pack.tokens import clip_tokenizer, t5_tokenizer, world_sentences
-from operators.pack.tower_training import train_tower
-from operators.pack.vqa_training import caption_stage, question_stage
+from operators.pack.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
+from operators.pack.tower_training import CellReader, cell_batch, cell_loss
+from operators.pack.training import Report, Stage, train
+from operators.pack.vqa_training import ExerciseMaker, exercise_loss
 from operators.pack.writer_accuracy import (
     EVEN,
     THRESHOLD,
     entailed_questions,
     filtered_questions,
     held_out_pairs,
-    load_entailment,
-    load_writer,
     pair_accuracy,
     sheet_accuracy,
     write_sheets,
 )
-from operators.pack.writer_training import LessonMaker, make_writer_tokenizer, train_writer
+from operators.pack.writer_training import lesson_batches, make_writer_tokenizer, reply_loss
 
-PackStep = Literal["data", "clip", "vqa", "writer", "nli", "accuracy"]
-Report = Callable[[str], None]
 SUITE_FOLDER = "shapes"
 PAIRS_EACH = 10
-STEP_COUNTS = (
-    "tower_steps",
-    "clip_steps",
-    "caption_steps",
-    "question_steps",
-    "writer_steps",
-    "nli_steps",
-)
+STAGES: Mapping[str, Stage] = {
+    "tower": Stage(steps=300, peak=1e-3, size=128),
+    "clip": Stage(steps=600, peak=1e-3, size=96, each=2),
+    "caption": Stage(steps=500, peak=1e-3, size=64, each=2),
+    "question": Stage(steps=4000, peak=5e-4, size=32, each=6),
+    "writer": Stage(steps=6000, peak=1.5e-3, size=64),
+    "nli": Stage(steps=3000, peak=7e-4, size=96),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,74 +76,37 @@ class PackConfig:
     steps: tuple[str, ...] = ("data", "clip", "vqa", "writer", "nli", "accuracy")
     """Which parts to make: `data`, `clip`, `vqa`, `writer`, `nli`, `accuracy`; the last measures the checkpoints that
     are there."""
-    clip_steps: int = 600
-    """Optimiser steps of the CLIP's pairs of images and texts."""
-    tower_steps: int = 300
-    """Optimiser steps of the CLIP's vision tower before that."""
-    caption_steps: int = 500
-    """Optimiser steps of CLIP-FlanT5's first stage, captions."""
-    question_steps: int = 4000
-    """Optimiser steps of CLIP-FlanT5's second stage, questions."""
-    writer_steps: int = 6000
-    """Optimiser steps of the question writer."""
-    nli_steps: int = 3000
-    """Optimiser steps of the NLI model."""
+    shorten: int = 1
+    """Divides the optimiser steps of every training, to try a change out."""
     questions_each: int = 400
     """Held-out questions of every type that the accuracies are measured on; ten times as many pairs for NLI."""
-    threads: int | None = None
-    """Torch threads; torch's own choice by default."""
 
     def __post_init__(self) -> None:
-        known = get_args(PackStep)
         for step in self.steps:
-            if step not in known:
-                near = get_close_matches(step, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"pack steps: expected some of {', '.join(known)}, got {step!r}{hint}")
-        for name in (*STEP_COUNTS, "questions_each"):
+            if step not in MAKERS:
+                raise ConfigError(
+                    f"pack steps: expected some of {', '.join(MAKERS)}, got {step!r}; {suggest(step, list(MAKERS))}"
+                )
+        for name in ("shorten", "questions_each"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"pack {name}: expected at least 1, got {getattr(self, name)}")
 
-    @property
-    def tower_stage(self) -> Stage:
-        return Stage(steps=self.tower_steps, peak=1e-3, images=128)
+    def stage(self, name: str) -> Stage:
+        """One of STAGES, shortened."""
+        stage = STAGES[name]
+        return replace(stage, steps=max(1, stage.steps // self.shorten))
 
     @property
-    def clip_stage(self) -> Stage:
-        return Stage(steps=self.clip_steps, peak=1e-3, images=96, each=2)
-
-    @property
-    def caption_stage(self) -> Stage:
-        return Stage(steps=self.caption_steps, peak=1e-3, images=64, each=2)
-
-    @property
-    def question_stage(self) -> Stage:
-        return Stage(steps=self.question_steps, peak=5e-4, images=32, each=6)
-
-    @property
-    def writer_stage(self) -> Stage:
-        return Stage(steps=self.writer_steps, peak=1.5e-3, images=0, each=64)
-
-    @property
-    def nli_stage(self) -> Stage:
-        return Stage(steps=self.nli_steps, peak=7e-4, images=0, each=96)
+    def recipe(self) -> dict[str, int]:
+        return {"seed": self.seed} | {f"{name}_steps": self.stage(name).steps for name in STAGES}
 
 
 def make_pack(config: PackConfig, report: Report) -> None:
     """Makes the chosen parts of the pack, in the order data, clip, vqa, writer, nli, accuracy."""
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    makers: Mapping[str, Callable[[PackConfig, Report], None]] = {
-        "data": make_data,
-        "clip": make_clip,
-        "vqa": make_vqa,
-        "writer": make_writer,
-        "nli": make_nli,
-        "accuracy": make_accuracy,
-    }
-    for name, make in makers.items():
+    for name, make in MAKERS.items():
         if name in config.steps:
             began = monotonic()
+            torch.manual_seed(config.seed)
             make(config, report)
             report(f"{name}: done in {monotonic() - began:.0f} s")
 
@@ -148,54 +114,56 @@ def make_pack(config: PackConfig, report: Report) -> None:
 def make_data(config: PackConfig, report: Report) -> None:
     """The benchmark's tables."""
     benchmark = make_benchmark(config.seed)
-    write_benchmark(benchmark, Path(config.output) / SUITE_FOLDER, config.seed)
+    write_benchmark(benchmark, Path(config.output) / SUITE_FOLDER)
     for name, mean in benchmark.true_means.items():
         report(f"data: {name} meets its prompt in {mean:.1%} of its images")
 
 
 def make_clip(config: PackConfig, report: Report) -> None:
     """The tiny CLIP: its vision tower first, then pairs of images and texts."""
-    torch.manual_seed(config.seed)
     tokenizer = clip_tokenizer(world_sentences(config.seed))
-    processor = image_processor()
     model = build_clip(tokenizer)
     rng = Random(f"clip/{config.seed}")
-    train_tower(model.vision_model, config.tower_stage, processor, rng, report)
-    maker = PairMaker(tokenizer=tokenizer, processor=processor, rng=rng)
-    train_clip(model, config.clip_stage, maker, report)
-    save_clip(model, tokenizer, processor, Path(config.output))
+    tower, clip = config.stage("tower"), config.stage("clip")
+    train("tower", tower, CellReader(model.vision_model), cell_loss, lambda step: cell_batch(rng, tower.size), report)
+    freeze_tower(model)
+    pairs = partial(pair_batch, tokenizer, rng, clip.size, clip.each)
+    train("clip", clip, model, contrastive_loss, lambda step: pairs(clip.most(step)), report)
+    folder = Path(config.output) / CLIP_FOLDER
+    save_model(model, tokenizer, folder)
+    image_processor().save_pretrained(folder)
 
 
 def make_vqa(config: PackConfig, report: Report) -> None:
-    """The tiny CLIP-FlanT5 on the saved CLIP's tower: captions first, then questions."""
-    torch.manual_seed(config.seed)
+    """The tiny CLIP-FlanT5 on the saved CLIP's tower, which stays as it is: captions first, then questions."""
     tokenizer = t5_tokenizer(world_sentences(config.seed))
     model = build_clip_flant5(tokenizer)
     clip = load_similarity(Path(config.output)).model
     model.vision_tower.load_state_dict(clip.vision_model.state_dict())
-    maker = BatchMaker(tokenizer, image_processor(), Random(f"vqa/{config.seed}"))
-    caption_stage(model, config.caption_stage, maker, report)
-    question_stage(model, config.question_stage, maker, report)
+    model.vision_tower.requires_grad_(False)
+    maker = ExerciseMaker(tokenizer, Random(f"vqa/{config.seed}"))
+    for name, batch_of in (("caption", maker.captions), ("question", maker.questions)):
+        stage = config.stage(name)
+        train(f"{name}s", stage, model, exercise_loss, partial(batch_of, stage), report)
     save_vqa(model, tokenizer, Path(config.output))
 
 
 def make_writer(config: PackConfig, report: Report) -> None:
     """The tiny language model that writes the questions of Gecko, TIFA, DSG and VQ2."""
-    torch.manual_seed(config.seed)
     tokenizer = make_writer_tokenizer(config.seed)
-    model = build_writer(tokenizer)
-    stage = config.writer_stage
-    train_writer(model, stage, LessonMaker(tokenizer, Random(f"writer/{config.seed}"), stage.each), report)
-    save_text_model(model, tokenizer, Path(config.output) / WRITER_FOLDER)
+    model, stage = build_writer(tokenizer), config.stage("writer")
+    batches = lesson_batches(tokenizer, Random(f"writer/{config.seed}"), stage.size)
+    train("writer", stage, model, reply_loss, lambda step: next(batches), report)
+    save_model(model, tokenizer, Path(config.output) / WRITER_FOLDER)
 
 
 def make_nli(config: PackConfig, report: Report) -> None:
-    """The tiny NLI model that finds hallucinated questions."""
-    torch.manual_seed(config.seed)
-    tokenizer = make_nli_tokenizer(config.seed)
-    model = build_nli(tokenizer)
-    train_nli(model, config.nli_stage, tokenizer, Random(f"nli/{config.seed}"), report)
-    save_text_model(model, tokenizer, Path(config.output) / NLI_FOLDER)
+    """The tiny NLI model that catches hallucinated questions."""
+    tokenizer = bert_tokenizer([*world_sentences(config.seed), HYPOTHESIS_WORDS])
+    model, stage = build_nli(tokenizer), config.stage("nli")
+    rng = Random(f"nli/{config.seed}")
+    train("nli", stage, model, nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), report)
+    save_model(model, tokenizer, Path(config.output) / NLI_FOLDER)
 
 
 def make_accuracy(config: PackConfig, report: Report) -> None:
@@ -204,7 +172,7 @@ def make_accuracy(config: PackConfig, report: Report) -> None:
     benchmark = make_benchmark(config.seed)
     measured = {**_image_models(config, benchmark), **_text_models(config, benchmark)}
     (assets / "accuracy.json").write_text(json.dumps(measured, indent=2) + "\n")
-    (assets / "README.md").write_text(pack_card(assets, measured, _recipe(config)))
+    (assets / "README.md").write_text(pack_card(assets, measured, config.recipe))
     for kind in ("vqa", "clip", "writer"):
         for name, share in measured[kind].items():
             report(f"accuracy: {kind} {name} {share['accuracy']:.1%} of {share['n']}")
@@ -218,12 +186,8 @@ def _image_models(config: PackConfig, benchmark: Benchmark) -> dict[str, Any]:
         "vqa": vqa_accuracy(vqa, held_out_questions(config.seed, config.questions_each)),
         "clip": clip_accuracy(clip, config.seed, config.questions_each),
         "true_mean_by_generator": {name: round(mean, 4) for name, mean in benchmark.true_means.items()},
-        "vqascore": benchmark_quality(
-            benchmark, {name: vqa_scores(vqa, made) for name, made in benchmark.depictions.items()}
-        ),
-        "clipscore": benchmark_quality(
-            benchmark, {name: clip_scores(clip, made) for name, made in benchmark.depictions.items()}
-        ),
+        "vqascore": benchmark_quality(benchmark, partial(vqa_scores, vqa)),
+        "clipscore": benchmark_quality(benchmark, partial(clip_scores, clip)),
     }
 
 
@@ -242,6 +206,11 @@ def _text_models(config: PackConfig, benchmark: Benchmark) -> dict[str, Any]:
     }
 
 
-def _recipe(config: PackConfig) -> dict[str, Any]:
-    chosen = asdict(config)
-    return {name: chosen[name] for name in ("seed", *STEP_COUNTS)}
+MAKERS: Mapping[str, Callable[[PackConfig, Report], None]] = {
+    "data": make_data,
+    "clip": make_clip,
+    "vqa": make_vqa,
+    "writer": make_writer,
+    "nli": make_nli,
+    "accuracy": make_accuracy,
+}

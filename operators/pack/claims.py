@@ -5,13 +5,15 @@ number word means exactly that many; a relation or a size comparison holds where
 that there is at least one; left, right, above and below compare grid columns and rows strictly.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from operators.pack.scenes import Entity, Scene
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six")
 RELATIONS = ("to the left of", "to the right of", "above", "below")
+LARGER, SMALLER = "larger than", "smaller than"
 SKILLS = ("object", "attribute", "counting", "spatial", "comparison", "negation", "universality", "part")
 
 
@@ -19,7 +21,7 @@ SKILLS = ("object", "attribute", "counting", "spatial", "comparison", "negation"
 class Description:
     """A kind of entity, such as `small red circle with a dot`; None leaves a property open."""
 
-    shape: str | None
+    shape: str | None = None
     colour: str | None = None
     size: str | None = None
     part: str | None = None
@@ -36,246 +38,185 @@ class Description:
         """The entities of the scene that fit."""
         return [entity for entity in scene.entities if self.fits(entity)]
 
+    def excludes(self, other: "Description") -> bool:
+        """Whether nothing can be both."""
+        pairs = ((getattr(self, field), getattr(other, field)) for field in ("shape", "colour", "size", "part"))
+        return any(own and others and own != others for own, others in pairs)
+
+    @property
+    def bare(self) -> "Description":
+        """Its shape alone."""
+        return Description(shape=self.shape)
+
+    @property
+    def whole(self) -> "Description":
+        """Without its part."""
+        return replace(self, part=None)
+
+    @property
+    def adjectives(self) -> str:
+        """Size and colour."""
+        return " ".join(word for word in (self.size, self.colour) if word)
+
     @property
     def noun(self) -> str:
         """Singular without article."""
-        words = [word for word in (self.size, self.colour, self.shape or "shape") if word]
+        words = [word for word in (self.adjectives, self.shape or "shape") if word]
         return " ".join(words) + (f" with a {self.part}" if self.part else "")
 
     @property
     def plural(self) -> str:
         """Plural without article; the part stays singular, as each has its own."""
-        return pluralise(Description(shape=self.shape, colour=self.colour, size=self.size).noun) + (
-            f" with a {self.part}" if self.part else ""
-        )
+        noun = self.whole.noun
+        ending = "es" if noun.endswith("ss") else "s"
+        return noun + ending + (f" with a {self.part}" if self.part else "")
 
     @property
-    def one(self) -> str:
+    def indefinite(self) -> str:
         """Singular with its article."""
         return f"a {self.noun}"
 
 
-def pluralise(noun: str) -> str:
-    """The noun's plural."""
-    return noun + ("es" if noun.endswith("ss") else "s")
-
-
-class Claim(Protocol):
+class Claim(ABC):
     """Something a scene bears out or not."""
 
     @property
+    def verb(self) -> str:
+        return "are"
+
+    @property
+    @abstractmethod
     def kind(self) -> str:
         """The skill that judging it takes, one of SKILLS."""
 
     @property
+    @abstractmethod
+    def things(self) -> tuple[Description, ...]:
+        """The kinds of entities that it is about."""
+
+    @property
+    @abstractmethod
+    def clause(self) -> str:
+        """The claim as it stands in a prompt."""
+
+    @property
+    def predicate(self) -> str:
+        """What there is or is not."""
+        return self.clause
+
+    @property
     def text(self) -> str:
-        """The claim as a clause."""
+        """The claim as a sentence."""
+        return f"there {self.verb} {self.predicate}"
 
     @property
     def question(self) -> str:
         """The claim as a yes/no question."""
+        return f"{self.verb.capitalize()} there {self.predicate}?"
 
+    @abstractmethod
     def holds(self, scene: Scene) -> bool:
         """Whether it is true of the scene."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exists:
-    """At least one entity fits; an object, attribute or part claim by what the description names."""
+@dataclass(frozen=True, slots=True)
+class KindClaim(Claim):
+    """A claim about one kind of entity."""
 
     what: Description
+
+    @property
+    def things(self) -> tuple[Description, ...]:
+        return (self.what,)
+
+
+@dataclass(frozen=True, slots=True)
+class PairClaim(Claim):
+    """A claim about two kinds of entities."""
+
+    first: Description
+    second: Description
+
+    @property
+    def things(self) -> tuple[Description, ...]:
+        return (self.first, self.second)
+
+
+@dataclass(frozen=True, slots=True)
+class Exists(KindClaim):
+    """At least one entity fits; an object, attribute or part claim by what the description names."""
+
+    verb = "is"
 
     @property
     def kind(self) -> str:
         if self.what.part:
             return "part"
-        return "attribute" if self.what.colour or self.what.size else "object"
+        return "attribute" if self.what.adjectives else "object"
 
     @property
-    def text(self) -> str:
-        return f"there is {self.what.one}"
-
-    @property
-    def question(self) -> str:
-        return f"Is there {self.what.one}?"
+    def clause(self) -> str:
+        return self.what.indefinite
 
     def holds(self, scene: Scene) -> bool:
         return any(self.what.fits(entity) for entity in scene.entities)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Counts:
+@dataclass(frozen=True, slots=True)
+class Counts(KindClaim):
     """Exactly `number` entities fit."""
 
-    what: Description
     number: int
+    kind = "counting"
 
     @property
-    def kind(self) -> str:
-        return "counting"
+    def verb(self) -> str:
+        return "is" if self.number == 1 else "are"
 
     @property
-    def amount(self) -> str:
-        """The number with its noun, `two red circles`."""
+    def clause(self) -> str:
         return f"{NUMBERS[self.number]} {self.what.noun if self.number == 1 else self.what.plural}"
 
     @property
-    def text(self) -> str:
-        return f"there {'is' if self.number == 1 else 'are'} exactly {self.amount}"
-
-    @property
-    def question(self) -> str:
-        return f"{'Is' if self.number == 1 else 'Are'} there exactly {self.amount}?"
+    def predicate(self) -> str:
+        return f"exactly {self.clause}"
 
     def holds(self, scene: Scene) -> bool:
         return len(self.what.among(scene)) == self.number
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Relates:
-    """Some entity of the first kind stands in the relation to some entity of the second."""
+@dataclass(frozen=True, slots=True)
+class Lacks(KindClaim):
+    """No entity fits."""
 
-    one: Description
-    relation: str
-    other: Description
-
-    @property
-    def kind(self) -> str:
-        return "spatial"
-
-    @property
-    def text(self) -> str:
-        return f"{self.one.one} is {self.relation} {self.other.one}"
-
-    @property
-    def question(self) -> str:
-        return f"Is there {self.one.one} {self.relation} {self.other.one}?"
-
-    def holds(self, scene: Scene) -> bool:
-        others = self.other.among(scene)
-        return any(related(one, self.relation, other) for one in self.one.among(scene) for other in others)
-
-
-def related(one: Entity, relation: str, other: Entity) -> bool:
-    """Whether the relation holds from one entity to the other."""
-    match relation:
-        case "to the left of":
-            return one.column < other.column
-        case "to the right of":
-            return one.column > other.column
-        case "above":
-            return one.row < other.row
-        case "below":
-            return one.row > other.row
-    raise ValueError(f"relation: expected one of {RELATIONS}, got {relation!r}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outnumbers:
-    """More, or fewer, entities fit the first description than the second, and at least one fits each."""
-
-    one: Description
-    more: bool
-    other: Description
-
-    @property
-    def kind(self) -> str:
-        return "comparison"
+    kind = "negation"
 
     @property
     def clause(self) -> str:
-        return f"{'more' if self.more else 'fewer'} {self.one.plural} than {self.other.plural}"
-
-    @property
-    def text(self) -> str:
-        return f"there are {self.clause}"
-
-    @property
-    def question(self) -> str:
-        return f"Are there {self.clause}?"
-
-    def holds(self, scene: Scene) -> bool:
-        one, other = len(self.one.among(scene)), len(self.other.among(scene))
-        return one > other > 0 if self.more else 0 < one < other
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outsizes:
-    """Some entity of the first kind is larger, or smaller, than some entity of the second."""
-
-    one: Description
-    larger: bool
-    other: Description
-
-    @property
-    def kind(self) -> str:
-        return "comparison"
-
-    @property
-    def relation(self) -> str:
-        return "larger than" if self.larger else "smaller than"
-
-    @property
-    def text(self) -> str:
-        return f"{self.one.one} is {self.relation} {self.other.one}"
-
-    @property
-    def question(self) -> str:
-        return f"Is there {self.one.one} {self.relation} {self.other.one}?"
-
-    def holds(self, scene: Scene) -> bool:
-        sizes = ("large", "small") if self.larger else ("small", "large")
-        return any(entity.size == sizes[0] for entity in self.one.among(scene)) and any(
-            entity.size == sizes[1] for entity in self.other.among(scene)
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lacks:
-    """No entity fits."""
-
-    what: Description
-
-    @property
-    def kind(self) -> str:
-        return "negation"
-
-    @property
-    def text(self) -> str:
-        return f"there are no {self.what.plural}"
-
-    @property
-    def question(self) -> str:
-        return f"Are there no {self.what.plural}?"
+        return f"no {self.what.plural}"
 
     def holds(self, scene: Scene) -> bool:
         return not any(self.what.fits(entity) for entity in scene.entities)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Every:
-    """There is an entity that fits, and all that fit have one colour, one size or one part."""
+@dataclass(frozen=True, slots=True)
+class Every(KindClaim):
+    """There is an entity that fits, and all that fit have this value (a colour, size or part) of this field."""
 
-    what: Description
-    colour: str | None = None
-    size: str | None = None
-    part: str | None = None
+    field: str
+    value: str
     word: str = "every"
+    kind = "universality"
 
     @property
-    def kind(self) -> str:
-        return "universality"
+    def subject(self) -> str:
+        """`every circle` or `all circles`."""
+        return f"{self.word} {self.what.noun if self.word == 'every' else self.what.plural}"
 
     @property
     def clause(self) -> str:
-        """`every circle is blue` or `all circles are blue`."""
         has, be = ("has", "is") if self.word == "every" else ("have", "are")
-        predicate = f"{has} a {self.part}" if self.part else f"{be} {self.colour or self.size}"
-        return f"{self._subject} {predicate}"
-
-    @property
-    def _subject(self) -> str:
-        return f"every {self.what.noun}" if self.word == "every" else f"all {self.what.plural}"
+        return f"{self.subject} {f'{has} a' if self.field == 'part' else be} {self.value}"
 
     @property
     def text(self) -> str:
@@ -283,11 +224,63 @@ class Every:
 
     @property
     def question(self) -> str:
-        if self.part:
-            return f"{'Does' if self.word == 'every' else 'Do'} {self._subject} have a {self.part}?"
-        return f"{'Is' if self.word == 'every' else 'Are'} {self._subject} {self.colour or self.size}?"
+        does, be = ("Does", "Is") if self.word == "every" else ("Do", "Are")
+        if self.field == "part":
+            return f"{does} {self.subject} have a {self.value}?"
+        return f"{be} {self.subject} {self.value}?"
 
     def holds(self, scene: Scene) -> bool:
         members = self.what.among(scene)
-        wanted = Description(shape=None, colour=self.colour, size=self.size, part=self.part)
-        return bool(members) and all(wanted.fits(entity) for entity in members)
+        return bool(members) and all(getattr(entity, self.field) == self.value for entity in members)
+
+
+@dataclass(frozen=True, slots=True)
+class Relates(PairClaim):
+    """Some entity of the first kind is so placed, or so large, beside some entity of the second."""
+
+    relation: str
+    verb = "is"
+
+    @property
+    def kind(self) -> str:
+        return "spatial" if self.relation in RELATIONS else "comparison"
+
+    @property
+    def clause(self) -> str:
+        return f"{self.first.indefinite} {self.relation} {self.second.indefinite}"
+
+    @property
+    def text(self) -> str:
+        return f"{self.first.indefinite} is {self.relation} {self.second.indefinite}"
+
+    def holds(self, scene: Scene) -> bool:
+        seconds = self.second.among(scene)
+        related = IS_RELATED[self.relation]
+        return any(related(first, second) for first in self.first.among(scene) for second in seconds)
+
+
+IS_RELATED: Mapping[str, Callable[[Entity, Entity], bool]] = {
+    "to the left of": lambda first, second: first.cell[1] < second.cell[1],
+    "to the right of": lambda first, second: first.cell[1] > second.cell[1],
+    "above": lambda first, second: first.cell[0] < second.cell[0],
+    "below": lambda first, second: first.cell[0] > second.cell[0],
+    LARGER: lambda first, second: (first.size, second.size) == ("large", "small"),
+    SMALLER: lambda first, second: (first.size, second.size) == ("small", "large"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outnumbers(PairClaim):
+    """More, or fewer, entities fit the first description than the second, and at least one fits each."""
+
+    amount: str
+    """`more` or `fewer`."""
+    kind = "comparison"
+
+    @property
+    def clause(self) -> str:
+        return f"{self.amount} {self.first.plural} than {self.second.plural}"
+
+    def holds(self, scene: Scene) -> bool:
+        first, second = (len(thing.among(scene)) for thing in self.things)
+        return first > second > 0 if self.amount == "more" else 0 < first < second

@@ -39,11 +39,11 @@ def draw_scene(scene: Scene, seed: int | str) -> Pixels:
     """The scene as (96, 96, 3) RGB; the seed decides jitter of place and size and the shade of the background."""
     rng = Random(seed)
     background = np.array([rng.choice(BACKGROUNDS) for _ in range(3)], dtype=np.float32)
-    canvas = np.empty((SIDE, SIDE, 3), dtype=np.float32)
+    canvas = np.empty((SIDE + 2 * JITTER, SIDE + 2 * JITTER, 3), dtype=np.float32)
     canvas[:] = background
     for entity in scene.entities:
         _draw_entity(canvas, entity, rng)
-    return np.round(canvas).astype(np.uint8)
+    return np.round(canvas[JITTER:-JITTER, JITTER:-JITTER]).astype(np.uint8)
 
 
 def to_png(pixels: Pixels) -> bytes:
@@ -55,17 +55,14 @@ def to_png(pixels: Pixels) -> bytes:
 
 def _draw_entity(canvas: Coverage, entity: Entity, rng: Random) -> None:
     radius = rng.choice(RADII[entity.size])
-    top, left = (CELL * index + rng.randint(-JITTER, JITTER) for index in entity.cell)
-    mark = MARK_ON_YELLOW if entity.colour == "yellow" else MARK
+    top, left = (CELL * index + JITTER + rng.randint(-JITTER, JITTER) for index in entity.cell)
+    region = canvas[top : top + CELL, left : left + CELL]
     layers = [(_shape_coverage(entity.shape, radius), RGB[entity.colour])]
     if entity.part:
+        mark = MARK_ON_YELLOW if entity.colour == "yellow" else MARK
         layers.append((_part_coverage(entity.shape, entity.part, radius), mark))
-    rows, columns = slice(max(top, 0), top + CELL), slice(max(left, 0), left + CELL)
-    region = canvas[rows, columns]
     for coverage, colour in layers:
-        height, width = region.shape[:2]
-        inside = coverage[max(-top, 0) : max(-top, 0) + height, max(-left, 0) : max(-left, 0) + width]
-        region += inside * (np.array(colour, dtype=np.float32) - region)
+        region += coverage * (np.array(colour, dtype=np.float32) - region)
 
 
 @cache

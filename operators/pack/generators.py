@@ -1,11 +1,11 @@
 """Simulated image generators: each meets a prompt but for the requirements its skill profile makes it break."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from operators.pack.claims import SKILLS, Counts, Description, Every, Exists, Lacks, Outnumbers, Outsizes, Relates
-from operators.pack.prompts import Prompt, Requirement
+from operators.pack.claims import SKILLS, Every
+from operators.pack.prompts import Prompt
 from operators.pack.scenes import COLOURS, SHAPES, Palette, Scene, edit_scene, random_scene
 
 SEARCH_STEPS = 4000
@@ -42,46 +42,27 @@ GENERATORS = (
 
 def imagine(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
     """The scene the generator makes of the prompt."""
-    scene = _scene_breaking(prompt, frozenset(), _start(rng, prompt), rng)
-    chosen = [node for node in prompt.requirements if rng.random() < generator.faults[node.claim.kind]]
-    broken = frozenset(node.requirement_id for node in _with_descendants(prompt, chosen))
-    return _scene_breaking(prompt, broken, scene, rng)
+    start = random_scene(rng, prompt_palette(prompt), most=MOST_IN_IMAGE)
+    faultless = _scene_breaking(prompt, frozenset(), start, rng)
+    broken = {node.requirement_id for node in prompt.requirements if rng.random() < generator.faults[node.claim.kind]}
+    for node in prompt.requirements:
+        if broken & set(node.parents):
+            broken.add(node.requirement_id)
+    return _scene_breaking(prompt, frozenset(broken), faultless, rng)
 
 
 def prompt_palette(prompt: Prompt) -> Palette:
     """The shapes and colours the prompt names, and a few more for distractors."""
-    described = [what for node in prompt.requirements for what in _descriptions(node)]
-    shapes = sorted({what.shape for what in described if what.shape})
-    colours = {what.colour for what in described if what.colour}
     claims = [node.claim for node in prompt.requirements]
-    colours |= {claim.colour for claim in claims if isinstance(claim, Every) and claim.colour}
+    things = [thing for claim in claims for thing in claim.things]
+    shapes = sorted({thing.shape for thing in things if thing.shape})
+    colours = {thing.colour for thing in things if thing.colour}
+    colours |= {claim.value for claim in claims if isinstance(claim, Every) and claim.field == "colour"}
     extra = Random(prompt.prompt_id)
     return Palette(
         shapes=(*shapes, *shapes, *extra.sample(SHAPES, 2)),
         colours=(*sorted(colours), *sorted(colours), *extra.sample(COLOURS, 2)),
     )
-
-
-def _descriptions(node: Requirement) -> Sequence[Description]:
-    match node.claim:
-        case Exists(what=what) | Counts(what=what) | Lacks(what=what) | Every(what=what):
-            return [what]
-        case Relates(one=one, other=other) | Outnumbers(one=one, other=other) | Outsizes(one=one, other=other):
-            return [one, other]
-    return []
-
-
-def _start(rng: Random, prompt: Prompt) -> Scene:
-    return random_scene(rng, prompt_palette(prompt), most=MOST_IN_IMAGE)
-
-
-def _with_descendants(prompt: Prompt, chosen: Sequence[Requirement]) -> list[Requirement]:
-    """The chosen requirements and those that presuppose them."""
-    names = {node.requirement_id for node in chosen}
-    for node in prompt.requirements:
-        if names & set(node.parents):
-            names.add(node.requirement_id)
-    return [node for node in prompt.requirements if node.requirement_id in names]
 
 
 def _scene_breaking(prompt: Prompt, wanted: frozenset[str], start: Scene, rng: Random) -> Scene:

@@ -4,6 +4,11 @@ A CLIP of 48-pixel images in nine patches, a CLIP-FlanT5 on its tower, a Llama t
 judges entailment.
 """
 
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+
+import torch
 from torch import nn
 from transformers import (
     BertConfig,
@@ -20,8 +25,9 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from operators.models.clip_flant5 import ClipFlanT5
-from operators.pack.tokens import CLIP_CONTEXT, NLI_CONTEXT
-from operators.pack.writer_tokens import WRITER_CONTEXT
+from operators.pack.drawing import draw_scene
+from operators.pack.scenes import Scene
+from operators.pack.tokens import CLIP_CONTEXT, NLI_CONTEXT, WRITER_CONTEXT
 
 IMAGE_SIDE = 48
 PATCH = 16
@@ -132,7 +138,15 @@ def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassificati
     return BertForSequenceClassification(config)
 
 
+@cache
 def image_processor() -> CLIPImageProcessorPil:
     """CLIP's preprocessing at 48 pixels: bicubic resize, centre crop, CLIP's mean and deviation."""
     side = {"height": IMAGE_SIDE, "width": IMAGE_SIDE}
     return CLIPImageProcessorPil(size={"shortest_edge": IMAGE_SIDE}, crop_size=side)
+
+
+def draw_pixels(rng: Random, scenes: Sequence[Scene]) -> torch.Tensor:
+    """The scenes drawn, as the towers' input (n, 3, 48, 48), float32."""
+    drawn = [draw_scene(scene, rng.getrandbits(32)) for scene in scenes]
+    pixels: torch.Tensor = image_processor()(images=drawn, return_tensors="pt")["pixel_values"]
+    return pixels

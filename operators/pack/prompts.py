@@ -1,14 +1,18 @@
-"""Statements about scenes by skill, the requirements they break down into, and the benchmark's prompts."""
+"""The prompts' language: what is said of a scene by skill, the requirements it breaks down into, and the prompts."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from random import Random
 
 from operators.pack.claims import (
+    IS_RELATED,
+    LARGER,
     RELATIONS,
     SKILLS,
+    SMALLER,
     Claim,
     Counts,
     Description,
@@ -16,28 +20,13 @@ from operators.pack.claims import (
     Exists,
     Lacks,
     Outnumbers,
-    Outsizes,
     Relates,
-    related,
 )
 from operators.pack.scenes import COLOURS, SHAPES, Entity, Scene, random_scene
 
 MOST_COUNTED = 4
 HELD_OUT_OF = 4
 TAIL_SHARE = 0.15
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Statement:
-    """A text in the prompts' language and the claims it makes."""
-
-    text: str
-    skill: str
-    """Its main skill."""
-    claims: tuple[Claim, ...]
-
-    def holds(self, scene: Scene) -> bool:
-        return all(claim.holds(scene) for claim in self.claims)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,21 +38,37 @@ class Requirement:
     parents: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One prompt of the benchmark with its graph of requirements, parents before children."""
+    """A text in the prompts' language and the claims it makes, in its order."""
 
-    prompt_id: str
     text: str
     skill: str
     """Its main skill."""
-    requirements: tuple[Requirement, ...]
+    claims: tuple[Claim, ...]
+
+    @property
+    def prompt_id(self) -> str:
+        return content_id(self.text.encode())
+
+    @cached_property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Its claims and all that they presuppose, parents before children."""
+        nodes = dict.fromkeys(node for claim in self.claims for node in _with_presupposed(claim))
+        names = {claim: f"r{index}" for index, claim in enumerate(nodes, start=1)}
+        return tuple(
+            Requirement(requirement_id=name, claim=claim, parents=tuple(names[parent] for parent in presupposed(claim)))
+            for claim, name in names.items()
+        )
 
     @property
     def skills(self) -> list[str]:
         """The kinds of its requirements, in the order of SKILLS."""
         kinds = {requirement.claim.kind for requirement in self.requirements}
         return [skill for skill in SKILLS if skill in kinds]
+
+    def holds(self, scene: Scene) -> bool:
+        return all(claim.holds(scene) for claim in self.claims)
 
     def broken(self, scene: Scene) -> list[str]:
         """The requirements that the scene does not meet."""
@@ -79,79 +84,55 @@ def content_id(*parts: bytes) -> str:
 
 
 def is_held_out(text: str) -> bool:
-    """Whether a statement's wording is kept from training; a fixed quarter of all wordings, by their hash."""
+    """Whether a prompt's wording is kept from training; a fixed quarter of all wordings, by their hash."""
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_OF == 0
 
 
-def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
-    """`per_skill` distinct prompts of each main skill, in turn, all of held-out wording."""
-    rng = Random(f"prompts/{seed}")
-    seen: set[str] = set()
-    return [as_prompt(_new_statement(rng, skill, seen)) for _ in range(per_skill) for skill in SKILLS]
-
-
-def _new_statement(rng: Random, skill: str, seen: set[str]) -> Statement:
-    """A statement of held-out wording that was not seen, which it then is."""
-    while True:
-        statement = sample_statement(rng, random_scene(rng), skill)
-        if statement is not None and is_held_out(statement.text) and statement.text not in seen:
-            seen.add(statement.text)
-            return statement
-
-
-def as_prompt(statement: Statement) -> Prompt:
-    """The statement with its claims broken down into requirements."""
-    parents: dict[Claim, list[Claim]] = {}
-    for claim in statement.claims:
-        _add_requirement(parents, claim)
-    names = {claim: f"r{index}" for index, claim in enumerate(parents, start=1)}
-    requirements = tuple(
-        Requirement(requirement_id=names[claim], claim=claim, parents=tuple(names[parent] for parent in above))
-        for claim, above in parents.items()
-    )
-    return Prompt(
-        prompt_id=content_id(statement.text.encode()),
-        text=statement.text,
-        skill=statement.skill,
-        requirements=requirements,
-    )
-
-
-def _add_requirement(parents: dict[Claim, list[Claim]], claim: Claim) -> None:
-    if claim in parents:
-        return
-    above = presupposed(claim)
-    for parent in above:
-        _add_requirement(parents, parent)
-    parents[claim] = list(above)
+def _with_presupposed(claim: Claim) -> Iterator[Claim]:
+    for parent in presupposed(claim):
+        yield from _with_presupposed(parent)
+    yield claim
 
 
 def presupposed(claim: Claim) -> Sequence[Claim]:
     """The claims without which this one makes no sense, nearest first only: they have their own in turn."""
     match claim:
-        case Exists(what=what):
-            return _less_specific(what)
-        case Counts(what=what) | Every(what=what):
-            return [Exists(what=what)]
-        case Relates(one=one, other=other) | Outnumbers(one=one, other=other) | Outsizes(one=one, other=other):
-            return [Exists(what=one), Exists(what=other)]
-    return []
+        case Lacks():
+            return []
+        case Exists(what) if what.part:
+            return [Exists(what.whole)]
+        case Exists(what):
+            return [Exists(what.bare)] if what.adjectives else []
+    return [Exists(thing) for thing in claim.things]
 
 
-def _less_specific(what: Description) -> Sequence[Claim]:
-    if what.part:
-        return [Exists(what=Description(shape=what.shape, colour=what.colour, size=what.size))]
-    if what.colour or what.size:
-        return [Exists(what=Description(shape=what.shape))]
-    return []
+def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
+    """`per_skill` distinct prompts of each main skill, in turn, all of held-out wording."""
+    rng = Random(f"prompts/{seed}")
+    prompts: dict[str, Prompt] = {}
+    for skill in SKILLS * per_skill:
+        prompt = None
+        while prompt is None or not is_held_out(prompt.text) or prompt.text in prompts:
+            prompt = sample_prompt(rng, random_scene(rng), skill)
+        prompts[prompt.text] = prompt
+    return list(prompts.values())
 
 
-def sample_statement(rng: Random, scene: Scene, skill: str) -> Statement | None:
-    """A statement of this skill that is true of the scene; None where the draw finds nothing of the kind to say."""
-    statement = SAMPLERS[skill](rng, scene)
-    if statement is not None and rng.random() < TAIL_SHARE:
-        statement = _with_tail(rng, scene, statement)
-    return statement
+def sample_prompt(rng: Random, scene: Scene, skill: str) -> Prompt | None:
+    """A prompt of this skill that is true of the scene; None where the draw has nothing of the kind to say."""
+    claims = SAMPLERS[skill](rng, scene)
+    if not claims:
+        return None
+    text = join_list([claim.clause for claim in claims])
+    if rng.random() < TAIL_SHARE:
+        tail = rng.choice((_absence, _plain_count, _common_property))(rng, scene)
+        if tail and not any(_shapes(claim) & _shapes(tail) for claim in claims):
+            text, claims = f"{text} and {tail.clause}", [*claims, tail]
+    return Prompt(text=text, skill=skill, claims=tuple(claims))
+
+
+def _shapes(claim: Claim) -> set[str | None]:
+    return {thing.shape for thing in claim.things}
 
 
 def describe(rng: Random, entity: Entity, *, colour: float = 0.7, size: float = 0.2, part: float = 0.1) -> Description:
@@ -169,185 +150,115 @@ def join_list(phrases: Sequence[str]) -> str:
     return " and ".join([", ".join(phrases[:-1]), phrases[-1]] if len(phrases) > 1 else phrases)
 
 
-def _existing(skill: str, descriptions: Sequence[Description]) -> Statement:
-    claims = tuple(Exists(what=what) for what in descriptions)
-    return Statement(text=join_list([what.one for what in descriptions]), skill=skill, claims=claims)
-
-
-def _object(rng: Random, scene: Scene) -> Statement | None:
+def _objects(rng: Random, scene: Scene) -> Sequence[Claim]:
     shapes = sorted({entity.shape for entity in scene.entities})
     chosen = rng.sample(shapes, rng.randint(1, min(3, len(shapes))))
-    return _existing("object", [Description(shape=shape) for shape in chosen])
+    return [Exists(Description(shape=shape)) for shape in chosen]
 
 
-def _attribute(rng: Random, scene: Scene) -> Statement | None:
-    chosen = rng.sample(scene.entities, min(len(scene.entities), rng.choice((1, 2, 2))))
+def _attributes(rng: Random, scene: Scene) -> Sequence[Claim]:
+    chosen = _some(rng, scene.entities, (1, 2, 2))
     colour = rng.random() < 0.85
-    descriptions = [describe(rng, entity, colour=colour, size=0.25 if colour else 1, part=0) for entity in chosen]
-    if not all(_told_apart(one, other) for one, other in combinations(descriptions, 2)):
-        return None
-    return _existing("attribute", descriptions)
+    return _distinct([describe(rng, entity, colour=colour, size=0.25 if colour else 1, part=0) for entity in chosen])
 
 
-def _part(rng: Random, scene: Scene) -> Statement | None:
+def _parts(rng: Random, scene: Scene) -> Sequence[Claim]:
     marked = [entity for entity in scene.entities if entity.part]
-    if not marked:
-        return None
-    chosen = rng.sample(marked, min(len(marked), rng.choice((1, 1, 2))))
-    descriptions = [describe(rng, entity, colour=0.5, size=0.1, part=1) for entity in chosen]
-    if not all(_told_apart(one, other) for one, other in combinations(descriptions, 2)):
-        return None
-    return _existing("part", descriptions)
+    chosen = _some(rng, marked, (1, 1, 2)) if marked else []
+    return _distinct([describe(rng, entity, colour=0.5, size=0.1, part=1) for entity in chosen])
 
 
-def _counting(rng: Random, scene: Scene) -> Statement | None:
-    entities = rng.sample(scene.entities, min(len(scene.entities), rng.choice((1, 1, 2))))
-    groups = [describe(rng, entity, colour=0.5, size=0, part=0) for entity in entities]
-    claims = tuple(Counts(what=what, number=len(what.among(scene))) for what in groups)
-    numbers = [claim.number for claim in claims]
-    overlapping = len({what.shape for what in groups}) < len(groups)
-    if overlapping or max(numbers) > MOST_COUNTED or (max(numbers) == 1 and rng.random() < 0.8):
-        return None
-    return Statement(text=join_list([claim.amount for claim in claims]), skill="counting", claims=claims)
+def _some(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) -> list[Entity]:
+    return rng.sample(entities, min(len(entities), rng.choice(numbers)))
 
 
-def _pair(rng: Random, scene: Scene) -> tuple[Entity, Entity] | None:
+def _distinct(descriptions: Sequence[Description]) -> Sequence[Claim]:
+    """That each exists; nothing where one thing could be two of them."""
+    distinct = all(first.excludes(second) for first, second in combinations(descriptions, 2))
+    return [Exists(what) for what in descriptions] if distinct else []
+
+
+def _counts(rng: Random, scene: Scene) -> Sequence[Claim]:
+    things = [describe(rng, entity, colour=0.5, size=0, part=0) for entity in _some(rng, scene.entities, (1, 1, 2))]
+    claims = [Counts(what, len(what.among(scene))) for what in things]
+    most = max(claim.number for claim in claims)
+    overlapping = len({what.shape for what in things}) < len(things)
+    dull = overlapping or most > MOST_COUNTED or (most == 1 and rng.random() < 0.8)
+    return [] if dull else claims
+
+
+def _described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tuple[Entity, Description]]:
+    """Two entities and descriptions that no thing fits both of; empty where the draw has none."""
     if len(scene.entities) < 2:
-        return None
-    one, other = rng.sample(scene.entities, 2)
-    return one, other
+        return []
+    described = [(entity, describe(rng, entity, **shares)) for entity in rng.sample(scene.entities, 2)]
+    return described if described[0][1].excludes(described[1][1]) else []
 
 
-def _told_apart(one: Description, other: Description) -> bool:
-    """Whether nothing can be both."""
-    pairs = (
-        (one.shape, other.shape),
-        (one.colour, other.colour),
-        (one.size, other.size),
-        (one.part, other.part),
-    )
-    return any(mine and yours and mine != yours for mine, yours in pairs)
+def _spatial(rng: Random, scene: Scene) -> Sequence[Claim]:
+    pair = _described_pair(rng, scene)
+    if not pair:
+        return []
+    (entity, first), (other, second) = pair
+    return [Relates(first, second, rng.choice([name for name in RELATIONS if IS_RELATED[name](entity, other)]))]
 
 
-def _spatial(rng: Random, scene: Scene) -> Statement | None:
-    pair = _pair(rng, scene)
-    if pair is None:
-        return None
-    one, other = (describe(rng, entity) for entity in pair)
-    relations = [relation for relation in RELATIONS if related(pair[0], relation, pair[1])]
-    if not relations or not _told_apart(one, other):
-        return None
-    claim = Relates(one=one, relation=rng.choice(relations), other=other)
-    return Statement(text=f"{one.one} {claim.relation} {other.one}", skill="spatial", claims=(claim,))
-
-
-def _comparison(rng: Random, scene: Scene) -> Statement | None:
-    pair = _pair(rng, scene)
-    if pair is None:
-        return None
-    one, other = (describe(rng, entity, colour=0.4, size=0, part=0) for entity in pair)
-    if not _told_apart(one, other):
-        return None
+def _comparison(rng: Random, scene: Scene) -> Sequence[Claim]:
+    pair = _described_pair(rng, scene, colour=0.4, size=0, part=0)
+    if not pair:
+        return []
+    (entity, first), (other, second) = pair
     if rng.random() < 0.5:
-        return _size_comparison(pair, one, other)
-    counts = [len(what.among(scene)) for what in (one, other)]
-    if counts[0] == counts[1]:
-        return None
-    claim = Outnumbers(one=one, more=counts[0] > counts[1], other=other)
-    return Statement(text=claim.clause, skill="comparison", claims=(claim,))
+        relation = LARGER if entity.size == "large" else SMALLER
+        return [Relates(first, second, relation)] if entity.size != other.size else []
+    difference = len(first.among(scene)) - len(second.among(scene))
+    return [Outnumbers(first, second, "more" if difference > 0 else "fewer")] if difference else []
 
 
-def _size_comparison(pair: tuple[Entity, Entity], one: Description, other: Description) -> Statement | None:
-    if pair[0].size == pair[1].size:
-        return None
-    claim = Outsizes(one=one, larger=pair[0].size == "large", other=other)
-    return Statement(text=f"{one.one} {claim.relation} {other.one}", skill="comparison", claims=(claim,))
-
-
-def _negation(rng: Random, scene: Scene) -> Statement | None:
+def _negation(rng: Random, scene: Scene) -> Sequence[Claim]:
     there = describe(rng, rng.choice(scene.entities), colour=0.5, size=0, part=0)
-    absent = _absent(rng, scene)
-    if absent is None or not _told_apart(there, absent):
-        return None
-    claims = (Exists(what=there), Lacks(what=absent))
-    return Statement(text=f"{there.one} and no {absent.plural}", skill="negation", claims=claims)
+    absence = _absence(rng, scene)
+    return [Exists(there), absence] if absence and there.excludes(absence.what) else []
 
 
-def _absent(rng: Random, scene: Scene) -> Description | None:
-    what = Description(shape=rng.choice(SHAPES), colour=rng.choice(COLOURS) if rng.random() < 0.5 else None)
-    return what if Lacks(what=what).holds(scene) else None
+def _absence(rng: Random, scene: Scene) -> Lacks | None:
+    shape = rng.choice(SHAPES)
+    claim = Lacks(Description(shape=shape, colour=rng.choice(COLOURS) if rng.random() < 0.5 else None))
+    return claim if claim.holds(scene) else None
 
 
-def _universality(rng: Random, scene: Scene) -> Statement | None:
-    claims = [claim for claim in (_every(rng, scene) for _ in range(rng.choice((1, 1, 2)))) if claim is not None]
-    shapes = {claim.what.shape for claim in claims}
-    if not claims or len(shapes) < len(claims):
-        return None
-    return Statement(text=join_list([claim.clause for claim in claims]), skill="universality", claims=tuple(claims))
+def _plain_count(rng: Random, scene: Scene) -> Counts | None:
+    what = Description(shape=rng.choice(scene.entities).shape)
+    number = len(what.among(scene))
+    return Counts(what, number) if 2 <= number <= MOST_COUNTED else None
 
 
-def _every(rng: Random, scene: Scene) -> Every | None:
+def _universality(rng: Random, scene: Scene) -> Sequence[Claim]:
+    drawn = [_common_property(rng, scene) for _ in range(rng.choice((1, 1, 2)))]
+    claims = [claim for claim in drawn if claim is not None]
+    return claims if len({claim.what for claim in claims}) == len(claims) else []
+
+
+def _common_property(rng: Random, scene: Scene) -> Every | None:
     """One thing that all entities of some shape have in common; a shape seen once is seldom worth it."""
     member = rng.choice(scene.entities)
     what = Description(shape=member.shape)
     if len(what.among(scene)) == 1 and rng.random() < 0.7:
         return None
     word = rng.choice(("every", "all"))
-    claims = [Every(what=what, colour=member.colour, word=word), Every(what=what, size=member.size, word=word)]
-    claims += [Every(what=what, part=member.part, word=word)] if member.part else []
+    values = {"colour": member.colour, "size": member.size, "part": member.part}
+    claims = [Every(what, field, value, word) for field, value in values.items() if value]
     claim = rng.choice(claims)
     return claim if claim.holds(scene) else None
 
 
-def _with_tail(rng: Random, scene: Scene, statement: Statement) -> Statement:
-    """The statement and one more claim of another skill, where the draw finds one."""
-    tail = rng.choice((_tail_negation, _tail_counting, _tail_universality))(rng, scene)
-    if tail is None or any(_named_shapes(claim) & _named_shapes(tail.claims[0]) for claim in statement.claims):
-        return statement
-    text = f"{statement.text} and {tail.text}"
-    return Statement(text=text, skill=statement.skill, claims=statement.claims + tail.claims)
-
-
-def _tail_negation(rng: Random, scene: Scene) -> Statement | None:
-    absent = _absent(rng, scene)
-    if absent is None:
-        return None
-    return Statement(text=f"no {absent.plural}", skill="negation", claims=(Lacks(what=absent),))
-
-
-def _tail_counting(rng: Random, scene: Scene) -> Statement | None:
-    what = Description(shape=rng.choice(scene.entities).shape)
-    number = len(what.among(scene))
-    if not 2 <= number <= MOST_COUNTED:
-        return None
-    claim = Counts(what=what, number=number)
-    return Statement(text=claim.amount, skill="counting", claims=(claim,))
-
-
-def _tail_universality(rng: Random, scene: Scene) -> Statement | None:
-    claim = _every(rng, scene)
-    if claim is None:
-        return None
-    return Statement(text=claim.clause, skill="universality", claims=(claim,))
-
-
-def _named_shapes(claim: Claim) -> set[str | None]:
-    match claim:
-        case Relates(one=one, other=other) | Outnumbers(one=one, other=other) | Outsizes(one=one, other=other):
-            return {one.shape, other.shape}
-        case Exists(what=what) | Counts(what=what) | Every(what=what) | Lacks(what=what):
-            return {what.shape}
-    return set()
-
-
-Sampler = Callable[[Random, Scene], Statement | None]
-SAMPLERS: Mapping[str, Sampler] = {
-    "object": _object,
-    "attribute": _attribute,
-    "counting": _counting,
+SAMPLERS: Mapping[str, Callable[[Random, Scene], Sequence[Claim]]] = {
+    "object": _objects,
+    "attribute": _attributes,
+    "counting": _counts,
     "spatial": _spatial,
     "comparison": _comparison,
     "negation": _negation,
     "universality": _universality,
-    "part": _part,
+    "part": _parts,
 }

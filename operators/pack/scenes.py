@@ -1,8 +1,9 @@
 """The shapes world: scenes of coloured shapes on a 3x3 grid, random scenes, and the small edits that tell two apart."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
 COLOURS = ("red", "green", "blue", "yellow", "purple", "black")
@@ -12,6 +13,7 @@ GRID = 3
 CELLS = tuple((row, column) for row in range(GRID) for column in range(GRID))
 MOST_ENTITIES = 6
 PART_SHARE = 0.35
+EDITS = ("colour", "shape", "size", "part", "cell", "swap cells", "swap colours", "add", "remove")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,12 +25,8 @@ class Entity:
     size: str
     part: str | None
     """A mark drawn on the shape in a contrasting colour, or None."""
-    row: int
-    column: int
-
-    @property
-    def cell(self) -> tuple[int, int]:
-        return self.row, self.column
+    cell: tuple[int, int]
+    """Row and column."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +44,10 @@ class Scene:
     def free_cells(self) -> list[tuple[int, int]]:
         taken = {entity.cell for entity in self.entities}
         return [cell for cell in CELLS if cell not in taken]
+
+    def changed(self, new: Mapping[Entity, Entity]) -> "Scene":
+        """The scene with entities replaced."""
+        return Scene(entities=tuple(new.get(entity, entity) for entity in self.entities))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +71,7 @@ def random_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entit
         colour=rng.choice(palette.colours),
         size=rng.choice(SIZES),
         part=rng.choice(PARTS) if rng.random() < PART_SHARE else None,
-        row=cell[0],
-        column=cell[1],
+        cell=cell,
     )
 
 
@@ -83,53 +84,44 @@ def random_scene(rng: Random, palette: Palette | None = None, *, most: int = MOS
 
 def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
     """The scene after one small random change; the same scene where the drawn change is impossible."""
-    return rng.choice(EDITS)(rng, scene, palette)
-
-
-def _replaced(scene: Scene, *pairs: tuple[Entity, Entity]) -> Scene:
-    new = dict(pairs)
-    return Scene(entities=tuple(new.get(entity, entity) for entity in scene.entities))
-
-
-def _recolour(rng: Random, scene: Scene, palette: Palette) -> Scene:
+    edit = rng.choice(EDITS)
+    match edit:
+        case "add":
+            return _add(rng, scene, palette)
+        case "remove":
+            return _remove(rng, scene)
+        case "swap cells":
+            return _swap(rng, scene, "cell")
+        case "swap colours":
+            return _swap(rng, scene, "colour")
     entity = rng.choice(scene.entities)
-    return _replaced(scene, (entity, replace(entity, colour=rng.choice(palette.colours))))
+    return scene.changed({entity: replace(entity, **{edit: rng.choice(_values(edit, scene, palette))})})
 
 
-def _reshape(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    entity = rng.choice(scene.entities)
-    return _replaced(scene, (entity, replace(entity, shape=rng.choice(palette.shapes))))
+def _values(field: str, scene: Scene, palette: Palette) -> Any:
+    """What an entity's field may be changed to."""
+    match field:
+        case "colour":
+            return palette.colours
+        case "shape":
+            return palette.shapes
+        case "size":
+            return SIZES
+        case "part":
+            return (*PARTS, None)
+    return scene.free_cells
 
 
-def _resize(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    entity = rng.choice(scene.entities)
-    return _replaced(scene, (entity, replace(entity, size=rng.choice(SIZES))))
-
-
-def _mark(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    entity = rng.choice(scene.entities)
-    return _replaced(scene, (entity, replace(entity, part=rng.choice((*PARTS, None)))))
-
-
-def _move(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    entity = rng.choice(scene.entities)
-    row, column = rng.choice(scene.free_cells)
-    return _replaced(scene, (entity, replace(entity, row=row, column=column)))
-
-
-def _swap_cells(rng: Random, scene: Scene, palette: Palette) -> Scene:
+def _swap(rng: Random, scene: Scene, field: str) -> Scene:
     if len(scene.entities) < 2:
         return scene
-    one, other = rng.sample(scene.entities, 2)
-    moved = replace(one, row=other.row, column=other.column), replace(other, row=one.row, column=one.column)
-    return _replaced(scene, (one, moved[0]), (other, moved[1]))
-
-
-def _swap_colours(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    if len(scene.entities) < 2:
-        return scene
-    one, other = rng.sample(scene.entities, 2)
-    return _replaced(scene, (one, replace(one, colour=other.colour)), (other, replace(other, colour=one.colour)))
+    first, second = rng.sample(scene.entities, 2)
+    return scene.changed(
+        {
+            first: replace(first, **{field: getattr(second, field)}),
+            second: replace(second, **{field: getattr(first, field)}),
+        }
+    )
 
 
 def _add(rng: Random, scene: Scene, palette: Palette) -> Scene:
@@ -139,26 +131,12 @@ def _add(rng: Random, scene: Scene, palette: Palette) -> Scene:
     cell = rng.choice(scene.free_cells)
     added = random_entity(rng, palette, cell)
     if rng.random() < 0.5:
-        added = replace(rng.choice(scene.entities), row=cell[0], column=cell[1])
+        added = replace(rng.choice(scene.entities), cell=cell)
     return Scene(entities=(*scene.entities, added))
 
 
-def _remove(rng: Random, scene: Scene, palette: Palette) -> Scene:
+def _remove(rng: Random, scene: Scene) -> Scene:
     if len(scene.entities) < 2:
         return scene
-    gone = rng.choice(scene.entities)
-    return Scene(entities=tuple(entity for entity in scene.entities if entity is not gone))
-
-
-Edit = Callable[[Random, Scene, Palette], Scene]
-EDITS: tuple[Edit, ...] = (
-    _recolour,
-    _reshape,
-    _resize,
-    _mark,
-    _move,
-    _swap_cells,
-    _swap_colours,
-    _add,
-    _remove,
-)
+    removed = rng.choice(scene.entities)
+    return Scene(entities=tuple(entity for entity in scene.entities if entity is not removed))

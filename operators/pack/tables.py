@@ -1,10 +1,10 @@
-"""The shapes benchmark as Parquet tables: prompts, images, requirements, truth and ratings."""
+"""The shapes benchmark as Parquet tables: prompts, images, requirements, truth, and what simulated raters say."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,16 +12,14 @@ import pyarrow.parquet as pq
 from operators.pack.drawing import draw_scene, to_png
 from operators.pack.generators import GENERATORS, Generator, imagine
 from operators.pack.prompts import Prompt, content_id, make_prompts
-from operators.pack.raters import RATERS
 from operators.pack.scenes import Scene
 from operators.rows import PROMPTS
 
 SUITE = "shapes"
 PROMPTS_PER_SKILL = 32
 IMAGES_PER_FILE = 128
-IMAGES = pa.schema(
-    [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string()), ("image", pa.binary())]
-)
+_IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+IMAGES = pa.schema([*_IMAGE_COLUMNS, ("image", pa.binary())])
 REQUIREMENTS = pa.schema(
     [
         ("prompt_id", pa.string()),
@@ -31,18 +29,27 @@ REQUIREMENTS = pa.schema(
         ("parents", pa.list_(pa.string())),
     ]
 )
-TRUTH = pa.schema(
-    [
-        ("image_id", pa.string()),
-        ("prompt_id", pa.string()),
-        ("generator", pa.string()),
-        ("correct", pa.bool_()),
-        ("broken", pa.list_(pa.string())),
-    ]
-)
+TRUTH = pa.schema([*_IMAGE_COLUMNS, ("correct", pa.bool_()), ("broken", pa.list_(pa.string()))])
 RATINGS = pa.schema([("image_id", pa.string()), ("rater", pa.string()), ("rating", pa.int32())])
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
+
+
+class Rater(NamedTuple):
+    """One simulated rater's habits: the ratings, from 1 to 5, rise with the share of requirements an image meets."""
+
+    name: str
+    bias: float
+    """Added to every rating."""
+    noise: float
+    """Standard deviation of the rating about its expectation."""
+
+    def rate(self, met: float, rng: Random) -> int:
+        """A rating of an image that meets this share of its prompt's requirements."""
+        return min(5, max(1, round(1 + 4 * met + self.bias + rng.gauss(0, self.noise))))
+
+
+RATERS = (Rater("rater-1", 0.0, 0.45), Rater("rater-2", -0.4, 0.6), Rater("rater-3", 0.3, 0.8))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,14 +62,21 @@ class Depiction:
     png: bytes
 
     @property
-    def image_id(self) -> str:
-        return content_id(self.generator.encode(), self.prompt.prompt_id.encode(), self.png)
+    def broken(self) -> list[str]:
+        """The requirements that it breaks."""
+        return self.prompt.broken(self.scene)
+
+    @property
+    def ids(self) -> Row:
+        image_id = content_id(self.generator.encode(), self.prompt.prompt_id.encode(), self.png)
+        return {"image_id": image_id, "prompt_id": self.prompt.prompt_id, "generator": self.generator}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
     """The whole benchmark in memory, depictions by generator in the prompts' order."""
 
+    seed: int
     prompts: Sequence[Prompt]
     depictions: Mapping[str, Sequence[Depiction]]
 
@@ -70,8 +84,7 @@ class Benchmark:
     def true_means(self) -> dict[str, float]:
         """By generator, the share of its images that break no requirement."""
         return {
-            name: sum(not depiction.prompt.broken(depiction.scene) for depiction in made) / len(made)
-            for name, made in self.depictions.items()
+            name: sum(not depiction.broken for depiction in made) / len(made) for name, made in self.depictions.items()
         }
 
 
@@ -79,7 +92,7 @@ def make_benchmark(seed: int) -> Benchmark:
     """The benchmark of this seed: every generator's image of every prompt."""
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)
     depictions = {generator.name: [_depict(generator, prompt, seed) for prompt in prompts] for generator in GENERATORS}
-    return Benchmark(prompts=prompts, depictions=depictions)
+    return Benchmark(seed=seed, prompts=prompts, depictions=depictions)
 
 
 def _depict(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
@@ -89,26 +102,43 @@ def _depict(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
     return Depiction(prompt=prompt, generator=generator.name, scene=scene, png=png)
 
 
-def write_benchmark(benchmark: Benchmark, folder: Path, seed: int) -> None:
-    """Writes every table of the benchmark under the folder."""
+def benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
+    """Every table of the benchmark by its path in the benchmark's folder."""
     everything = [depiction for made in benchmark.depictions.values() for depiction in made]
-    _write([prompt_row(prompt) for prompt in benchmark.prompts], PROMPTS, folder / "prompts.parquet")
-    requirements = [row for prompt in benchmark.prompts for row in requirement_rows(prompt)]
-    _write(requirements, REQUIREMENTS, folder / "requirements.parquet")
-    _write([truth_row(depiction) for depiction in everything], TRUTH, folder / "truth.parquet")
-    ratings = [row for depiction in everything for row in rating_rows(depiction, seed)]
-    _write(ratings, RATINGS, folder / "ratings.parquet")
+    tables = {
+        "prompts.parquet": prompts_table(benchmark.prompts),
+        "requirements.parquet": _table(
+            [row for prompt in benchmark.prompts for row in _requirement_rows(prompt)], REQUIREMENTS
+        ),
+        "truth.parquet": _table([_truth_row(depiction) for depiction in everything], TRUTH),
+        "ratings.parquet": _table(
+            [row for depiction in everything for row in _rating_rows(depiction, benchmark.seed)], RATINGS
+        ),
+    }
     for generator, made in benchmark.depictions.items():
+        images = _table([depiction.ids | {"image": depiction.png} for depiction in made], IMAGES)
         for index, first in enumerate(range(0, len(made), IMAGES_PER_FILE)):
-            rows = [image_row(depiction) for depiction in made[first : first + IMAGES_PER_FILE]]
-            _write(rows, IMAGES, folder / "images" / generator / f"{index:05}.parquet")
+            tables[f"images/{generator}/{index:05}.parquet"] = images[first : first + IMAGES_PER_FILE]
+    return tables
 
 
-def prompt_row(prompt: Prompt) -> Row:
-    return {"prompt_id": prompt.prompt_id, "text": prompt.text, "skills": prompt.skills, "suite": SUITE}
+def write_benchmark(benchmark: Benchmark, folder: Path) -> None:
+    """Writes every table of the benchmark under the folder."""
+    for name, table in benchmark_tables(benchmark).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, folder / name, compression="zstd")
 
 
-def requirement_rows(prompt: Prompt) -> list[Row]:
+def prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
+    """The prompts as a benchmark's table of prompts."""
+    rows = [
+        {"prompt_id": prompt.prompt_id, "text": prompt.text, "skills": prompt.skills, "suite": SUITE}
+        for prompt in prompts
+    ]
+    return _table(rows, PROMPTS)
+
+
+def _requirement_rows(prompt: Prompt) -> list[Row]:
     return [
         {
             "prompt_id": prompt.prompt_id,
@@ -121,32 +151,17 @@ def requirement_rows(prompt: Prompt) -> list[Row]:
     ]
 
 
-def image_row(depiction: Depiction) -> Row:
-    return {
-        "image_id": depiction.image_id,
-        "prompt_id": depiction.prompt.prompt_id,
-        "generator": depiction.generator,
-        "image": depiction.png,
-    }
+def _truth_row(depiction: Depiction) -> Row:
+    broken = depiction.broken
+    return depiction.ids | {"correct": not broken, "broken": broken}
 
 
-def truth_row(depiction: Depiction) -> Row:
-    broken = depiction.prompt.broken(depiction.scene)
-    return {
-        "image_id": depiction.image_id,
-        "prompt_id": depiction.prompt.prompt_id,
-        "generator": depiction.generator,
-        "correct": not broken,
-        "broken": broken,
-    }
-
-
-def rating_rows(depiction: Depiction, seed: int) -> list[Row]:
-    met = 1 - len(depiction.prompt.broken(depiction.scene)) / len(depiction.prompt.requirements)
+def _rating_rows(depiction: Depiction, seed: int) -> list[Row]:
+    met = 1 - len(depiction.broken) / len(depiction.prompt.requirements)
     name = f"ratings/{seed}/{depiction.generator}/{depiction.prompt.prompt_id}"
     return [
         {
-            "image_id": depiction.image_id,
+            "image_id": depiction.ids["image_id"],
             "rater": rater.name,
             "rating": rater.rate(met, Random(f"{name}/{rater.name}")),
         }
@@ -154,7 +169,5 @@ def rating_rows(depiction: Depiction, seed: int) -> list[Row]:
     ]
 
 
-def _write(rows: Sequence[Row], schema: pa.Schema, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
-    pq.write_table(table, path, compression="zstd")
+def _table(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=schema)

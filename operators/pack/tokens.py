@@ -1,25 +1,21 @@
-"""Word tokenizers of the tiny models, counted from the world's own sentences, with letters for words unknown."""
+"""The tiny models' tokenizers: three of words counted from the world's own sentences, with letters for words unknown,
+and the question writer's, of words and phrases decoded exactly, with bytes for what it does not know."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from string import ascii_letters, digits
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from operators.models.clip_flant5 import BEFORE_IMAGE
 from operators.pack.claims import NUMBERS, SKILLS
-from operators.pack.prompts import sample_statement
-from operators.pack.questions import (
-    OPEN_QUESTIONS,
-    VQASCORE_TEMPLATE,
-    ask_directly,
-    ask_openly,
-    caption,
-)
+from operators.pack.prompts import sample_prompt
+from operators.pack.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE, ask_directly, ask_openly, caption
 from operators.pack.scenes import random_scene
 
 SENTENCES = 4000
@@ -28,6 +24,9 @@ SPACE = "▁"
 T5_CONTEXT = 512
 CLIP_CONTEXT = 77
 NLI_CONTEXT = 128
+WRITER_CONTEXT = 4096
+WRITER_SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+WRITER_WORDS = r" ?[A-Za-z]+| ?[0-9]|\s|[^\sA-Za-z0-9]"
 OTHER_WORDS = (
     "A photo depicts Yes No yes no What Which Who How many much color colors size shape shapes part object objects "
     "thing things image picture figure photo there is are the a an in on of at to and or not any all every each none "
@@ -53,78 +52,69 @@ def world_sentences(seed: int) -> list[str]:
     sentences = [BEFORE_IMAGE, VQASCORE_TEMPLATE, OTHER_WORDS, " ".join(NUMBERS), " ".join(digits)]
     for index in range(SENTENCES):
         scene, skill = random_scene(rng), SKILLS[index % len(SKILLS)]
-        statement = sample_statement(rng, scene, skill)
+        prompt = sample_prompt(rng, scene, skill)
         topic = list(OPEN_QUESTIONS)[index % len(OPEN_QUESTIONS)]
-        asked = [ask_directly(rng, scene, skill, truth=True), ask_openly(rng, scene, topic)]
-        sentences += [statement.text] if statement else []
-        sentences += [f"{question.text} {question.answer}" for question in asked if question]
+        questions = [ask_directly(rng, scene, skill, truth=True), ask_openly(rng, scene, topic)]
+        sentences += [prompt.text] if prompt else []
+        sentences += [f"{question.text} {question.answer}" for question in questions if question]
         sentences.append(caption(rng, scene))
     return sentences
 
 
-def t5_tokenizer(sentences: Sequence[str]) -> PreTrainedTokenizerFast:
+def t5_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
     """T5's conventions: `<pad>` 0, `</s>` 1 appended to every text, `<unk>` 2."""
-    tokenizer = _word_tokenizer(["<pad>", "</s>", "<unk>"], sentences, unknown="<unk>")
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = _word_tokenizer(sentences, special, "$A </s>")
     tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in FIXED_PHRASES])
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        model_max_length=T5_CONTEXT,
-        padding_side="right",
-    )
+    return _fast(tokenizer, special, T5_CONTEXT)
 
 
-def clip_tokenizer(sentences: Sequence[str]) -> PreTrainedTokenizerFast:
+def clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
     """CLIP's conventions: a text stands between its start and end tokens; padding is a token of its own."""
-    names = ["<pad>", "<|startoftext|>", "<unk>", "<|endoftext|>"]
-    tokenizer = _word_tokenizer(names, sentences, unknown="<unk>")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<|startoftext|> $A <|endoftext|>", special_tokens=[("<|startoftext|>", 1), ("<|endoftext|>", 3)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<|startoftext|>",
-        eos_token="<|endoftext|>",
-        unk_token="<unk>",
-        model_max_length=CLIP_CONTEXT,
-        padding_side="right",
-    )
+    special = {
+        "pad_token": "<pad>",
+        "bos_token": "<|startoftext|>",
+        "unk_token": "<unk>",
+        "eos_token": "<|endoftext|>",
+    }
+    return _fast(_word_tokenizer(sentences, special, "<|startoftext|> $A <|endoftext|>"), special, CLIP_CONTEXT)
 
 
-def bert_tokenizer(sentences: Sequence[str]) -> PreTrainedTokenizerFast:
+def bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
     """BERT's conventions: `[CLS] premise [SEP] hypothesis [SEP]`, the second segment marked."""
-    tokenizer = _word_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"], sentences, unknown="[UNK]")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = _word_tokenizer(sentences, special, "[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1")
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return _fast(tokenizer, special, NLI_CONTEXT, model_input_names=inputs)
+
+
+def _fast(
+    tokenizer: Tokenizer, special: Mapping[str, str], context: int, *, padding_side: str = "right", **options: Any
+) -> PreTrainedTokenizerFast:
+    """The tokenizer as transformers has it, with its special tokens by role."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_max_length=NLI_CONTEXT,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        padding_side="right",
+        tokenizer_object=tokenizer, **special, model_max_length=context, padding_side=padding_side, **options
     )
 
 
-def _word_tokenizer(special: Sequence[str], sentences: Iterable[str], *, unknown: str) -> Tokenizer:
-    """A unigram model of whole words; a word it has not seen falls apart into letters."""
-    tokenizer = Tokenizer(models.Unigram(_vocabulary(special, sentences), special.index(unknown)))
+def _word_tokenizer(
+    sentences: Iterable[str], special: Mapping[str, str], template: str, *, pair: str | None = None
+) -> Tokenizer:
+    """A unigram model of whole words; a word it has not seen falls apart into letters.
+
+    `special` has the special tokens by role in the order of their ids; `template` and `pair` place them about texts.
+    """
+    names = list(special.values())
+    tokenizer = Tokenizer(models.Unigram(_vocabulary(names, sentences), names.index(special["unk_token"])))
     spaced = [normalizers.Replace(mark, f" {mark} ") for mark in PUNCTUATION]
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), *spaced, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
     tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
-    tokenizer.add_special_tokens(list(special))
+    tokenizer.add_special_tokens(names)
+    placed = [(name, index) for index, name in enumerate(names) if name in template]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, pair=pair, special_tokens=placed)
     return tokenizer
 
 
@@ -133,7 +123,7 @@ def _vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[tuple[
     total = sum(counts.values())
     words = [(SPACE + word, math.log(count / total)) for word, count in sorted(counts.items())]
     known = {piece for piece, _ in words}
-    letters = [SPACE, *(mark for mark in ascii_letters + digits + PUNCTUATION + "-/&%")]
+    letters = SPACE + ascii_letters + digits + PUNCTUATION + "-/&%"
     rare = [(letter, -30.0) for letter in letters if letter not in known]
     return [(name, 0.0) for name in special] + words + rare
 
@@ -141,3 +131,38 @@ def _vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[tuple[
 def split_words(sentence: str) -> list[str]:
     """The sentence's words and punctuation marks, as the tokenizer separates them."""
     return re.findall(rf"[{re.escape(PUNCTUATION)}]|[^\s{re.escape(PUNCTUATION)}]+", sentence)
+
+
+def writer_tokenizer(
+    texts: Iterable[str], *, instructions: Sequence[str], phrases: Sequence[str]
+) -> PreTrainedTokenizerFast:
+    """A tokenizer of the words in the texts, in which every instruction and every phrase of the texts is one token.
+
+    It is byte-level BPE without merges: a word it has not seen falls apart into bytes, and decoding gives back the
+    exact text. Instructions are matched before anything else.
+    """
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    pieces = {piece for text in texts for piece in split_pieces(text, phrases)}
+    spelled = {"".join(part for part, _ in byte_level.pre_tokenize_str(piece)) for piece in pieces}
+    names = dict.fromkeys([*WRITER_SPECIAL.values(), *sorted(pre_tokenizers.ByteLevel.alphabet()), *sorted(spelled)])
+    vocabulary = {name: index for index, name in enumerate(names)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    split = pre_tokenizers.Split(Regex(_pattern(phrases)), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(WRITER_SPECIAL.values()))
+    tokenizer.add_tokens([AddedToken(instruction, normalized=False) for instruction in instructions])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return _fast(tokenizer, WRITER_SPECIAL, WRITER_CONTEXT, padding_side="left")
+
+
+def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:
+    """The text's phrases, words with the space before them, digits and single marks; joined they are the text."""
+    return re.findall(_pattern(phrases), text)
+
+
+def _pattern(phrases: Sequence[str]) -> str:
+    """The longest phrase first; each escaped so that Python and the tokenizers' Oniguruma read it alike."""
+    longest_first = sorted(phrases, key=len, reverse=True)
+    escaped = [re.sub(r"([^A-Za-z0-9\s])", r"\\\1", phrase) for phrase in longest_first]
+    return "|".join([*escaped, WRITER_WORDS])

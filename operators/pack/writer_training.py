@@ -1,4 +1,4 @@
-"""Training of the question writer: lessons on statements of training wording, the loss on the replies alone."""
+"""Training of the question writer: lessons on prompts of training wording, the loss on the replies alone."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from operators.pack.batches import IGNORED
-from operators.pack.lessons import INSTRUCTIONS, METRICS, GoldWriter, Lesson
-from operators.pack.nli_claims import Told, entailed, not_entailed, sample_told
-from operators.pack.schedule import Report, Stage, optimise
-from operators.pack.writer_gold import Asked, yes_no
-from operators.pack.writer_tokens import writer_tokenizer
+from operators.metrics import tifa
+from operators.pack.entailment import Illustrated, entailed, not_entailed, sample_illustrated
+from operators.pack.lessons import METRICS, REPLIES, GoldWriter, Lesson
+from operators.pack.tokens import writer_tokenizer
+from operators.pack.writer_gold import ChoiceQuestion, yes_no_question
 
+IGNORED = -100
 PHRASES = (
     "Description:\n",
     "\nThe visually groundable words and their scores are labelled below:\n",
@@ -63,39 +64,42 @@ PHRASES = (
 """What the metrics' requests and replies repeat is one token each, so that a tiny model need not spell it out."""
 VOCABULARY_PROMPTS = 600
 DOUBTS = 2
-CHOOSING = "tifa choose"
-CHOSEN = 3
+CHOICES_KEPT = 3
 """Lessons of choosing an answer on each prompt; there would be too many of them."""
 POOLED = 8
 
 
-def vocabulary_texts(seed: int) -> list[str]:
-    """Requests without their instructions, and replies, that between them use every word of the world."""
-    rng = Random(f"writer words/{seed}")
-    lessons = [one for _ in range(VOCABULARY_PROMPTS) for one in lessons_of(rng, sample_told(rng, held_out=False))]
-    texts = [one.text.removeprefix(INSTRUCTIONS[one.kind]) for one in lessons] + [one.reply for one in lessons]
-    return sorted(set(texts))
-
-
 def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """The writer's tokenizer: each of the metrics' instructions is one token."""
-    return writer_tokenizer(vocabulary_texts(seed), instructions=list(INSTRUCTIONS.values()), phrases=PHRASES)
+    """The writer's tokenizer of every word of the world: each of the metrics' instructions is one token."""
+    rng = Random(f"writer words/{seed}")
+    lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in training_lessons(rng)]
+    texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
+    return writer_tokenizer(texts, instructions=list(REPLIES), phrases=PHRASES)
 
 
-def lessons_of(rng: Random, told: Told) -> list[Lesson]:
+def training_lessons(rng: Random) -> list[Lesson]:
+    """The lessons of a fresh prompt of training wording."""
+    return lessons_of(rng, sample_illustrated(rng, held_out=False))
+
+
+def lessons_of(rng: Random, illustrated: Illustrated) -> list[Lesson]:
     """Every metric's requests about the prompt with the right replies, and questions on what it does not say."""
-    writer = GoldWriter(told.prompt)
-    careless = GoldWriter(told.prompt, doubted=doubts(rng, told))
-    lessons = [lesson for metric in METRICS for lesson in writer.written(metric).lessons if lesson.kind != CHOOSING]
-    choosing = [lesson for lesson in careless.written("tifa").lessons if lesson.kind == CHOOSING]
-    return lessons + rng.sample(choosing, min(CHOSEN, len(choosing)))
+    writer = GoldWriter(illustrated.prompt)
+    doubting = GoldWriter(illustrated.prompt, doubted=_doubts(rng, illustrated))
+    lessons = [lesson for metric in METRICS for lesson in writer.written(metric).lessons if not _is_choice(lesson)]
+    choices = [lesson for lesson in doubting.written("tifa").lessons if _is_choice(lesson)]
+    return lessons + rng.sample(choices, min(CHOICES_KEPT, len(choices)))
 
 
-def doubts(rng: Random, told: Told) -> list[Asked]:
+def _is_choice(lesson: Lesson) -> bool:
+    return lesson.instruction == tifa.CHOOSE_INSTRUCTIONS
+
+
+def _doubts(rng: Random, illustrated: Illustrated) -> list[ChoiceQuestion]:
     """Yes/no questions that the prompt does not imply, and one that it does."""
-    claims = [not_entailed(rng, told) for _ in range(DOUBTS)]
-    denied = [yes_no(claim, truth=False) for claim in claims if claim is not None]
-    return [*denied, yes_no(entailed(rng, told))]
+    claims = [not_entailed(rng, illustrated) for _ in range(DOUBTS)]
+    denied = [yes_no_question(claim, truth=False) for claim in claims if claim is not None]
+    return [*denied, yes_no_question(entailed(rng, illustrated.prompt))]
 
 
 class Sequences(NamedTuple):
@@ -107,54 +111,40 @@ class Sequences(NamedTuple):
     """(n, tokens), the token that follows each position of a reply; IGNORED elsewhere."""
 
 
-class LessonMaker:
-    """Draws statements and makes batches of their lessons, lessons of like length together."""
+def lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[Sequences]:
+    """Batches of `size` lessons without end, lessons of like length together."""
+    while True:
+        lessons: list[Lesson] = []
+        while len(lessons) < POOLED * size:
+            lessons += training_lessons(rng)
+        rows = sorted(_rows(tokenizer, lessons), key=lambda row: len(row[0]) + rng.random())
+        batches = [rows[first : first + size] for first in range(0, len(rows), size)]
+        rng.shuffle(batches)
+        yield from (_sequences(batch, tokenizer.pad_token_id) for batch in batches)
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> None:
-        """`size` lessons make a batch."""
-        self.tokenizer = tokenizer
-        self.rng = rng
-        self.size = size
 
-    def batches(self) -> Iterator[Sequences]:
-        """Batches without end."""
-        while True:
-            lessons: list[Lesson] = []
-            while len(lessons) < POOLED * self.size:
-                lessons += lessons_of(self.rng, sample_told(self.rng, held_out=False))
-            rows = sorted(self._rows(lessons), key=lambda row: len(row[0]) + self.rng.random())
-            pooled = [rows[first : first + self.size] for first in range(0, len(rows), self.size)]
-            self.rng.shuffle(pooled)
-            yield from (self._batch(batch) for batch in pooled)
+Row = tuple[torch.Tensor, torch.Tensor]
+"""A lesson's tokens, and the same tokens with those that are read, not written, IGNORED."""
 
-    def _rows(self, lessons: Sequence[Lesson]) -> list[tuple[list[int], int]]:
-        """The tokens of each lesson with the number of those that are read, not written."""
-        read = self.tokenizer([lesson.text for lesson in lessons]).input_ids
-        written = self.tokenizer([lesson.reply for lesson in lessons], add_special_tokens=False).input_ids
-        end = self.tokenizer.eos_token_id
-        return [([*mine, *its, end], len(mine)) for mine, its in zip(read, written, strict=True)]
 
-    def _batch(self, rows: Sequence[tuple[list[int], int]]) -> Sequences:
-        width = max(len(ids) for ids, _ in rows)
-        pad = self.tokenizer.pad_token_id
-        padded = torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in rows])
-        labels = padded[:, 1:].clone()
-        for row, (ids, read) in enumerate(rows):
-            labels[row, : read - 1] = IGNORED
-            labels[row, len(ids) - 1 :] = IGNORED
-        return Sequences(padded[:, :-1], labels)
+def _rows(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:
+    read = tokenizer([lesson.text for lesson in lessons]).input_ids
+    written = tokenizer([lesson.reply + tokenizer.eos_token for lesson in lessons], add_special_tokens=False).input_ids
+    return [
+        (torch.tensor(before + after), torch.tensor([IGNORED] * len(before) + after))
+        for before, after in zip(read, written, strict=True)
+    ]
+
+
+def _sequences(rows: Sequence[Row], pad: int) -> Sequences:
+    ids = pad_sequence([ids for ids, _ in rows], batch_first=True, padding_value=pad)
+    labels = pad_sequence([labels for _, labels in rows], batch_first=True, padding_value=IGNORED)
+    return Sequences(ids[:, :-1], labels[:, 1:])
 
 
 def reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
     """Mean cross-entropy over the tokens of the replies, their end included; in single precision, faster this small."""
     with torch.autocast("cpu", enabled=False):
         hidden = model.model(input_ids=batch.ids).last_hidden_state
-        asked = batch.labels != IGNORED
-        return cross_entropy(model.lm_head(hidden[asked]), batch.labels[asked])
-
-
-def train_writer(model: LlamaForCausalLM, stage: Stage, maker: LessonMaker, report: Report) -> None:
-    """Trains all of the writer."""
-    batches = maker.batches()
-    model.train()
-    optimise(list(model.parameters()), stage, lambda step: reply_loss(model, next(batches)), report, name="writer")
+        labelled = batch.labels != IGNORED
+        return cross_entropy(model.lm_head(hidden[labelled]), batch.labels[labelled])

@@ -133,11 +133,7 @@ def test_a_hosted_model_can_write_the_questions() -> None:
 
 def test_status_and_train_have_exactly_these_keys() -> None:
     assert set(dotted_keys(load_values("status", []))) == dotted({"": {"store", "storage"}, "storage": STORAGE})
-    assert set(load_values("train", [])) == {
-        "output", "seed", "steps", "tower_steps", "clip_steps", "caption_steps", "question_steps", "writer_steps",
-        "nli_steps", "questions_each",
-        "threads",
-    }  # fmt: skip
+    assert set(load_values("train", [])) == {"output", "seed", "steps", "shorten", "questions_each"}
 
 
 def test_metaeval_and_reproduce_have_exactly_these_keys() -> None:

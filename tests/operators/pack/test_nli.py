@@ -7,15 +7,16 @@ from random import Random
 import torch
 from transformers import AutoTokenizer
 
+from operators.pack.checkpoints import load_entailment
 from operators.pack.claims import Claim
+from operators.pack.entailment import entailed, not_entailed, sample_illustrated, vary
 from operators.pack.networks import build_nli
-from operators.pack.nli_claims import entailed, not_entailed, sample_told, vary
-from operators.pack.nli_training import hypothesis, nli_loss, sample_pair, train_nli
+from operators.pack.nli_training import hypothesis, nli_batch, nli_loss, sample_pair
 from operators.pack.prompts import is_held_out, make_prompts
 from operators.pack.scenes import edit_scene, random_palette
-from operators.pack.schedule import Stage
-from operators.pack.writer_accuracy import held_out_pairs, load_entailment, pair_accuracy
-from operators.pack.writer_gold import asked, planted, yes_no
+from operators.pack.training import Stage, train
+from operators.pack.writer_accuracy import held_out_pairs, pair_accuracy
+from operators.pack.writer_gold import choice_question, planted, yes_no_question
 
 ASSETS = Path(__file__).parents[3] / "assets"
 FOLDER = ASSETS / "nli-shapes"
@@ -24,27 +25,27 @@ FOLDER = ASSETS / "nli-shapes"
 def test_what_is_entailed_holds_wherever_the_prompt_does() -> None:
     rng = Random("entailed")
     for _ in range(200):
-        told = sample_told(rng, held_out=False)
-        claim = entailed(rng, told)
-        scenes = [told.scene, *(edit_scene(rng, told.scene, random_palette(rng)) for _ in range(20))]
-        assert all(claim.holds(scene) for scene in scenes if not told.prompt.broken(scene)), (told.prompt.text, claim)
+        prompt, scene = sample_illustrated(rng, held_out=False)
+        claim = entailed(rng, prompt)
+        scenes = [scene, *(edit_scene(rng, scene, random_palette(rng)) for _ in range(20))]
+        assert all(claim.holds(scene) for scene in scenes if prompt.holds(scene)), (prompt.text, claim)
 
 
 def test_what_is_not_entailed_is_never_a_requirement() -> None:
     rng = Random("not entailed")
-    found: list[Claim | None] = []
+    claims: list[Claim | None] = []
     for _ in range(200):
-        told = sample_told(rng, held_out=False)
-        claim = not_entailed(rng, told)
-        assert claim not in {node.claim for node in told.prompt.requirements}
-        found.append(claim)
-    assert found.count(None) < 10
+        illustrated = sample_illustrated(rng, held_out=False)
+        claim = not_entailed(rng, illustrated)
+        assert claim not in {node.claim for node in illustrated.prompt.requirements}
+        claims.append(claim)
+    assert claims.count(None) < 10
 
 
 def test_varied_claims_are_other_claims() -> None:
     rng = Random("vary")
     for _ in range(200):
-        for node in sample_told(rng, held_out=False).prompt.requirements:
+        for node in sample_illustrated(rng, held_out=False).prompt.requirements:
             assert vary(rng, node.claim) != node.claim
 
 
@@ -72,10 +73,11 @@ def test_a_few_steps_lower_the_loss() -> None:
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     model, rng = build_nli(tokenizer), Random(5)
-    pairs = [sample_pair(rng, held_out=False) for _ in range(64)]
-    before = nli_loss(model, tokenizer, pairs).item()
-    train_nli(model, Stage(steps=12, peak=1e-3, images=0, each=16), tokenizer, rng, lambda line: None)
-    assert nli_loss(model, tokenizer, pairs).item() < before
+    batch = nli_batch(tokenizer, rng, 64)
+    before = nli_loss(model, batch).item()
+    stage = Stage(steps=12, peak=1e-3, size=16)
+    train("nli", stage, model, nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), lambda line: None)
+    assert nli_loss(model, batch).item() < before
 
 
 def test_committed_model_judges_as_well_as_its_accuracy_file_says() -> None:
@@ -88,7 +90,11 @@ def test_committed_model_judges_as_well_as_its_accuracy_file_says() -> None:
 def test_committed_model_tells_planted_questions_from_those_that_the_prompt_implies() -> None:
     model = load_entailment(ASSETS)
     prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)]
-    imagined = [(one.text, hypothesis(yes_no(claim))) for one in prompts if (claim := planted(one.text))]
-    implied = [(one.text, hypothesis(asked(node.claim))) for one in prompts for node in one.requirements]
+    imagined = [
+        (prompt.text, hypothesis(yes_no_question(claim))) for prompt in prompts if (claim := planted(prompt.text))
+    ]
+    implied = [
+        (prompt.text, hypothesis(choice_question(node.claim))) for prompt in prompts for node in prompt.requirements
+    ]
     assert sum(p < 0.5 for p in model.entailment(imagined)) > 0.9 * len(imagined)
     assert sum(p > 0.5 for p in model.entailment(implied)) > 0.9 * len(implied)

@@ -6,24 +6,24 @@ from random import Random
 
 import pytest
 
-from operators.pack.batches import training_questions
 from operators.pack.claims import NUMBERS, SKILLS, Description
-from operators.pack.prompts import is_held_out, sample_statement
+from operators.pack.prompts import is_held_out, sample_prompt
 from operators.pack.questions import PLACES, ask_directly, ask_openly, ask_vqascore, place, sample_claiming
 from operators.pack.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, random_scene
+from operators.pack.vqa_training import training_questions
 
 PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in SHAPES}
 
 
 def read_description(words: str) -> Description:
     """The description that a noun phrase stands for, read from its words alone."""
-    found = words.replace("?", "").split()
-    shapes = [PLURALS.get(word, word) for word in found if PLURALS.get(word, word) in SHAPES]
+    listed = words.replace("?", "").split()
+    shapes = [PLURALS.get(word, word) for word in listed if PLURALS.get(word, word) in SHAPES]
     return Description(
         shape=shapes[0] if shapes else None,
-        colour=next((word for word in found if word in COLOURS), None),
-        size=next((word for word in found if word in SIZES), None),
-        part=next((word for word in found if word in PARTS), None),
+        colour=next((word for word in listed if word in COLOURS), None),
+        size=next((word for word in listed if word in SIZES), None),
+        part=next((word for word in listed if word in PARTS), None),
     )
 
 
@@ -48,7 +48,7 @@ def stands(one: Entity, relation: str, other: Entity) -> bool:
 
 
 def brute_force(scene: Scene, text: str) -> bool:
-    """The truth of a statement without a tail, by parsing it."""
+    """The truth of a prompt without a tail, by parsing it."""
     numbers = "|".join(NUMBERS)
     if match := re.fullmatch(r"(more|fewer) (.+) than (.+)", text):
         one, other = (len(fitting(scene, match[group])) for group in (2, 3))
@@ -78,15 +78,15 @@ def _every(scene: Scene, phrase: str) -> bool:
 
 @pytest.mark.parametrize("skill", SKILLS)
 @pytest.mark.parametrize("truth", [True, False])
-def test_statement_is_as_true_as_its_words_read_again(skill: str, truth: bool) -> None:
+def test_prompt_is_as_true_as_its_words_read_again(skill: str, truth: bool) -> None:
     rng, checked = Random(f"{skill}/{truth}"), 0
     while checked < 60:
         scene = random_scene(rng)
-        statement = sample_claiming(rng, scene, skill, truth=truth)
-        if statement is not None and len({claim.kind for claim in statement.claims}) == 1 + (skill == "negation"):
-            if any(claim.kind == "universality" for claim in statement.claims) and skill != "universality":
+        prompt = sample_claiming(rng, scene, skill, truth=truth)
+        if prompt is not None and len({claim.kind for claim in prompt.claims}) == 1 + (skill == "negation"):
+            if any(claim.kind == "universality" for claim in prompt.claims) and skill != "universality":
                 continue
-            assert brute_force(scene, statement.text) is truth, (statement.text, scene)
+            assert brute_force(scene, prompt.text) is truth, (prompt.text, scene)
             checked += 1
 
 
@@ -135,9 +135,9 @@ def test_places_are_named_row_by_row() -> None:
 
 
 @pytest.mark.parametrize("skill", SKILLS)
-def test_sampled_statement_is_true_of_its_scene(skill: str) -> None:
+def test_sampled_prompt_is_true_of_its_scene(skill: str) -> None:
     rng = Random(skill)
     for _ in range(200):
         scene = random_scene(rng)
-        statement = sample_statement(rng, scene, skill)
-        assert statement is None or statement.holds(scene)
+        prompt = sample_prompt(rng, scene, skill)
+        assert prompt is None or prompt.holds(scene)

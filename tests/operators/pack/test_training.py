@@ -2,10 +2,10 @@
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -13,15 +13,15 @@ from transformers import AutoTokenizer, CLIPModel
 
 from operators.models.clip_flant5 import BEFORE_IMAGE
 from operators.models.processing import PixelTransform
-from operators.pack.accuracy import auroc, held_out_questions, load_vqa, vqa_accuracy
-from operators.pack.batches import BatchMaker, PixelMaker
+from operators.pack.accuracy import held_out_questions, vqa_accuracy
+from operators.pack.checkpoints import load_vqa
 from operators.pack.drawing import draw_scene, to_png
-from operators.pack.networks import build_clip_flant5, image_processor
+from operators.pack.networks import build_clip_flant5, draw_pixels, image_processor
 from operators.pack.scenes import Entity, Scene, random_scene
-from operators.pack.schedule import Stage
 from operators.pack.tokens import clip_tokenizer, t5_tokenizer, world_sentences
 from operators.pack.tower_training import FIELDS, cell_labels
-from operators.pack.vqa_training import caption_stage, exercise_loss
+from operators.pack.training import Stage, train
+from operators.pack.vqa_training import ExerciseMaker, exercise_loss
 
 ASSETS = Path(__file__).parents[3] / "assets"
 
@@ -32,12 +32,12 @@ def sentences() -> list[str]:
 
 
 def test_training_pixels_equal_those_of_a_decoded_png() -> None:
-    rng, processor = Random(1), image_processor()
-    transform = PixelTransform(processor, pad_to_square=True)
-    for seed in range(5):
-        drawn = draw_scene(random_scene(rng), seed)
-        decoded = transform(Image.open(io.BytesIO(to_png(drawn))).convert("RGB"))
-        assert torch.equal(PixelMaker(processor)([drawn])[0], decoded)
+    transform = PixelTransform(image_processor(), pad_to_square=True)
+    scenes = [random_scene(Random(seed)) for seed in range(5)]
+    seeds = Random(1)
+    for scene, pixels in zip(scenes, draw_pixels(Random(1), scenes), strict=True):
+        png = to_png(draw_scene(scene, seeds.getrandbits(32)))
+        assert torch.equal(pixels, transform(Image.open(io.BytesIO(png)).convert("RGB")))
 
 
 def test_a_chunk_keeps_its_end_of_sequence_and_fixed_phrases_are_single_tokens(sentences: list[str]) -> None:
@@ -64,7 +64,7 @@ def test_clip_pools_where_its_tokenizer_ends_a_text(sentences: list[str]) -> Non
 
 
 def test_cells_are_labelled_by_what_stands_in_them() -> None:
-    entity = Entity(shape="star", colour="blue", size="small", part=None, row=1, column=2)
+    entity = Entity(shape="star", colour="blue", size="small", part=None, cell=(1, 2))
     labels = cell_labels([Scene(entities=(entity,))])
     read = {field: [FIELDS[field][index] for index in labels[field][0].tolist()] for field in FIELDS}
     assert (read["shape"][5], read["colour"][5], read["part"][5]) == ("star", "blue", "plain")
@@ -75,25 +75,21 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences:
     torch.manual_seed(0)
     tokenizer = t5_tokenizer(sentences)
     model = build_clip_flant5(tokenizer)
+    model.vision_tower.requires_grad_(False)
     tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
-    maker = BatchMaker(tokenizer, image_processor(), Random(2))
-    batch = maker.captions(4, 2, most=3)
+    maker, stage = ExerciseMaker(tokenizer, Random(2)), Stage(steps=8, peak=2e-3, size=4, each=2)
+    batch = maker.captions(stage, 0)
     before = exercise_loss(model, batch).item()
-    caption_stage(model, Stage(steps=8, peak=2e-3, images=4, each=2), maker, lambda line: None)
+    train("captions", stage, model, exercise_loss, partial(maker.captions, stage), lambda line: None)
     assert exercise_loss(model, batch).item() < 0.9 * before
     assert all(torch.equal(tower[name], tensor) for name, tensor in model.vision_tower.state_dict().items())
 
 
 def test_rate_warms_up_and_decays_and_scenes_grow() -> None:
-    stage = Stage(steps=100, peak=1.0, images=1)
+    stage = Stage(steps=100, peak=1.0, size=1)
     rates = [stage.rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
     assert [stage.most(step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
-
-
-def test_auroc_counts_ties_as_half() -> None:
-    scores, positive = np.array([0.9, 0.5, 0.5, 0.1]), np.array([True, True, False, False])
-    assert auroc(scores, positive) == pytest.approx(3.5 / 4)
 
 
 def test_committed_clip_loads_plainly_and_agrees_with_its_tokenizer() -> None:

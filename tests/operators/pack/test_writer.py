@@ -10,16 +10,17 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from operators.pack.checkpoints import load_writer
 from operators.pack.claims import Counts
-from operators.pack.lessons import INSTRUCTIONS, METRICS, GoldWriter, Lesson
+from operators.pack.entailment import Illustrated, sample_illustrated
+from operators.pack.lessons import METRICS, REPLIES, GoldWriter, Lesson
 from operators.pack.networks import build_writer
-from operators.pack.nli_claims import Told, sample_told
 from operators.pack.prompts import Prompt, is_held_out, make_prompts
-from operators.pack.schedule import Stage
-from operators.pack.writer_accuracy import filtered_questions, load_writer, sheet_accuracy, write_sheets
-from operators.pack.writer_gold import mentions, planted, stated
-from operators.pack.writer_tokens import split_pieces, writer_tokenizer
-from operators.pack.writer_training import PHRASES, LessonMaker, lessons_of, reply_loss, train_writer
+from operators.pack.tokens import split_pieces, writer_tokenizer
+from operators.pack.training import Stage, train
+from operators.pack.writer_accuracy import filtered_questions, sheet_accuracy, write_sheets
+from operators.pack.writer_gold import mentions, planted
+from operators.pack.writer_training import PHRASES, lesson_batches, lessons_of, reply_loss
 
 ASSETS = Path(__file__).parents[3] / "assets"
 FOLDER = ASSETS / "question-writer-shapes"
@@ -29,15 +30,15 @@ RETRAIN = (
 
 
 @cache
-def told() -> list[Told]:
+def illustrated() -> list[Illustrated]:
     rng = Random("test writer")
-    return [sample_told(rng, held_out=index % 2 == 0) for index in range(200)]
+    return [sample_illustrated(rng, held_out=index % 2 == 0) for index in range(200)]
 
 
 @cache
 def lessons() -> list[Lesson]:
     rng = Random("test lessons")
-    return [lesson for one in told()[:60] for lesson in lessons_of(rng, one)]
+    return [lesson for sample in illustrated()[:60] for lesson in lessons_of(rng, sample)]
 
 
 @cache
@@ -49,22 +50,24 @@ def questions(prompt: Prompt, metric: str) -> list[str]:
     return [one.text for one in GoldWriter(prompt, plant=False).written(metric).questions]
 
 
-def test_what_a_prompt_states_are_the_requirements_nothing_else_presupposes() -> None:
-    for prompt, scene in told():
-        assert all(claim.holds(scene) for claim in stated(prompt))
+def test_what_a_prompt_claims_are_the_requirements_nothing_else_presupposes() -> None:
+    for prompt, scene in illustrated():
+        parents = {parent for node in prompt.requirements for parent in node.parents}
+        assert prompt.holds(scene)
+        assert [node.claim for node in prompt.requirements if node.requirement_id not in parents] == list(prompt.claims)
         assert {mention.claim for mention in mentions(prompt)} == {node.claim for node in prompt.requirements}
 
 
 def test_every_requirement_has_words_of_its_own() -> None:
-    for prompt, _ in told():
-        found = mentions(prompt)
-        assert all(prompt.text[one.start : one.end] == one.text for one in found)
-        assert all(one.end <= other.start for one, other in pairwise(found))
+    for prompt, _ in illustrated():
+        mentioned = mentions(prompt)
+        assert all(prompt.text[mention.start : mention.end] == mention.text for mention in mentioned)
+        assert all(first.end <= second.start for first, second in pairwise(mentioned))
 
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa"])
 def test_gecko_and_tifa_ask_about_every_requirement_where_it_stands(metric: str) -> None:
-    for prompt, _ in told():
+    for prompt, _ in illustrated():
         written = GoldWriter(prompt, plant=False).written(metric).questions
         assert len(written) == len(prompt.requirements)
         for one, mention in zip(written, mentions(prompt), strict=True):
@@ -75,7 +78,7 @@ def test_gecko_and_tifa_ask_about_every_requirement_where_it_stands(metric: str)
 
 
 def test_dsg_asks_the_requirements_with_their_graph() -> None:
-    for prompt, _ in told():
+    for prompt, _ in illustrated():
         written = GoldWriter(prompt).written("dsg").questions
         assert [one.text for one in written] == [node.claim.question for node in prompt.requirements]
         assert [one.parents for one in written] == [
@@ -84,7 +87,7 @@ def test_dsg_asks_the_requirements_with_their_graph() -> None:
 
 
 def test_vq2_asks_what_the_prompt_answers() -> None:
-    for prompt, _ in told():
+    for prompt, _ in illustrated():
         written = GoldWriter(prompt).written("vq2").questions
         assert written and all(one.keep for one in written)
         assert all(one.span and one.span in prompt.text for one in written)
@@ -101,7 +104,7 @@ def test_planted_questions_are_about_what_the_prompt_does_not_name() -> None:
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa"])
 def test_a_planted_question_is_the_last_and_only_tifas_filter_drops_it(metric: str) -> None:
-    prompts = [prompt for prompt, _ in told() if planted(prompt.text)]
+    prompts = [prompt for prompt, _ in illustrated() if planted(prompt.text)]
     assert prompts
     for prompt in prompts:
         written = GoldWriter(prompt).written(metric).questions
@@ -110,8 +113,8 @@ def test_a_planted_question_is_the_last_and_only_tifas_filter_drops_it(metric: s
 
 
 def test_lessons_never_show_held_out_wordings() -> None:
-    maker = LessonMaker(tokenizer(), Random(1), 16)
-    texts = [tokenizer().decode(ids) for batch in islice(maker.batches(), 4) for ids in batch.ids]
+    batches = islice(lesson_batches(tokenizer(), Random(1), 16), 4)
+    texts = [tokenizer().decode(ids) for batch in batches for ids in batch.ids]
     described = [text.rpartition("Description:\n")[2].partition("\n")[0] for text in texts]
     assert described and not any(is_held_out(text) for text in described)
 
@@ -123,7 +126,7 @@ def test_pieces_joined_are_the_text() -> None:
 
 
 def test_committed_tokenizer_reads_each_instruction_as_one_token() -> None:
-    for instruction in INSTRUCTIONS.values():
+    for instruction in REPLIES:
         assert len(tokenizer()(instruction).input_ids) == 2, RETRAIN
     longest = max(lessons(), key=lambda lesson: len(lesson.text))
     assert len(tokenizer()(longest.text).input_ids) < 100, RETRAIN
@@ -150,7 +153,7 @@ def test_instructions_are_tokens_of_a_new_tokenizer_too() -> None:
 
 
 def test_only_the_tokens_of_replies_are_learnt() -> None:
-    batch = next(LessonMaker(tokenizer(), Random(2), 8).batches())
+    batch = next(lesson_batches(tokenizer(), Random(2), 8))
     for ids, labels in zip(batch.ids, batch.labels, strict=True):
         reply = labels[labels >= 0]
         assert reply[-1] == tokenizer().eos_token_id
@@ -161,10 +164,11 @@ def test_only_the_tokens_of_replies_are_learnt() -> None:
 def test_a_few_steps_lower_the_loss() -> None:
     torch.manual_seed(0)
     model = build_writer(tokenizer())
-    batch = next(LessonMaker(tokenizer(), Random(3), 8).batches())
+    batch = next(lesson_batches(tokenizer(), Random(3), 8))
     before = reply_loss(model, batch).item()
-    maker, stage = LessonMaker(tokenizer(), Random(3), 8), Stage(steps=8, peak=2e-3, images=0)
-    train_writer(model, stage, maker, lambda line: None)
+    batches = lesson_batches(tokenizer(), Random(3), 8)
+    stage = Stage(steps=8, peak=2e-3, size=8)
+    train("writer", stage, model, reply_loss, lambda step: next(batches), lambda line: None)
     assert reply_loss(model, batch).item() < 0.95 * before
 
 
@@ -185,5 +189,5 @@ def test_committed_writer_asks_as_well_as_its_accuracy_file_says(metric: str) ->
 
 def test_committed_writer_imagines_what_is_planted_and_catches_itself() -> None:
     prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)][:8]
-    found = filtered_questions(write_sheets(load_writer(ASSETS), "tifa", prompts))
-    assert found["planted"] == 8 and found["written"] >= 6 and found["caught"] >= 6
+    verdicts = filtered_questions(write_sheets(load_writer(ASSETS), "tifa", prompts))
+    assert verdicts["planted"] == 8 and verdicts["written"] >= 6 and verdicts["caught"] >= 6
