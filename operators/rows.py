@@ -78,12 +78,25 @@ _BASIS = ("basis", pa.string())
 image is no more what it was has to be computed anew."""
 _STANDS_ON = [("image_digest", pa.string()), _BASIS]
 
-ANSWERS = pa.schema([*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR), *_STANDS_ON])
+ANSWERS = pa.schema(
+    [*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR), *_STANDS_ON, ("images", pa.int32())]
+)
+"""`images` is null for a row of one image; of a row of several it is their number, and `answers` are those about the
+first image, then those about the second."""
 
 SIMILARITIES = pa.schema(
-    [*_IMAGE_COLUMNS, ("similarity", pa.float32()), ("truncated", pa.bool_()), ("error", ERROR), *_STANDS_ON]
+    [
+        *_IMAGE_COLUMNS,
+        ("similarity", pa.float32()),
+        ("truncated", pa.bool_()),
+        ("error", ERROR),
+        *_STANDS_ON,
+        ("images", pa.list_(pa.float32())),
+    ]
 )
-"""`similarity` is the raw cosine; `truncated` tells that the text was longer than the model's context."""
+"""`similarity` is as the model gives it, a cosine or a reward; `truncated` tells that the text was longer than the
+model's context. `images` is null for a row of one image; of a row of several it is the similarity of each, and
+`similarity` their mean."""
 
 SCORES = pa.schema(
     [
@@ -255,6 +268,28 @@ def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 def basis_of(*parts: str) -> str:
     """The digest that stands in a row's `basis`."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the columns that it lacks, null: cells may be older than a column."""
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table
+
+
+def per_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A row of ANSWERS or SIMILARITIES as one row for each of its images; itself where it has one."""
+    images = row.get("images")
+    if images is None:
+        return [row]
+    if isinstance(images, list):
+        return [{**row, "similarity": similarity} for similarity in images]
+    answers = row["answers"]
+    size = len(answers) // images
+    if size == 0:
+        return [row]
+    return [{**row, "answers": answers[first : first + size]} for first in range(0, len(answers), size)]
 
 
 def error_value(error: RowError | None) -> dict[str, Any] | None:

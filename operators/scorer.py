@@ -22,6 +22,8 @@ from operators.stages.stage import Inputs, Stage, StageOptions, Upstream
 
 Picture = Image.Image | bytes | str | Path
 """An image: decoded, encoded, or where its file is."""
+Shown = Picture | Sequence[Picture]
+"""What a prompt was made into: an image, or the frames or views of a video or a 3D model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +62,7 @@ class Scorer:
         self.nodes = [_loaded(node, config) for node in make_nodes(self.metrics)]
         self.calls = count()
 
-    def score(self, images: Sequence[Picture], prompts: Sequence[str]) -> pa.Table:
+    def score(self, images: Sequence[Shown], prompts: Sequence[str]) -> pa.Table:
         """Scores (schema ELEMENT_SCORES) of each image for the prompt beside it: one row for each image and metric.
 
         The rows of a metric stand together, in the order of the images; `image_id` is an image's place in that order,
@@ -108,14 +110,21 @@ def _prompt_rows(prompts: Sequence[str]) -> pa.Table:
     return rows.table([{"prompt_id": _id_of(text), "text": text} for text in dict.fromkeys(prompts)], rows.PROMPTS)
 
 
-def _image_rows(images: Sequence[Picture], prompts: Sequence[str]) -> pa.Table:
+def _image_rows(images: Sequence[Shown], prompts: Sequence[str]) -> pa.Table:
+    each: list[Sequence[Picture]] = [
+        [shown] if isinstance(shown, Image.Image | bytes | str | Path) else shown for shown in images
+    ]
     columns = {
         "image_id": [str(place) for place in range(len(images))],
         "prompt_id": [_id_of(text) for text in prompts],
-        "image": pa.array([_encoded(image) for image in images], pa.large_binary()),
-        "uri": pa.array([str(image) if isinstance(image, str | Path) else None for image in images], pa.string()),
+        "image": pa.array([[_encoded(image) for image in shown] for shown in each], pa.list_(pa.large_binary())),
+        "uri": pa.array([[_address(image) for image in shown] for shown in each], pa.list_(pa.string())),
     }
     return pa.table(columns)
+
+
+def _address(image: Picture) -> str | None:
+    return str(image) if isinstance(image, str | Path) else None
 
 
 def _id_of(prompt: str) -> str:

@@ -70,6 +70,38 @@ def mean_scored(elements: Sequence[Element]) -> Scored:
     return Scored(math.fsum(scores) / len(scores), tuple(elements), n_questions=len(scores))
 
 
+def mean_over_images(scored: Sequence[Scored]) -> Scored:
+    """The score of a row by those of its images: their mean, and of each question too; an error of one is the row's.
+
+    So are videos scored by their frames (vqascore_genai_bench.txt, sec. 6).
+    """
+    first = scored[0]
+    if len(scored) == 1:
+        return first
+    failed = next((one for one in scored if one.error is not None), None)
+    if failed is not None:
+        return failed
+    elements = None if first.elements is None else tuple(map(_mean_element, zip(*_elements(scored), strict=True)))
+    return first._replace(
+        score=math.fsum(one.score or 0.0 for one in scored) / len(scored),
+        elements=elements,
+        truncated=any(one.truncated for one in scored),
+    )
+
+
+def _elements(scored: Sequence[Scored]) -> list[tuple[Element, ...]]:
+    return [one.elements or () for one in scored]
+
+
+def _mean_element(images: Sequence[Element]) -> Element:
+    """One question's part over the images; the answer given where it is the same about all."""
+    scores = [element.score for element in images if element.score is not None]
+    given = {element.given for element in images}
+    return images[0]._replace(
+        score=math.fsum(scores) / len(scores) if scores else None, given=given.pop() if len(given) == 1 else None
+    )
+
+
 def incomplete(stage: str, what: str) -> RowError:
     """The error of a row whose inputs do not fit each other: the stage's cell was computed from other questions."""
     message = f"the cell of {stage} {what}; run again; if it stays, delete the folder {stage}/ of the store"

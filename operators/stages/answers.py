@@ -126,28 +126,30 @@ class AnswersStage(ImagesStage):
         """Encodes `image_batch` images together and has their questions answered before the next are."""
         before = self.model.usage
         answers = {name: _Answers(images, index) for name, index in asked.items()}
-        sound = [row for row, error in enumerate(images.errors) if error is None]
-        for first in range(0, len(sound), self.options.image_batch):
-            window = sound[first : first + self.options.image_batch]
-            self._answer_window(window, images.pixels[first : first + len(window)], answers)
+        shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
+        for first in range(0, len(shown), self.options.image_batch):
+            window = range(first, min(first + self.options.image_batch, len(shown)))
+            self._answer_window({image: shown[image] for image in window}, images.pixels, answers)
         usage = self.model.usage.minus(before)
         return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
 
-    def _answer_window(self, window: Sequence[int], pixels: Sequence[Any], answers: Mapping[str, "_Answers"]) -> None:
-        """Encodes the window's images once, then answers all metrics' questions about them."""
-        encoded = isolate(self.model.encode, pixels)
-        features = {
-            row: feature for row, feature in zip(window, encoded, strict=True) if not isinstance(feature, RowError)
-        }
-        for row, feature in zip(window, encoded, strict=True):
-            if isinstance(feature, RowError):
-                for answered in answers.values():
-                    answered.fail(row, feature)
+    def _answer_window(
+        self, window: Mapping[int, int], pixels: Sequence[Any], answers: Mapping[str, "_Answers"]
+    ) -> None:
+        """Encodes the window's images, each with its row, once; then answers all metrics' questions about them."""
+        encoded = isolate(self.model.encode, [pixels[image] for image in window])
+        features: dict[int, Any] = {}
+        for (image, row), feature in zip(window.items(), encoded, strict=True):
+            if not isinstance(feature, RowError):
+                features[image] = feature
+                continue
+            for answered in answers.values():
+                answered.fail(row, feature)
         asked = [
-            _Asked(metric, row, *question)
+            _Asked(metric, window[image], image, *question)
             for metric, answered in answers.items()
-            for row in features
-            for question in answered.questions(row)
+            for image in features
+            for question in answered.questions(window[image])
         ]
         closed = list(dict.fromkeys(question.call for question in asked if not question.put.free))
         free = list(dict.fromkeys(question.call for question in asked if question.put.free))
@@ -165,25 +167,26 @@ class AnswersStage(ImagesStage):
         features: Mapping[int, Any],
         asked: Sequence[tuple[int, str, tuple[str, ...]]],
     ) -> list[Result | RowError]:
-        """One of the model's calls on every (row, text, choices), failing ones apart."""
+        """One of the model's calls on every (image, text, choices), failing ones apart."""
         encoded = list(features.values())
-        position = {row: index for index, row in enumerate(features)}
-        questions = [Question(position[row], text, choices) for row, text, choices in asked]
+        position = {image: index for index, image in enumerate(features)}
+        questions = [Question(position[image], text, choices) for image, text, choices in asked]
         return isolate(lambda batch: method(encoded, batch), questions)
 
 
 class _Asked(NamedTuple):
-    """One question of one metric about one row of the shard."""
+    """One question of one metric about one image of the shard."""
 
     metric: str
     row: int
+    image: int
     question_id: str
     put: Put
 
     @property
     def call(self) -> tuple[int, str, tuple[str, ...]]:
         """What the model is called with; metrics that ask the same about an image share the answer."""
-        return self.row, self.put.text, () if self.put.free else self.put.choices
+        return self.image, self.put.text, () if self.put.free else self.put.choices
 
 
 class ChoiceMatcher:
@@ -242,9 +245,10 @@ class _Answers:
                 error=rows.error_value(error),
                 image_digest=digest,
                 basis=None if error else self.index.basis(row.prompt_id),
+                images=count if count > 1 and error is None else None,
             )
-            for row, digest, answers, error in zip(
-                self.images.rows, self.images.digests, self.answers, self.errors, strict=True
+            for row, digest, count, answers, error in zip(
+                self.images.rows, self.images.digests, self.images.counts, self.answers, self.errors, strict=True
             )
         ]
         return rows.table(records, rows.ANSWERS)

@@ -87,6 +87,8 @@ class ImagesStage(Stage):
             limits=self.options.limits,
             fetch=self.options.fetch,
             held=is_kept,
+            decoders=self.options.decoders,
+            several=True,
         )
         return PreparedShard(images, asked, kept, places)
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from operators import rows
 from operators.errors import RowError
-from operators.metrics.answered import Answered, Scored, incomplete
+from operators.metrics.answered import Answered, Scored, incomplete, mean_over_images
 from operators.metrics.metric import Evidence, Metric
 from operators.metrics.reading import shown
 from operators.metrics.writing import WrittenQuestion, is_asked
@@ -75,12 +75,12 @@ class ScoresStage(Stage):
 def _scored(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:
     """The columns of a score; its basis where it stands on more than its row does."""
     if written is None:
-        return _columns(metric.score(Evidence(row)))
-    answers = {answer["question_id"]: answer for answer in row["answers"]}
-    error = written.error_of(row["prompt_id"], answers)
+        return _columns(mean_over_images([metric.score(Evidence(image)) for image in rows.per_image(row)]))
+    error = written.error_of(row["prompt_id"], {answer["question_id"] for answer in row["answers"]})
     if error is not None:
         return {"error": rows.error_value(error)}
-    scored = metric.score(Evidence(row, _answered(row["prompt_id"], answers, written)))
+    images = [Evidence(image, _answered(image, written)) for image in rows.per_image(row)]
+    scored = mean_over_images([metric.score(evidence) for evidence in images])
     return {**_columns(scored), "basis": written.bases[row["prompt_id"]]}
 
 
@@ -193,8 +193,9 @@ def _written(row: Mapping[str, Any]) -> WrittenQuestion:
     return WrittenQuestion(**fields | {"choices": tuple(row["choices"]), "parents": tuple(row["parents"] or ())})
 
 
-def _answered(prompt_id: str, answers: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
+def _answered(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
     """Every question about the prompt, in the order written, with what the model answered where it was asked."""
+    prompt_id, answers = row["prompt_id"], {answer["question_id"]: answer for answer in row["answers"]}
     return [
         _join(question, answers.get(question.question_id, {}), written.p_entail.get((prompt_id, question.question_id)))
         for question in written.questions[prompt_id]

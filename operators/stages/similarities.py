@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -79,42 +80,49 @@ class SimilaritiesStage(ImagesStage):
         return {name: self._table(images, features[texts.metric.pixels], texts) for name, texts in asked.items()}
 
     def _encode(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
-        """What the model makes of every row's image, or why there is nothing."""
+        """What the model makes of every image, or why there is nothing."""
         encoded: list[Any] = []
         for first in range(0, len(images.pixels), self.options.image_batch):
             pixels = [shown[rule] for shown in images.pixels[first : first + self.options.image_batch]]
             encoded += isolate(self.model.encode, pixels)
-        sound = iter(encoded)
-        return [error if error is not None else next(sound) for error in images.errors]
+        return encoded
 
     def _table(self, images: PreparedImages, features: Sequence[Any], texts: PromptTexts) -> pa.Table:
         wanted = [texts.text(row.prompt_id) for row in images.rows]
-        compared = self._compare(features, wanted)
-        records = [
-            row.row(**_columns(result), image_digest=digest, basis=texts.basis(row.prompt_id))
-            for row, digest, result in zip(images.rows, images.digests, compared, strict=True)
-        ]
+        shown = [text for text, count in zip(wanted, images.counts, strict=True) for _ in range(count)]
+        compared = iter(self._compare(features, shown))
+        records = []
+        for row, digest, error, text, count in zip(
+            images.rows, images.digests, images.errors, wanted, images.counts, strict=True
+        ):
+            results = [error] if error is not None else [next(compared) for _ in range(count)]
+            basis = rows.basis_of(text) if isinstance(text, str) else None
+            records.append(row.row(**_columns(results), image_digest=digest, basis=basis))
         return rows.table(records, rows.SIMILARITIES)
 
     def _compare(self, features: Sequence[Any], texts: Sequence[str | RowError]) -> list[Compared | RowError]:
         """Each image with its text; where one of the two has an error, that."""
         errors = [
-            next((one for one in both if isinstance(one, RowError)), None) for both in zip(features, texts, strict=True)
+            next((part for part in both if isinstance(part, RowError)), None)
+            for both in zip(features, texts, strict=True)
         ]
         pairs = [
-            Pair(row, text)
-            for row, (text, error) in enumerate(zip(texts, errors, strict=True))
+            Pair(image, text)
+            for image, (text, error) in enumerate(zip(texts, errors, strict=True))
             if error is None and isinstance(text, str)
         ]
         results = iter(isolate(lambda batch: self.model.compare(features, batch), pairs))
         return [error if error is not None else next(results) for error in errors]
 
 
-def _columns(result: Compared | RowError) -> dict[str, Any]:
-    """The columns that one comparison fills."""
-    if isinstance(result, RowError):
-        return {"error": rows.error_value(result)}
-    if not math.isfinite(result.similarity):
-        error = RowError("not_finite", f"the similarity is {result.similarity}; try dtype=float32")
-        return {"error": rows.error_value(error)}
-    return {"similarity": result.similarity, "truncated": result.truncated}
+def _columns(results: Sequence[Compared | RowError]) -> dict[str, Any]:
+    """The columns that the comparisons of a row's images fill."""
+    sound = [result for result in results if isinstance(result, Compared)]
+    similarities = [result.similarity for result in sound]
+    errors = [result for result in results if isinstance(result, RowError)]
+    if not all(map(math.isfinite, similarities)):
+        errors.append(RowError("not_finite", f"the similarity is {similarities}; try dtype=float32"))
+    if errors:
+        return {"error": rows.error_value(errors[0])}
+    columns = {"similarity": fmean(similarities), "truncated": any(result.truncated for result in sound)}
+    return columns if len(sound) == 1 else {**columns, "images": similarities}

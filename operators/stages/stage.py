@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
 
+from operators import rows
 from operators.errors import PlumblineError, RowError
 from operators.images import FetchUri, ImageLimits
 from operators.metrics.metric import Metric
@@ -40,7 +41,8 @@ class Upstream:
 
     def read(self) -> pa.Table:
         """All rows; of no tables, none."""
-        return pa.concat_tables([self.schema.empty_table(), *self.read_each()])
+        tables = [rows.conformed(table, self.schema) for table in self.read_each()]
+        return pa.concat_tables([self.schema.empty_table(), *tables])
 
 
 class Inputs(NamedTuple):
@@ -67,6 +69,8 @@ class StageOptions(NamedTuple):
     fetch: FetchUri
     image_batch: int = 64
     """Images that a model encodes together."""
+    decoders: int = 1
+    """Images that are decoded at once."""
 
 
 class Stage(ABC):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from operators import rows
 from operators.images import ImageLimits
 from operators.stages.table import STAGES
 from pipelines.cells.cells import Cell
@@ -55,6 +56,7 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
             continue
         then, now = stored.provenance.get("limits") or {}, limits.semantic()
         tighter = then.keys() == now.keys() and all(then[name] <= now[name] for name in now)
-        if stored.table.schema.equals(stage.schema) and (tighter or stage.over == "prompts"):
-            tables.append(stored.table)
+        table = rows.conformed(stored.table, stage.schema)
+        if table.schema.equals(stage.schema) and (tighter or stage.over == "prompts"):
+            tables.append(table)
     return tables

@@ -57,7 +57,7 @@ class StageActor:
             _keep_freed_memory()
             if pool.threads is not None and node.model is not None:
                 _set_torch_threads(pool.threads)
-            self.stage = NodeStage(node, context)
+            self.stage = NodeStage(node, context, decoders=max(1, int(pool.num_cpus)))
         except Exception as error:
             ray.get(progress.failed_to_start.remote(node.name, one_line(error)))
             raise

@@ -37,7 +37,8 @@ class StageContext:
 class NodeStage:
     """A node's stage with its models loaded: the cells of one shard after the other."""
 
-    def __init__(self, node: Node, context: StageContext) -> None:
+    def __init__(self, node: Node, context: StageContext, *, decoders: int = 1) -> None:
+        """`decoders` images are decoded at once."""
         from operators.models.loading import load  # the driver never imports torch
 
         declared = STAGES[node.stage]
@@ -45,7 +46,7 @@ class NodeStage:
         self.rows_alone = declared.rows_alone
         self.side_by_side = declared.side_by_side
         models = {key: load(model, declared.calls[key]) for key, model in node.models.items()}
-        options = StageOptions(context.limits, context.uris.read)
+        options = StageOptions(context.limits, context.uris.read, decoders=decoders)
         if node.model is not None:
             options = options._replace(image_batch=node.model.image_batch)
         self.stage = declared(node.metrics, models, options)

@@ -195,6 +195,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
         "error": None,
         "image_digest": hashlib.sha256(PICTURES[0]).hexdigest()[:16],
         "basis": questions["metric"].of("p0").basis,
+        "images": None,
     }
 
 
