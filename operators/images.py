@@ -204,8 +204,10 @@ def _rgb(image: Image.Image) -> Image.Image | RowError:
         )
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8))
+    if image.mode == "RGB":
+        return image
     rgb = image.convert("RGB")
-    if image.mode not in ("RGB", "L"):
+    if image.mode != "L":
         rgb.info[STORED] = image
     return rgb
 

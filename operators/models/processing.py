@@ -1,7 +1,8 @@
 """What stands in front of a network: from an image to the pixels a CLIP tower reads, and from text to tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,28 @@ class PixelTransform:
     def __init__(self, processor: CLIPImageProcessorPil, *, pad_to_square: bool) -> None:
         self.processor = processor
         self.padding = mean_colour(processor) if pad_to_square else None
+        self.steps = _steps(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """One RGB image of any size as (3, height, width), float32."""
-        pixels = self.processor(images=padded_square(image, self.padding), return_tensors="np")["pixel_values"][0]
+        pixels = np.asarray(padded_square(image, self.padding)).transpose(2, 0, 1)
+        for step in self.steps:
+            pixels = step(pixels)
         return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
+
+
+def _steps(processor: CLIPImageProcessorPil) -> list[Callable[[np.ndarray], np.ndarray]]:
+    """What a processor does to an RGB image: its own steps, without the checks of arguments that each call repeats,
+    which take as long as the arithmetic of a small image.
+    """
+    mean, deviation = processor.image_mean, processor.image_std
+    steps = [
+        (processor.do_resize, partial(processor.resize, size=processor.size, resample=processor.resample)),
+        (processor.do_center_crop, partial(processor.center_crop, size=processor.crop_size)),
+        (processor.do_rescale, partial(processor.rescale, scale=processor.rescale_factor)),
+        (processor.do_normalize, partial(processor.normalize, mean=mean, std=deviation)),
+    ]
+    return [step for done, step in steps if done]
 
 
 class ReleasedTransform:

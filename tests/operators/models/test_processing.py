@@ -43,6 +43,15 @@ def test_clips_own_preprocessing_is_resize_crop_and_normalise(cropping: PixelTra
     np.testing.assert_allclose(pixels.numpy(), by_hand(image), atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [(48, 48), (64, 48), (40, 90), (32, 32), (5, 7), (1, 1), (333, 500)])
+def test_the_processors_steps_by_themselves_give_what_it_gives_bit_by_bit(
+    cropping: PixelTransform, size: tuple[int, int]
+) -> None:
+    image = picture(6, width=size[0], height=size[1])
+    pixels = cropping.processor(images=image, return_tensors="np")["pixel_values"][0]
+    assert (cropping(image).numpy() == pixels).all()
+
+
 @pytest.mark.parametrize("size", [(64, 48), (40, 90), (33, 32), (7, 1), (48, 48)])
 def test_padding_stands_before_the_rest(padding: PixelTransform, size: tuple[int, int]) -> None:
     image = picture(3, width=size[0], height=size[1])
