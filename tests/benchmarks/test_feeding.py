@@ -1,0 +1,106 @@
+"""Speed as ratios within one run: images of 1024x1024 pixels on S3, decoded by as many threads as there are cores."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from operators.images import ImageLimits, PreparedImages, decode_bytes, prepare_images
+from operators.models.processing import PixelTransform
+from pipelines.sources.uris import Uris
+from pipelines.storage import StorageConfig
+from tests.operators.tiny import encoded
+from tests.s3 import S3Server
+
+SIDE = 1024
+PHOTOGRAPHS = 8
+ROUNDS = 5
+FORMATS: dict[str, dict[str, Any]] = {"PNG": {}, "JPEG": {"quality": 92}}
+CLIP_L_336 = CLIPImageProcessorPil(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
+CORES = len(os.sched_getaffinity(0))
+WANTED = 0.8
+
+
+class Shard(NamedTuple):
+    """The same images in both ways that a table may hold them."""
+
+    embedded: pa.Table
+    by_uri: pa.Table
+    uris: Uris
+
+
+def photograph(seed: int, side: int = SIDE) -> Image.Image:
+    """Noise of every scale, the coarser the stronger: about as hard to compress and to decode as a photograph."""
+    random, sum_of_scales = np.random.default_rng(seed), np.zeros((side, side, 3), np.float32)
+    for octave in range(2, side.bit_length()):
+        noise = Image.fromarray(random.integers(0, 256, (2**octave, 2**octave, 3), np.uint8))
+        sum_of_scales += np.asarray(noise.resize((side, side), Image.Resampling.BICUBIC)) * np.float32(0.55**octave)
+    return Image.fromarray((sum_of_scales * (255 / sum_of_scales.max())).astype(np.uint8))
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard]:
+    """A shard of a generator's images, on the server and in the table."""
+    fs, bucket = s3_server.filesystem(), f"feeding-{request.param.lower()}"
+    fs.mkdir(bucket)
+    contents = [encoded(photograph(seed), request.param, **FORMATS[request.param]) for seed in range(PHOTOGRAPHS)]
+    contents *= 12 if request.param == "JPEG" else 4
+    places = [f"s3://{bucket}/{number}" for number in range(len(contents))]
+    for place, content in zip(places, contents, strict=True):
+        fs.pipe_file(place, content)
+    ids = {"image_id": places, "prompt_id": ["p"] * len(places)}
+    server = StorageConfig(endpoint_url=s3_server.endpoint, key=s3_server.key, secret=s3_server.secret)
+    uris = Uris(roots=(f"s3://{bucket}",), storage=server, max_bytes=ImageLimits().max_bytes)
+    yield Shard(pa.table(ids | {"image": contents}), pa.table(ids | {"uri": places}), uris)
+    fs.rm(bucket, recursive=True)
+
+
+def rates(*calls: Callable[[], int]) -> list[float]:
+    """Images per second of each, the median of rounds in which they take turns."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in range(ROUNDS):
+        for call, taken in zip(calls, seconds, strict=True):
+            began = time.monotonic()
+            images = call()
+            taken.append((time.monotonic() - began) / images)
+    return [1 / statistics.median(taken) for taken in seconds]
+
+
+@pytest.mark.parametrize("way", ["embedded", "by_uri"])
+def test_a_shard_is_prepared_by_all_cores(shard: Shard, way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    preprocess = PixelTransform(CLIP_L_336, pad_to_square=True)
+    table: pa.Table = getattr(shard, way)
+
+    def bare() -> int:
+        """What a careful script does on one core: fetch, decode and preprocess one image after the other."""
+        for record in table.to_pylist():
+            image = decode_bytes(record.get("image") or shard.uris.read(record["uri"]), ImageLimits())
+            assert isinstance(image, Image.Image)
+            preprocess(image)
+        return len(table)
+
+    def prepare(decoders: int) -> PreparedImages:
+        return prepare_images(
+            table, "g", preprocess=preprocess, limits=ImageLimits(), fetch=shard.uris.read, decoders=decoders
+        )
+
+    one, single, many = rates(bare, lambda: len(prepare(1).pixels), lambda: len(prepare(CORES).pixels))
+    torch.set_num_threads(before)
+    assert all(map(torch.equal, prepare(1).pixels, prepare(CORES).pixels))
+    size = (shard.embedded.nbytes / len(table)) / 1000
+    with capsys.disabled():
+        print(
+            f"\n{SIDE}x{SIDE} images of {size:.0f} KB, {way}: one core {one:.0f} images/s, one decoder {single:.0f}, "
+            f"{CORES} decoders on {CORES} cores {many:.0f}: {many / one / CORES:.2f} x cores ({WANTED} wanted)"
+        )
+    assert many >= WANTED * CORES * one
