@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from rich.table import Column, Table
 
 from operators.errors import REMEDIES
 from operators.models.calls import Usage
+from operators.question_quality import QuestionQuality
 from operators.stages.table import STAGES
 from operators.summary import OVERALL
 from pipelines.cells.plan import NodePlan, Plan
@@ -42,6 +43,29 @@ def make_console() -> Console:
     return console if console.is_terminal else JobConsole(highlight=False, width=WIDTH_OF_A_LOG)
 
 
+def say(console: Console, text: str) -> None:
+    """A line as it is."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def warn(console: Console, text: str) -> None:
+    """A line to look at before believing the rest."""
+    console.print(f"[yellow]warning[/] {escape(text)}", soft_wrap=True)
+
+
+def show_table(
+    console: Console, title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)
+) -> None:
+    """A table of text, of which the columns of `numbers` stand to the right."""
+    table = Table(*map(escape, names), title=escape(title))
+    table.columns[0].no_wrap = names[0] == "run"  # an id is copied whole
+    for column in table.columns[numbers]:
+        column.justify, column.overflow = "right", "fold"
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
 def show_plan(console: Console, planned: PlannedSweep) -> None:
     """The cells per stage, and what computing the missing ones would ask of the models."""
     sources = planned.sources
@@ -53,24 +77,21 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     )
     for name, metric in planned.config.metrics.items():
         if (description := metric.described()) is not None:
-            console.print(f"{escape(name)}: {escape(description)}", soft_wrap=True)
-    table = Table("stage", "cells", "cached", "missing", "rows", "model calls, about", title="plan")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for item in planned.plan.nodes:
-        if item.cells:
-            table.add_row(escape(item.node.name), *_counts(item))
-    console.print(table)
+            say(console, f"{name}: {description}")
+    names = ("stage", "cells", "cached", "missing", "rows", "model calls, about")
+    rows = [_plan_row(node) for node in planned.plan.nodes if node.cells]
+    show_table(console, "plan", names, rows, numbers=slice(1, None))
     for broken in sources.broken:
-        console.print(f"[yellow]warning[/] {escape(broken.generator)}: {escape(broken.message)}", soft_wrap=True)
+        warn(console, f"{broken.generator}: {broken.message}")
     if not planned.plan.missing:
         everything = "everything is in the store" if planned.plan.cells else "there is no image that can be read"
         console.print(f"0 cells to compute: {everything}")
 
 
-def _counts(item: NodePlan) -> list[str]:
-    calls = str(item.model_calls) if item.node.model is not None else "-"
-    return [str(item.cells), str(item.cells - item.missing), str(item.missing), str(item.images), calls]
+def _plan_row(planned: NodePlan) -> list[str]:
+    counts = (planned.cells, planned.cells - planned.missing, planned.missing, planned.images)
+    calls = EMPTY if planned.node.model is None else str(planned.model_calls)
+    return [planned.node.name, *map(str, counts), calls]
 
 
 class ProgressDisplay:
@@ -148,12 +169,15 @@ def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
     rows = finished.results.summary.to_pylist()
     for metric in dict.fromkeys(row["metric"] for row in rows):
         of_metric = [row for row in rows if row["metric"] == metric]
-        console.print(_overall_board(metric, [row for row in of_metric if row["skill"] == OVERALL]))
-        if any(row["skill"] != OVERALL for row in of_metric):
-            console.print(_skill_board(metric, of_metric))
+        overall = [row for row in of_metric if row["skill"] == OVERALL]
+        names = ("#", "generator", "mean", "95% interval", "n", "coverage")
+        ranked = [_standing(row, overall) for row in overall]
+        show_table(console, f"{metric}: overall", names, ranked, numbers=slice(2, None))
+        if len(of_metric) > len(overall):
+            _show_skills(console, metric, of_metric)
     show_failures(console, finished.results)
     show_usage(console, finished.usage)
-    console.print(f"written to {escape(finished.folder)}/", soft_wrap=True)
+    say(console, f"written to {finished.folder}/")
     console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
 
 
@@ -162,42 +186,36 @@ def show_usage(console: Console, usage: Mapping[str, Usage]) -> None:
     for node, took in usage.items():
         cached = f" ({took.cached_tokens / took.prompt_tokens:.0%} from the prefix cache)" if took.cached_tokens else ""
         cut = f", {took.cut} replies cut at max_tokens" if took.cut else ""
-        written = f"{took.new_tokens} written{cut}"
-        console.print(f"{escape(node)}: {took.calls} calls, {took.prompt_tokens} tokens read{cached}, {written}")
+        say(
+            console,
+            f"{node}: {took.calls} calls, {took.prompt_tokens} tokens read{cached}, {took.new_tokens} written{cut}",
+        )
 
 
 def show_questions(console: Console, written: WrittenQuestions, store: str) -> None:
     """For every metric its questions: of how many prompts, how many were dropped, and the words they are about."""
-    columns = (
-        "metric",
-        "prompts",
-        "readable",
-        "questions",
-        "per prompt",
-        "filtered",
-        "doubted by NLI",
-        "words covered",
-    )
-    table = Table(*columns, title="questions")
-    _align_right(table, 1)
-    for name, quality in written.quality.items():
-        asked = quality.prompts - quality.failed
-        table.add_row(
-            escape(name),
-            str(quality.prompts),
-            _share(asked, quality.prompts),
-            str(quality.questions),
-            _number(quality.questions / asked if asked else None),
-            str(quality.dropped),
-            _share(quality.doubted, quality.questions),
-            _share(quality.covered_words, quality.content_words),
-        )
-    console.print(table)
+    names = ("metric", "prompts", "readable", "questions", "per prompt", "filtered", "doubted by NLI", "words covered")
+    rows = [_quality_row(name, quality) for name, quality in written.quality.items()]
+    show_table(console, "questions", names, rows, numbers=slice(1, None))
     for name, message in written.failed.items():
         console.print(f"[red]failed[/] {escape(name)}: {escape(message)}", soft_wrap=True)
     show_usage(console, written.usage)
     for name, paths in written.cells.items():
-        console.print(f"{escape(name)}: {escape(store)}/{escape(paths[0].rpartition('/')[0])}/", soft_wrap=True)
+        say(console, f"{name}: {store}/{paths[0].rpartition('/')[0]}/")
+
+
+def _quality_row(name: str, quality: QuestionQuality) -> list[str]:
+    asked = quality.prompts - quality.failed
+    return [
+        name,
+        str(quality.prompts),
+        _share(asked, quality.prompts),
+        str(quality.questions),
+        _number(quality.questions / asked if asked else None),
+        str(quality.dropped),
+        _share(quality.doubted, quality.questions),
+        _share(quality.covered_words, quality.content_words),
+    ]
 
 
 def _share(part: int, whole: int) -> str:
@@ -233,14 +251,15 @@ def show_failures(console: Console, results: Results) -> None:
     """
     if not results.n_null:
         return
-    table = Table("kind", "rows", "share", "what to do", title="rows without a score")
-    _align_right(table, 1, 3)
     counts = list(error_counts(results.errors))
-    for kind, count in counts:
-        table.add_row(escape(kind), str(count), f"{count / results.rows:.1%}", REMEDIES.get(kind, "act on its message"))
-    console.print(table)
+    rows = [
+        (kind, str(count), f"{count / results.rows:.1%}", REMEDIES.get(kind, "act on its message"))
+        for kind, count in counts
+    ]
+    names = ("kind", "rows", "share", "what to do")
+    show_table(console, "rows without a score", names, rows, numbers=slice(1, 3))
     for kind, _ in counts:
-        console.print(f"{escape(kind)}, such as {escape(_example(results.errors, kind))}", soft_wrap=True)
+        say(console, f"{kind}, such as {_example(results.errors, kind)}")
     console.print(
         f"[yellow]coverage {results.coverage:.2%}[/]: {results.n_null} of {results.rows} rows have no score; "
         "errors.parquet names each, docs/failures.md explains the kinds",
@@ -256,46 +275,26 @@ def _example(errors: pa.Table, kind: str) -> str:
     return f"{row['generator']}, {name}: {row['message']}"
 
 
-def _overall_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("#", "generator", "mean", "95% interval", "n", "coverage", title=f"{escape(metric)}: overall")
-    _align_right(table, 2)
-    for row in rows:
-        table.add_row(
-            _rank(row, rows),
-            escape(row["generator"]),
-            _number(row["mean"]),
-            _interval(row["low"], row["high"]),
-            str(row["n"]),
-            f"{row['coverage']:.1%}",
-        )
-    return table
+def _standing(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A generator's row of the board: equal means share a place, and without a mean there is none."""
+    place = (
+        str(1 + sum(other["mean"] is not None and other["mean"] > row["mean"] for other in rows)) if row["n"] else EMPTY
+    )
+    interval = EMPTY if row["low"] is None or math.isnan(row["low"]) else f"{row['low']:.3f} to {row['high']:.3f}"
+    return [place, row["generator"], _number(row["mean"]), interval, str(row["n"]), f"{row['coverage']:.1%}"]
 
 
-def _rank(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """The place of a mean, shared by equal ones; none without a mean."""
-    if row["mean"] is None:
-        return "-"
-    return str(1 + sum(other["mean"] is not None and other["mean"] > row["mean"] for other in rows))
-
-
-def _skill_board(metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def _show_skills(console: Console, metric: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Generators by skills: the mean, and scored/expected where they differ; n is in the column's head."""
-    skills = [skill for skill in dict.fromkeys(row["skill"] for row in rows) if skill != OVERALL]
-    table = Table("generator", title=f"{escape(metric)}: mean per skill (n images per generator)")
-    for skill in skills:
-        expected = max(row["n"] + row["n_null"] for row in rows if row["skill"] == skill)
-        table.add_column(f"{escape(skill)}\n({expected})")
-    _align_right(table, 1)
-    by_skill = {(row["generator"], row["skill"]): row for row in rows}
-    for generator in [row["generator"] for row in rows if row["skill"] == OVERALL]:
-        table.add_row(escape(generator), *(_skill_cell(by_skill.get((generator, skill))) for skill in skills))
-    return table
-
-
-def _align_right(table: Table, first: int, end: int | None = None) -> None:
-    for column in table.columns[first:end]:
-        column.justify = "right"
-        column.overflow = "fold"
+    expected: dict[str, int] = {}
+    for row in rows:
+        if row["skill"] != OVERALL:
+            expected[row["skill"]] = max(row["n"] + row["n_null"], expected.get(row["skill"], 0))
+    by_place = {(row["generator"], row["skill"]): row for row in rows}
+    generators = [row["generator"] for row in rows if row["skill"] == OVERALL]
+    names = ["generator", *(f"{skill}\n({n})" for skill, n in expected.items())]
+    cells = [[name, *(_skill_cell(by_place.get((name, skill))) for skill in expected)] for name in generators]
+    show_table(console, f"{metric}: mean per skill (n images per generator)", names, cells, numbers=slice(1, None))
 
 
 def _skill_cell(row: Mapping[str, Any] | None) -> str:
@@ -309,37 +308,34 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _interval(low: float | None, high: float | None) -> str:
-    return "-" if low is None or math.isnan(low) else f"{low:.3f} to {high:.3f}"
-
-
 def show_runs(console: Console, runs: Sequence[Run]) -> None:
     """The runs with their coverage and their failures, newest last, and those that cannot be read with the reason."""
     if not runs:
         console.print("no runs yet; start one with: python -m jobs.sweep sweep=shapes")
         return
-    table = Table(
-        "run", "benchmark", "generators", "metrics", "computed", "cached", "failed", "coverage", "errors", "exit"
-    )
-    table.columns[0].no_wrap = True
-    for run in runs:
-        name = f"{escape(run.run_id)}{' (latest)' if run.latest else ''}"
-        table.add_row(name, *(_run_cells(run.manifest) if run.manifest is not None else ["damaged"]))
-    console.print(table)
+    names = ("run", "benchmark", "generators", "metrics", "computed", "cached", "failed", "coverage", "errors", "exit")
+    rows = [
+        [
+            f"{run.run_id}{' (latest)' if run.latest else ''}",
+            *(["damaged"] if run.manifest is None else _run_cells(run.manifest)),
+        ]
+        for run in runs
+    ]
+    show_table(console, "", names, rows)
     for run in runs:
         if run.problem:
-            console.print(f"[yellow]warning[/] {escape(run.problem)}", soft_wrap=True)
+            warn(console, run.problem)
 
 
 def _run_cells(manifest: Mapping[str, Any]) -> list[str]:
     """A run's row but for its id; what an old manifest lacks is left out."""
     counts, coverage = manifest.get("counts", {}), manifest.get("counts", {}).get("coverage")
     return [
-        escape(manifest.get("benchmark", EMPTY)),
+        manifest.get("benchmark", EMPTY),
         str(len(manifest.get("generators", ()))),
-        escape(", ".join(manifest.get("metrics", ()))) or EMPTY,
+        ", ".join(manifest.get("metrics", ())) or EMPTY,
         *(str(counts.get(f"cells_{state}", EMPTY)) for state in ("computed", "cached", "failed")),
         EMPTY if coverage is None else f"{coverage:.1%}",
-        escape(", ".join(f"{count} {kind}" for kind, count in manifest.get("errors", {}).items())) or EMPTY,
+        ", ".join(f"{count} {kind}" for kind, count in manifest.get("errors", {}).items()) or EMPTY,
         str(manifest.get("exit_code", EMPTY)),
     ]

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jobs.console import show_tables
+from jobs.console import show_table, show_tables, warn
 from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from operators.judging.publish import EMPTY, conventions, count_columns, value_text
 from pipelines.judging.metaeval import Findings
@@ -18,7 +18,7 @@ SIGNIFICANT = 0.05
 def show_agreement(console: Console, findings: Findings) -> None:
     """What to look at first, and each metric's statistics overall."""
     for warning in findings.warnings:
-        console.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)
+        warn(console, warning)
     for title, judgements in _by_template(findings).items():
         _show_statistics(console, title, [judged for judged in judgements if judged.subset == OVERALL])
 
@@ -81,13 +81,11 @@ def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
 
 
 def _show_people(console: Console, judgements: Sequence[Judgement]) -> None:
-    if not judgements:
-        return
-    table = Table("", "template", "statistic", "value", "n", title="the raters")
-    for judged in judgements:
-        subset, template = escape(judged.subset), escape(judged.template)
-        table.add_row(subset, template, judged.statistic, value_text(judged), str(judged.n))
-    console.print(table)
+    rows = [
+        (judged.subset, judged.template, judged.statistic, value_text(judged), str(judged.n)) for judged in judgements
+    ]
+    if rows:
+        show_table(console, "the raters", ("", "template", "statistic", "value", "n"), rows)
 
 
 def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:

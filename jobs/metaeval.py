@@ -3,7 +3,7 @@
 import sys
 
 from jobs.command import Command, run_job
-from jobs.console import make_console
+from jobs.console import make_console, say
 from jobs.findings import show_findings
 from pipelines.judging.metaeval import run_metaeval
 from pipelines.judging.protocols import MetaevalConfig
@@ -20,9 +20,8 @@ COMMAND = Command(
 def main(config: MetaevalConfig) -> int:
     """Judges, shows and writes; 0."""
     console = make_console()
-    found = run_metaeval(config)
-    show_findings(console, found)
-    console.print(f"written to {config.output}/", soft_wrap=True)
+    show_findings(console, run_metaeval(config))
+    say(console, f"written to {config.output}/")
     return 0
 
 

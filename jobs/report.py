@@ -7,10 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from jobs.command import Command, run_job
-from jobs.console import make_console, show_tables
-from operators.judging.publish import EMPTY
+from jobs.console import EMPTY, make_console, say, show_tables, warn
 from operators.report.tables import BoardRow
-from operators.report.words import plural
+from operators.report.words import Sentence, plural
 from pipelines.cells.store import open_store
 from pipelines.report.report import ReportConfig, WrittenReport, write_report
 
@@ -39,14 +38,18 @@ def show_report(console: Console, report: WrittenReport) -> None:
     if report.board.left_out:
         console.print(f"{plural(report.board.left_out, 'more generator')} in summary.csv")
     for sentence in report.decision:
-        console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
+        _show_sentence(console, sentence)
     for warning in report.warnings:
-        console.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)
+        warn(console, warning)
     if report.changes:
-        console.print(f"since run {escape(report.compared)}:")
+        say(console, f"since run {report.compared}:")
     for sentence in report.changes:
-        console.print(f"  [bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
-    console.print(f"report: {escape(report.url)} ({report.size / 1e6:.1f} MB)", soft_wrap=True)
+        _show_sentence(console, sentence, indent="  ")
+    say(console, f"report: {report.url} ({report.size / 1e6:.1f} MB)")
+
+
+def _show_sentence(console: Console, sentence: Sentence, indent: str = "") -> None:
+    console.print(f"{indent}[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
 
 
 def _cells(row: BoardRow, metrics: Sequence[str]) -> dict[str, str]:

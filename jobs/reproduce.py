@@ -2,10 +2,8 @@
 
 import sys
 
-from rich.markup import escape
-
 from jobs.command import Command, run_job
-from jobs.console import make_console
+from jobs.console import make_console, say
 from pipelines.judging.reproduction import ReproductionConfig, reproduce, write_reproduction
 
 COMMAND = Command(
@@ -24,7 +22,7 @@ def main(config: ReproductionConfig) -> int:
     for check in unmatched:
         ours, published = (f"{value:.{check.decimals}f}" for value in (check.ours, check.published))
         line = f"{check.group}, {check.name}: published {published}, ours {ours}; {check.reason or 'not known why'}"
-        console.print(escape(line), soft_wrap=True)
+        say(console, line)
     console.print(f"{len(checks) - len(unmatched)} of {len(checks)} published numbers are met; see {config.output}")
     return 0 if all(check.reason for check in unmatched) else 1
 

@@ -4,10 +4,9 @@ import sys
 from collections.abc import Callable
 
 from rich.console import Console
-from rich.markup import escape
 
 from jobs.command import Command, run_job
-from jobs.console import ProgressDisplay, make_console, show_leaderboards, show_plan
+from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_plan, warn
 from operators.errors import PlumblineError
 from pipelines.config import SweepConfig
 from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
@@ -28,8 +27,7 @@ def main(config: SweepConfig) -> int:
         finished = run_sweep(planned, display.update)
     show_leaderboards(console, finished)
     if finished.unchanged:
-        url = f"{finished.folder}/report.html"
-        console.print(f"nothing changed since run {finished.run_id}: {escape(url)}", soft_wrap=True)
+        say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
     if not planned.store.exists(f"runs/{finished.run_id}/metaeval/judgements.parquet"):
         judge = f"jobs.metaeval scores={finished.folder}"
         _afterwards(console, "agreement with people", judge, lambda: _judge(console, planned, finished))
@@ -37,7 +35,7 @@ def main(config: SweepConfig) -> int:
         report = f"jobs.report run={finished.run_id}"
         _afterwards(console, "report", report, lambda: _report(console, planned, finished))
     if finished.renewed:
-        console.print(f"[yellow]warning[/] {finished.renewed} {RENEWED}", soft_wrap=True)
+        warn(console, f"{finished.renewed} {RENEWED}")
     console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {finished.exit_code}")
     return finished.exit_code
 
@@ -50,8 +48,7 @@ def _afterwards(console: Console, what: str, command: str, make: Callable[[], No
     try:
         make()
     except PlumblineError as error:
-        later = f"make it later by python -m {command}"
-        console.print(f"[yellow]warning[/] no {what}: {escape(str(error))}; {escape(later)}", soft_wrap=True)
+        warn(console, f"no {what}: {error}; make it later by python -m {command}")
 
 
 def _judge(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
