@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -9,28 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from operators.errors import ConfigError, SourceError
-from operators.judging import ratings
+from operators.judging import matching, ratings
 from operators.judging.graphs import judge_graphs
-from operators.judging.judgement import (
-    Comparison,
-    Judgement,
-    Order,
-    comparison_table,
-    judgement_table,
-    order_table,
-)
-from operators.judging.matching import (
-    IDS,
-    best_match,
-    chosen_ids,
-    complete_ids,
-    examples,
-    in_common,
-    named,
-    other_ids,
-    rated_ids,
-    scored_ids,
-)
+from operators.judging.judgement import Comparison, Judgement, Order, comparison_table, judgement_table, order_table
 from operators.judging.orders import judge_orders
 from operators.judging.pairings import judge_pairings
 from operators.judging.preferences import judge_preferences
@@ -73,34 +55,26 @@ class Findings:
 def run_metaeval(config: MetaevalConfig) -> Findings:
     """Reads, judges and writes; raises SourceError where nothing that was rated has a score."""
     release = open_release(config.protocol, config.storage)
-    scores = _scores(config, release)
+    if config.scores is not None:
+        scores = read_scores(locate(config.scores, config.storage), config.metrics)
+    elif len(release.scores):
+        scores = of_metrics(release.scores, config.metrics)
+    else:
+        raise ConfigError(f"protocol {config.protocol.name}: the release holds no scores; set scores=PATH to a table")
     findings = judge(config.protocol, release, scores, config.sampling, config.scores or config.protocol.path)
     write_findings(findings, locate(config.output, config.storage))
     return findings
 
 
-def _scores(config: MetaevalConfig, release: Release) -> pa.Table:
-    """The scores to judge, of the metrics asked for; raises ConfigError where the release has none and no table is."""
-    if config.scores is not None:
-        return read_scores(locate(config.scores, config.storage), config.metrics)
-    if not len(release.scores):
-        raise ConfigError(f"protocol {config.protocol.name}: the release holds no scores; set scores=PATH to a table")
-    return of_metrics(release.scores, config.metrics)
-
-
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
     release = _in_range(protocol, read_release(protocol.reader, locate(protocol.path, storage)))
-    release = _of_tasks(protocol, _reliable(protocol, release) if protocol.reliable else release)
-    _require_judgements(protocol, release)
-    return release
-
-
-def _of_tasks(protocol: ProtocolConfig, release: Release) -> Release:
-    """The release without the judgements that no task asks for."""
+    release = _reliable(protocol, release) if protocol.reliable else release
     wanted = {name for task in protocol.tasks for name in JUDGED[task]}
     unwanted = {name for names in JUDGED.values() for name in names} - wanted
-    return replace(release, **{name: getattr(release, name).slice(0, 0) for name in unwanted})
+    release = replace(release, **{name: getattr(release, name).slice(0, 0) for name in unwanted})
+    _require_judgements(protocol, release)
+    return release
 
 
 def _require_judgements(protocol: ProtocolConfig, release: Release) -> None:
@@ -119,41 +93,37 @@ def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with ratings in the protocol's range only; raises SourceError where others are refused."""
     if protocol.rating_range is None:
         return replace(release, warnings=off_scale(release.ratings))
-    if not len(release.ratings):
-        return release
     low, high = protocol.rating_range
     rating = release.ratings.column("rating")
     outside = pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False)
-    if not (count := pc.sum(outside).as_py()):
+    others = release.ratings.filter(outside)
+    if not len(others):
         return release
-    row = release.ratings.filter(outside).slice(0, 1).to_pylist()[0]
+    first = others.slice(0, 1).to_pylist()[0]
     said = (
-        f"{count} ratings are outside {low:g} to {high:g}, first {row['rating']:g} of image {row['image_id']} "
-        f"by rater {row['rater']}"
+        f"{len(others)} ratings are outside {low:g} to {high:g}, first {first['rating']:g} of image "
+        f"{first['image_id']} by rater {first['rater']}"
     )
     if protocol.out_of_range == "refused":
         raise SourceError(
             f"{protocol.path}: {said}; correct them, or set protocol.rating_range or protocol.out_of_range=left_out"
         )
     kept = pc.if_else(outside, pa.scalar(None, pa.float64()), rating)
-    ratings_column = release.ratings.schema.get_field_index("rating")
-    table = release.ratings.set_column(ratings_column, "rating", kept)
+    place = release.ratings.schema.get_field_index("rating")
+    table = release.ratings.set_column(place, "rating", kept)
     return replace(release, ratings=table, notes=(*release.notes, f"{said}: left out"))
 
 
 def _reliable(protocol: ProtocolConfig, release: Release) -> Release:
     """The release with only the prompts on which its raters agree; raises SourceError where there is none."""
-    kept = reliable_prompts(release.ratings.to_pandas())
+    kept = pa.array(sorted(reliable_prompts(release.ratings.to_pandas())), pa.string())
     everything = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
-    if not kept:
+    if not len(kept):
         raise SourceError(f"{protocol.path}: raters agree on none of {everything} prompts; set protocol.reliable=false")
-    tables = {
-        name: table.filter(pc.is_in(table.column("prompt_id"), pa.array(sorted(kept), pa.string())))
-        for name in ("ratings", "preferences")
-        if len(table := getattr(release, name))
-    }
+    tables = {"ratings": release.ratings, "preferences": release.preferences}
+    reliable = {name: table.filter(pc.is_in(table.column("prompt_id"), kept)) for name, table in tables.items()}
     note = f"{len(kept)} of {everything} prompts are reliable: raters' variance below half of the largest"
-    return replace(release, **tables, notes=(*release.notes, note))
+    return replace(release, **reliable, notes=(*release.notes, note))
 
 
 def judge(
@@ -163,15 +133,19 @@ def judge(
 
     Raises SourceError, naming the file `scored_by`, where none of them is of an image that people judged.
     """
-    judged = pd.concat([rated_ids(release.ratings), chosen_ids(release.preferences)], ignore_index=True)
+    judged = pd.concat(
+        [matching.rated_ids(release.ratings), matching.chosen_ids(release.preferences)], ignore_index=True
+    )
     match = _match(judged, protocol, release, scores, scored_by)
-    skills: Mapping[str, Sequence[str]] = release.skills if protocol.by_skill else {}
-    people = complete_ids(release.ratings, scores.select(IDS).to_pandas()) if match == "image" else release.ratings
+    people = release.ratings
+    if match == "image":
+        people = matching.complete_ids(people, scores.select(matching.IDS).to_pandas())
     judgements: list[Judgement] = []
     comparisons: list[Comparison] = []
-    ordered: list[Order] = []
+    orders: list[Order] = []
     if "ratings" in protocol.tasks:
         rated = ratings.match_scores(people, scores, match)
+        skills = release.skills if protocol.by_skill else {}
         judgements += ratings.judge_ratings(rated, protocol.statistics, skills, sampling)
         comparisons += ratings.compare_metrics(rated, protocol.statistics, sampling)
         judgements += ratings.judge_raters(people, protocol.agreement)
@@ -184,50 +158,45 @@ def judge(
     if "pairings" in protocol.tasks:
         judgements += judge_pairings(release.pairings, scores, sampling)
     if "graphs" in protocol.tasks:
-        judgements += judge_graphs(
-            release.graph_nodes,
-            scores,
-            conventions=protocol.conventions,
-            unpublished=protocol.unpublished,
-            falling=protocol.falling,
-            sampling=sampling,
-        )
+        options = _options(protocol, "conventions", "unpublished", "falling")
+        judgements += judge_graphs(release.graph_nodes, scores, sampling=sampling, **options)
     if "orders" in protocol.tasks:
-        ordered, agreements = judge_orders(
-            people, release.preferences, scores, match=match, alpha=protocol.alpha, zeros=protocol.zeros
-        )
+        options = _options(protocol, "alpha", "zeros")
+        orders, agreements = judge_orders(people, release.preferences, scores, match=match, **options)
         judgements += agreements
+    matched = [f"scores and judgements are matched by {matching.named(match)}"] if len(judged) else []
     return Findings(
         protocol=protocol.name,
         judgements=judgements,
         comparisons=comparisons,
-        orders=ordered,
-        notes=(*release.notes, *([f"scores and judgements are matched by {named(match)}"] if len(judged) else [])),
+        orders=orders,
+        notes=(*release.notes, *matched),
         warnings=release.warnings,
     )
 
 
+def _options(protocol: ProtocolConfig, *names: str) -> dict[str, Any]:
+    return {name: getattr(protocol, name) for name in names}
+
+
 def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, scores: pa.Table, scored_by: str) -> Match:
     """By what the scores meet these ratings and choices; raises SourceError where they meet nothing that was judged."""
-    scored = scored_ids(scores)
+    scored = matching.scored_ids(scores)
     if len(scores) and scored.empty:
-        raise SourceError(f"{scored_by}: all {len(scores)} scores are empty{_reason(scores)}; score the images again")
-    match = protocol.match or best_match(people, scored)
-    pairings, images = other_ids(release.pairings), other_ids(release.graph_nodes)
+        errors = scores.column("error").drop_null()
+        reason = f" ({errors[0]['message'].as_py()})" if len(errors) else ""
+        raise SourceError(f"{scored_by}: all {len(scores)} scores are empty{reason}; score the images again")
+    match = protocol.match or matching.best_match(people, scored)
+    pairings, images = matching.other_ids(release.pairings), matching.other_ids(release.graph_nodes)
     judged: list[tuple[pd.DataFrame, Match]] = [(people, match), (pairings, "image_and_prompt"), (images, "image")]
-    if not len(scores) or any(in_common(ids, scored, by) for ids, by in judged):
+    if not len(scores) or any(matching.in_common(ids, scored, by) for ids, by in judged):
         return match
-    columns = IDS if protocol.match is None else MATCH_COLUMNS[protocol.match]
+    columns = matching.IDS if protocol.match is None else MATCH_COLUMNS[protocol.match]
+    examples = matching.examples(pd.concat([ids for ids, _ in judged]), columns)
     raise SourceError(
-        f"{scored_by}: no score is of a judged image; the scores have {examples(scored, columns)}; {protocol.path} has "
-        f"{examples(pd.concat([ids for ids, _ in judged]), columns)}; write the same ids into both"
+        f"{scored_by}: no score is of a judged image; the scores have {matching.examples(scored, columns)}; "
+        f"{protocol.path} has {examples}; write the same ids into both"
     )
-
-
-def _reason(scores: pa.Table) -> str:
-    """The first error of scores, in brackets."""
-    errors = scores.column("error").drop_null()
-    return f" ({errors[0]['message'].as_py()})" if len(errors) else ""
 
 
 def write_findings(findings: Findings, folder: Location) -> None:

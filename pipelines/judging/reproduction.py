@@ -10,7 +10,7 @@ import pandas as pd
 
 from operators.errors import ConfigError
 from operators.judging.graphs import measure_graphs
-from operators.judging.judgement import OVERALL, Judgement
+from operators.judging.judgement import OVERALL
 from operators.metrics.dsg import holding
 from operators.statistics.options import Sampling
 from pipelines.judging.metaeval import judge, open_release
@@ -127,12 +127,21 @@ SEG_65 = (
 
 def reproduce(config: ReproductionConfig) -> list[Check]:
     """Every published number beside ours; raises SourceError where a file is missing or damaged."""
+    genai_bench, tifa160, t2vscore, t2iscorescore = (
+        _statistics(config, name) for name in ("genai_bench", "tifa160", "t2vscore", "t2iscorescore")
+    )
+    epsilon = tifa160["tifa_mplug-large", "epsilon", OVERALL]
     return [
-        *_genai_bench(config),
-        *_tifa160(config),
-        *_t2vscore(config),
+        *_looked_up(GENAI_BENCH, GENAI_BENCH_NUMBERS, genai_bench),
+        *_looked_up(TIFA160, TIFA160_NUMBERS, tifa160),
+        *_accuracies(TIFA160, TIFA160_ACCURACY, tifa160),
+        Check(TIFA160, "tifa_mplug-large: epsilon of pairwise accuracy", 0.006061, epsilon, 6),
+        *_accuracies(T2VSCORE, T2VSCORE_ACCURACY, t2vscore),
         *_error_graphs(config),
-        *_current(config),
+        *(
+            Check(CURRENT, f"{metric}, {subset}: {statistic}", number, t2iscorescore[metric, statistic, subset], 6)
+            for metric, statistic, subset, number in CURRENT_NUMBERS
+        ),
         *_accumulation(config),
     ]
 
@@ -141,25 +150,8 @@ def _statistics(config: ReproductionConfig, name: str) -> Statistics:
     """What a protocol finds in the release's own scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
-    judgements: Sequence[Judgement] = judge(protocol, release, release.scores, POINT).judgements
+    judgements = judge(protocol, release, release.scores, POINT).judgements
     return {(judged.metric, judged.statistic, judged.subset): judged.value for judged in judgements}
-
-
-def _genai_bench(config: ReproductionConfig) -> Iterator[Check]:
-    ours = _statistics(config, "genai_bench")
-    yield from _looked_up(GENAI_BENCH, GENAI_BENCH_NUMBERS, ours)
-
-
-def _tifa160(config: ReproductionConfig) -> Iterator[Check]:
-    ours = _statistics(config, "tifa160")
-    yield from _looked_up(TIFA160, TIFA160_NUMBERS, ours)
-    yield from _accuracies(TIFA160, TIFA160_ACCURACY, ours)
-    epsilon = ours["tifa_mplug-large", "epsilon", OVERALL]
-    yield Check(TIFA160, "tifa_mplug-large: epsilon of pairwise accuracy", 0.006061, epsilon, 6)
-
-
-def _t2vscore(config: ReproductionConfig) -> Iterator[Check]:
-    yield from _accuracies(T2VSCORE, T2VSCORE_ACCURACY, _statistics(config, "t2vscore"))
 
 
 def _looked_up(group: str, numbers: Sequence[tuple[str, str, str, float]], ours: Statistics) -> Iterator[Check]:
@@ -195,13 +187,6 @@ def _error_graphs(config: ReproductionConfig) -> Iterator[Check]:
         their_own = 100 * sign * float(released[column].loc[of_metric["graph_id"], str(metric)].mean())
         reason = PRINTED_ELSEWHERE.format(released=their_own) if abs(their_own - ours) < CLOSE else ""
         yield _explained(Check(group, name, value.as_py(), ours, 1), reason)
-
-
-def _current(config: ReproductionConfig) -> Iterator[Check]:
-    """What T2IScoreScore's code of today gives, which is printed nowhere."""
-    ours = _statistics(config, "t2iscorescore")
-    for metric, statistic, subset, number in CURRENT_NUMBERS:
-        yield Check(CURRENT, f"{metric}, {subset}: {statistic}", number, ours[metric, statistic, subset], 6)
 
 
 def _explained(check: Check, reason: str) -> Check:
