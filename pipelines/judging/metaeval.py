@@ -23,8 +23,7 @@ from operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
 from pipelines.judging.releases.readers import read_release
 from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.score_tables import read_scores
-from pipelines.judging.releases.scores import of_metrics
+from pipelines.judging.releases.scores import of_metrics, read_scores
 from pipelines.storage import Location, StorageConfig, locate, write_errors
 from pipelines.storage import replace as write_file
 

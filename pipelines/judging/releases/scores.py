@@ -1,56 +1,134 @@
-"""Scores of images as files give them, as our long table: no score that is not finite, and a reason for each gap."""
+"""Scores from anywhere, as our long table: a run of ours, a long or wide table of one's own, a release's columns.
+
+No score is left that is not finite, and each gap has a reason.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators import rows
 from operators.errors import ConfigError, SourceError
+from pipelines.judging.releases.tables import NO_NUMBER, Sheet, below, exists, is_folder, read_sheet
+from pipelines.storage import Location
 
 IDS = ("image_id", "prompt_id", "generator")
 NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")
 NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the image again")
+RUN = "scores.parquet"
+WORDS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
+"""Columns of a wide table that are no metric, and the index that pandas writes: they are not read."""
+NO_SCORE = f"{NO_NUMBER}, or name the columns that are metrics by metrics=[NAME,...]"
+REMEDY = (
+    "give a run of plumbline (its folder or scores.parquet), a long table (image_id, or prompt_id and generator; "
+    "metric; score), or a wide one (the same ids, and a column of numbers for each metric)"
+)
 
 
-def long_scores(ids: Mapping[str, pa.Array], metric: pa.Array, score: pa.Array) -> pa.Table:
-    """One row per score as rows.SCORES; `score` is float64, null where there is none. Ids that are absent are null."""
-    finite = pc.fill_null(pc.is_finite(score), False)
-    absent = pa.nulls(len(score), pa.string())
-    columns = {name: ids.get(name, absent) for name in IDS} | {
-        "metric": metric,
-        "score": pc.if_else(finite, score, pa.scalar(None, pa.float64())),
-        "error": _errors(pc.is_null(score), finite),
-    }
-    return pa.table(
-        [columns.get(field.name, pa.nulls(len(score), field.type)).cast(field.type) for field in rows.SCORES],
-        schema=rows.SCORES,
-    )
+def read_scores(location: Location, metrics: Collection[str] = ()) -> pa.Table:
+    """The table's scores as rows.SCORES, in its order; a wide one's metric after metric.
+
+    Of these `metrics` alone where they are given: what is not asked for need be no number. A score that is NaN or
+    infinite is null with the error `not_finite`, an empty one null with `not_scored`. Raises SourceError where the
+    columns are not those of a score table, a score is no number, or one image is scored twice by one metric, and
+    ConfigError where the table or a metric is not there.
+    """
+    if not exists(location):
+        raise ConfigError(f"scores {location.url}: not found; check the path")
+    sheet = read_sheet(below(location, RUN) if is_folder(location) else location)
+    names = set(sheet.names)
+    if set(rows.SCORES.names) <= names:
+        scores = _of_run(sheet)
+    elif {"metric", "score"} <= names:
+        scores = _of_long(sheet, metrics)
+    else:
+        scores = _of_wide(sheet, metrics)
+    return of_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
 
 
-def _errors(missing: pa.Array, finite: pa.Array) -> pa.Array:
-    kind, message = (pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED, NOT_FINITE, strict=True))
-    retryable = pa.array([False] * len(missing))
-    return pa.StructArray.from_arrays([kind, message, retryable], fields=list(rows.ERROR), mask=finite)
+def _of_run(sheet: Sheet) -> pa.Table:
+    """A run's table with its own errors, and ours where a score is not finite all the same."""
+    try:
+        given = sheet.table.select(rows.SCORES.names).cast(rows.SCORES).combine_chunks()
+    except (pa.ArrowException, ValueError) as error:
+        raise SourceError(
+            f"{sheet.url}: expected the columns of a run's scores, found others ({error}); {REMEDY}"
+        ) from error
+    columns = {name: given.column(name).combine_chunks() for name in given.column_names}
+    score, reason = _checked(columns["score"])
+    columns |= {"score": score, "error": pc.if_else(columns["error"].is_valid(), columns["error"], reason)}
+    return pa.table(columns, schema=rows.SCORES)
+
+
+def _ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
+    """The ids of each row, which must name its image."""
+    ids = {name: sheet.texts(name) for name in IDS}
+    if "image_id" not in sheet.names and not {"prompt_id", "generator"} <= set(sheet.names):
+        raise SourceError(
+            f"{sheet.url}: expected image_id, or prompt_id and generator, found {', '.join(sheet.names)}; {REMEDY}"
+        )
+    for row, (image, prompt, generator) in enumerate(zip(*ids.values(), strict=True)):
+        if image is None and (prompt is None or generator is None):
+            raise SourceError(
+                f"{sheet.where(row)}: no image_id, and not both a prompt_id and a generator; fill them in"
+            )
+    return ids
+
+
+def _of_long(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
+    names = pa.array(sheet.ids("metric"), pa.string())
+    if metrics:
+        given = sheet.table.column("score").combine_chunks()
+        asked = pc.if_else(pc.is_in(names, pa.array(list(metrics))), given, pa.scalar(None, given.type))
+        sheet = replace(sheet, table=sheet.table.set_column(sheet.table.column_names.index("score"), "score", asked))
+    return _long_scores(_ids(sheet), names, sheet.numbers("score"))
+
+
+def _of_wide(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
+    ids = _ids(sheet)
+    columns = [name for name in sheet.names if name not in (*IDS, *WORDS)]
+    if not columns or "metric" in columns:
+        raise SourceError(f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {REMEDY}")
+    _require_metrics(metrics, columns)
+    scores = {name: sheet.numbers(name, NO_SCORE) for name in columns if not metrics or name in metrics}
+    return wide_scores(ids, scores)
 
 
 def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, pa.Array]) -> pa.Table:
     """Columns of scores by metric as rows.SCORES, metric after metric."""
-    columns = {name: pa.array(column, pa.string()) for name, column in ids.items()}
     parts = [
-        long_scores(columns, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
+        _long_scores(ids, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
     ]
     return pa.concat_tables(parts) if parts else rows.SCORES.empty_table()
 
 
+def _long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, score: pa.Array) -> pa.Table:
+    """One row per score as rows.SCORES; `score` is float64, null where there is none."""
+    checked, error = _checked(score)
+    columns = {name: pa.array(column, pa.string()) for name, column in ids.items()}
+    columns |= {"metric": metric, "score": checked, "error": error}
+    empty = {kind.name: pa.nulls(len(score), kind.type) for kind in rows.SCORES}
+    return pa.table({name: columns.get(name, nulls) for name, nulls in empty.items()}, schema=rows.SCORES)
+
+
+def _checked(score: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The finite scores, and the errors of the others."""
+    finite, missing = pc.fill_null(pc.is_finite(score), False), pc.is_null(score)
+    kind, message = (pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED, NOT_FINITE, strict=True))
+    retryable = pa.array([False] * len(score))
+    error = pa.StructArray.from_arrays([kind, message, retryable], fields=list(rows.ERROR), mask=finite)
+    return pc.if_else(finite, score, pa.scalar(None, pa.float64())), error
+
+
 def of_metrics(scores: pa.Table, metrics: Collection[str]) -> pa.Table:
     """The scores of the metrics asked for, of all where none are; raises ConfigError for one that is not there."""
-    require_metrics(metrics, scores.column("metric").unique().to_pylist())
+    _require_metrics(metrics, scores.column("metric").unique().to_pylist())
     return scores.filter(pc.is_in(scores.column("metric"), pa.array(list(metrics)))) if metrics else scores
 
 
-def require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
-    """Raises ConfigError for a metric that is not among those known."""
+def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
     for metric in metrics:
         if metric not in known:
             raise ConfigError(f"metrics: no scores of {metric!r}; there are {', '.join(known)}")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from operators import rows
 from operators.errors import ConfigError, SourceError
-from pipelines.judging.releases.score_tables import read_scores
+from pipelines.judging.releases.scores import read_scores
 from pipelines.storage import StorageConfig, locate
 from tests.pipelines.judging.releases.files import Rows, as_csv, as_parquet, put, reading
 
