@@ -17,8 +17,8 @@ OUT_OF_MEMORY = ("cannot allocate memory", "failed to map segment", "can't start
 def refusal(error: BaseException) -> str:
     """What the machine refused, in one line with the remedy."""
     code = errno.ENOMEM if _lacks_memory(error) else error.errno if isinstance(error, OSError) else None
-    found = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
-    return f"error: {found}; {REMEDIES.get(code or 0, 'act on the message')}; {KEPT}"
+    said = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
+    return f"error: {said}; {REMEDIES.get(code or 0, 'act on the message')}; {KEPT}"
 
 
 def _lacks_memory(error: BaseException) -> bool:

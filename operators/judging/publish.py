@@ -35,29 +35,15 @@ def _escaped(text: str) -> str:
 
 
 def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
-    """Titles with tables of text, metrics down and statistics across; what is said of raters by itself."""
-    titles = {
-        (judged.metric == PEOPLE, judged.template, "" if judged.metric == PEOPLE else judged.subset)
-        for judged in judgements
-    }
-    return [(_title(*key), _wide(_under(judgements, *key))) for key in sorted(titles, key=_order)]
-
-
-def _order(key: tuple[bool, str, str]) -> tuple[bool, str, bool, str]:
-    people, template, subset = key
-    return people, template, subset != OVERALL, subset
-
-
-def _title(people: bool, template: str, subset: str) -> str:
-    parts = [PEOPLE if people else "", template, subset]
-    return ", ".join(part for part in parts if part)
-
-
-def _under(judgements: Sequence[Judgement], people: bool, template: str, subset: str) -> list[Judgement]:
+    """Titles with tables of text, metrics down and statistics across; what is said of raters by itself, last."""
+    groups: dict[tuple[bool, str, str], list[Judgement]] = {}
+    for judged in judgements:
+        people = judged.metric == PEOPLE
+        groups.setdefault((people, judged.template, "" if people else judged.subset), []).append(judged)
+    keys = sorted(groups, key=lambda key: (*key[:2], key[2] != OVERALL, key[2]))
     return [
-        judged
-        for judged in judgements
-        if (judged.metric == PEOPLE) == people and judged.template == template and (people or judged.subset == subset)
+        (", ".join(filter(None, (PEOPLE if people else "", template, subset))), _wide(groups[people, template, subset]))
+        for people, template, subset in keys
     ]
 
 

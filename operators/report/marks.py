@@ -44,23 +44,25 @@ def state_of(score: float | None, wanted: str | None, given: str | None) -> Stat
     return "right" if score >= RIGHT_FROM else "unsure"
 
 
+def _state(element: Mapping[str, Any]) -> State:
+    return state_of(element["score"], element["wanted"], element["given"])
+
+
 def asked_questions(elements: Sequence[Mapping[str, Any]]) -> list[AskedQuestion]:
     """The questions of an image, those that went wrong first, and at most so many."""
     order = (*_WORST_FIRST, "left out")
-    questions = [_asked(element) for element in elements]
+    questions = [
+        AskedQuestion(
+            text=cut(element["text"]),
+            span=cut(element["span"]),
+            wanted=cut(element["wanted"]),
+            given=cut(element["given"]),
+            score=element["score"],
+            state=_state(element),
+        )
+        for element in elements
+    ]
     return sorted(questions, key=lambda question: order.index(question.state))[:MOST_QUESTIONS]
-
-
-def _asked(element: Mapping[str, Any]) -> AskedQuestion:
-    wanted, given, score = element["wanted"], element["given"], element["score"]
-    return AskedQuestion(
-        text=cut(element["text"]),
-        span=cut(element["span"]),
-        wanted=cut(wanted),
-        given=cut(given),
-        score=score,
-        state=state_of(score, wanted, given),
-    )
 
 
 def cut(text: str | None, most: int = MOST_IN_QUESTION) -> str:
@@ -89,7 +91,7 @@ def _segment(prompt: str, start: int, end: int, placed: Sequence[Mapping[str, An
     about = [element for element in placed if element["start"] <= start and end <= element["end"]]
     if not about:
         return Segment(prompt[start:end], None, "")
-    states = [state_of(element["score"], element["wanted"], element["given"]) for element in about]
+    states = set(map(_state, about))
     worst = next(state for state in _WORST_FIRST if state in states)
     notes = [
         f"{cut(element['text'], 120)} {cut(element['given'], 40) or '–'} ({element['score']:.2f})" for element in about

@@ -148,13 +148,13 @@ def _board_cell(standing: Standing, low: float, high: float, leads: bool) -> Boa
     return BoardCell(number(mean), mean, title, standing.group, leads, left, right - left, dot)
 
 
-def heat_map(found: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | None:
+def heat_map(by_place: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | None:
     """One metric's means by skill; None where prompts have no skills."""
-    at_skills = [board for (name, skill), board in found.items() if name == metric and skill != OVERALL]
+    at_skills = [board for (name, skill), board in by_place.items() if name == metric and skill != OVERALL]
     if not at_skills:
         return None
     boards = shown(at_skills, MOST_SKILLS)
-    generators = shown([standing.generator for standing in found[metric, OVERALL].standings], MOST_ROWS)
+    generators = shown([standing.generator for standing in by_place[metric, OVERALL].standings], MOST_ROWS)
     means = [standing.mean for board in at_skills for standing in board.scored()]
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
     rows: dict[str, list[HeatCell]] = {name: [] for name in generators.rows}
@@ -183,9 +183,9 @@ def _heat_cell(standing: Standing | None, low: float, high: float, leads: bool) 
     return HeatCell(number(mean, 2), mean, title, round(_percent(mean, low, high)), leads, standing.n_null > 0)
 
 
-def best_at(found: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> Shown[BestAt]:
+def best_at(by_place: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> Shown[BestAt]:
     """Every skill with who leads by each metric; none where no two generators are compared at a skill."""
-    at_skills = {place: board for place, board in found.items() if board.skill != OVERALL}
+    at_skills = {place: board for place, board in by_place.items() if board.skill != OVERALL}
     if not any(board.duels or len(board.scored()) == 1 for board in at_skills.values()):
         return Shown([])
     skills = shown(list(dict.fromkeys(skill for _, skill in at_skills)), MOST_SKILLS)

@@ -37,8 +37,8 @@ def _of_pairs(records: Records) -> list[Sample]:
     samples = []
     for row, (where, record) in enumerate(records):
         if missing := [name for name in PAIR if not record.get(name)]:
-            found = ", ".join(record) or "nothing"
-            raise SourceError(f"{where}: expected {', '.join(missing)}, found {found}; is this EqBen's annotation?")
+            fields = ", ".join(record) or "nothing"
+            raise SourceError(f"{where}: expected {', '.join(missing)}, found {fields}; is this EqBen's annotation?")
         part, slash, _ = as_text(record, "image0", where).partition("/")
         samples.append(Sample(str(row), [part] if slash else [], where))
     return samples

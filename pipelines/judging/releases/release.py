@@ -159,8 +159,8 @@ def ratings_by_generator(location: Location) -> list[Rating]:
     for row, (prompt_id, record) in enumerate(read_objects(location).items()):
         where = row_name(location.url, row, prompt_id)
         if "models" not in record:
-            found = ", ".join(record) or "nothing"
-            raise SourceError(f"{where}: expected models, found {found}; is this the rated file?")
+            fields = ", ".join(record) or "nothing"
+            raise SourceError(f"{where}: expected models, found {fields}; is this the rated file?")
         for name, values in as_object(record["models"], where).items():
             ratings += listed_ratings(values, f"{prompt_id}/{name}", prompt_id, name, f"{where}, {name}")
     return ratings
