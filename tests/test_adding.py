@@ -4,11 +4,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
+from transformers import AutoImageProcessor, AutoTokenizer, SiglipConfig, SiglipImageProcessor, SiglipModel
 
 from tests.bench_of import write_benchmark
+from tests.operators import tiny
 
 ROOT = Path(__file__).parent.parent
 SWEEP_HERE = """
@@ -71,6 +75,12 @@ def python(tree: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def run_scores(store: Path) -> list[dict[str, Any]]:
+    """The rows of the store's newest run."""
+    run = store / "runs" / (store / "runs/latest").read_text().strip()
+    return list(pq.read_table(run / "scores.parquet").to_pylist())
+
+
 def test_a_release_is_a_file_a_name_and_a_protocol(tree: Path, tmp_path: Path) -> None:
     (tree / "pipelines/judging/releases/thumbs.py").write_text(RELEASE)
     table = tree / "pipelines/judging/releases/readers.py"
@@ -89,6 +99,56 @@ def test_a_benchmark_is_a_file(tree: Path, tmp_path: Path) -> None:
     (tree / "conf/benchmark/mine.yaml").write_text(BENCHMARK.format(folder=folder))
     given = ["sweep=own_images", "benchmark=mine", "models=shapes", "metric=[clipscore]", f"store={tmp_path}/store"]
     assert "clipscore: overall" in python(tree, "-c", SWEEP_HERE, *given)
-    run = tmp_path / "store/runs" / (tmp_path / "store/runs/latest").read_text().strip()
-    scores = pq.read_table(run / "scores.parquet").to_pylist()
+    scores = run_scores(tmp_path / "store")
     assert len(scores) == 8 and all(row["score"] is not None for row in scores)
+
+
+SCORE_ONE = """
+import sys
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.loading import load
+model = resolve_model(ModelConfig(family="siglip", checkpoint=sys.argv[1]), on_gpu=False)
+assert "torch" not in sys.modules, "planning needs no network"
+from operators.models.calls import Pair
+from tests.operators import tiny
+similarity = load(model, "similarity")
+images = similarity.encode([similarity.preprocess(tiny.picture(0))])
+print(similarity.compare(images, [Pair(0, "a red circle")])[0].similarity)
+"""
+
+
+def save_siglip(folder: Path) -> Path:
+    """A tiny SigLIP of random weights."""
+    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    text = {**size, "vocab_size": len(tiny.VOCABULARY), "max_position_embeddings": tiny.CONTEXT}
+    vision = {**size, "image_size": 32, "patch_size": 8}
+    SiglipModel(SiglipConfig(text_config=text, vision_config=vision)).save_pretrained(folder)
+    tiny.save_tokenizer(folder, template="$A </s>")
+    SiglipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+def cosine(folder: Path, text: str) -> float:
+    """That of the first picture and a text, as transformers has it."""
+    model, processor = SiglipModel.from_pretrained(folder).eval(), AutoImageProcessor.from_pretrained(folder)
+    pixels = processor(images=tiny.picture(0), return_tensors="pt")["pixel_values"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer([text], padding="max_length", max_length=tiny.CONTEXT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        output = model(input_ids=ids, pixel_values=pixels)
+    return float(output.image_embeds[0] @ output.text_embeds[0])
+
+
+def test_a_model_family_is_a_file_and_a_line(tree: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests/added/siglip.py", tree / "operators/models/families/siglip.py")
+    table = tree / "operators/models/families/__init__.py"
+    table.write_text(table.read_text().replace("NAMES = (\n", 'NAMES = (\n    "siglip",\n'))
+    folder = save_siglip(tmp_path / "siglip")
+    assert float(python(tree, "-c", SCORE_ONE, str(folder))) == pytest.approx(cosine(folder, "a red circle"), abs=1e-5)
+    bench = write_benchmark(tmp_path / "bench", count=4)
+    (tree / "conf/benchmark/mine.yaml").write_text(BENCHMARK.format(folder=bench))
+    given = ["sweep=own_images", "benchmark=mine", "models=shapes", "metric=[clipscore]", f"store={tmp_path}/store"]
+    given += ["models.clip.family=siglip", f"models.clip.checkpoint={folder}"]
+    assert "clipscore: overall" in python(tree, "-c", SWEEP_HERE, *given)
+    assert all(row["score"] is not None for row in run_scores(tmp_path / "store"))

@@ -170,7 +170,7 @@ class ResolvedModel:
 
     def semantic(self) -> dict[str, Any]:
         """The part of the model that can change a result, for the cells' keys."""
-        semantic: dict[str, Any] = {"family": self.family.name, "label": self.label}
+        semantic: dict[str, Any] = {"family": self.config.family, "label": self.label}
         if not self.local:
             return semantic | {"model": self.config.checkpoint, "endpoint": (self.endpoint or "").rstrip("/") or None}
         semantic |= {"dtype": self.dtype, "parts": {role: part.identity for role, part in self.parts.items()}}

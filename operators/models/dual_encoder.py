@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple
 
 from operators.models.calls import Compared, Pair, TextFeatures
+
+if TYPE_CHECKING:
+    import torch
 
 REMEMBERED_TEXTS = 20_000
 
@@ -14,7 +15,7 @@ REMEMBERED_TEXTS = 20_000
 class _Text(NamedTuple):
     """An embedded text: unit length (width,), and whether it was cut."""
 
-    feature: torch.Tensor
+    feature: "torch.Tensor"
     truncated: bool
 
 
@@ -28,7 +29,7 @@ class DualEncoder(ABC):
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
         """Texts as unit-length embeddings; those beyond the context are cut and reported."""
 
-    def compare(self, features: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> list[Compared]:
+    def compare(self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair]) -> list[Compared]:
         """The cosine of each pair, of unit-length image embeddings (width,); each text is embedded once."""
         self._remember([pair.text for pair in pairs])
         texts = [self.embedded[pair.text] for pair in pairs]

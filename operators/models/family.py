@@ -1,6 +1,6 @@
 """What a model family says of itself: the calls it serves, the files it needs, its options, defaults and checks.
 
-Each is one file in `operators/models/families`, and one line of the table there.
+Each is one file in `operators/models/families`, under its name, and one line of the table there.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +46,6 @@ def no_other_checks(config: "ModelConfig", parts: Mapping[str, Part], fields: Fi
 class Family:
     """Models that are configured, found, checked and loaded in one way; nothing here imports torch before a load."""
 
-    name: str
     loads: "Mapping[Call, Callable[[ResolvedModel], Any]]"
     """By call, what loads a model that serves it."""
     vllm: "Mapping[Call, Callable[[ResolvedModel], Any]]" = field(default_factory=dict)

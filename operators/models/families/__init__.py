@@ -1,22 +1,20 @@
-"""The table of model families: a file each, and a line here."""
+"""The table of model families: each is the FAMILY of the file of its name here."""
 
 from collections.abc import Mapping
+from importlib import import_module
 
-from operators.models.families import causal_lm, clip, clip_flant5, nli, openai_api, sentences, vlm
 from operators.models.family import Call, Family
 
-FAMILIES: Mapping[str, Family] = {
-    family.name: family
-    for family in (
-        clip_flant5.FAMILY,
-        clip.FAMILY,
-        causal_lm.FAMILY,
-        vlm.FAMILY,
-        nli.FAMILY,
-        sentences.FAMILY,
-        openai_api.FAMILY,
-    )
-}
+NAMES = (
+    "clip_flant5",
+    "clip",
+    "causal_lm",
+    "vlm",
+    "nli",
+    "sentences",
+    "openai",
+)
+FAMILIES: Mapping[str, Family] = {name: import_module(f"{__name__}.{name}").FAMILY for name in NAMES}
 
 
 def serving(call: Call) -> str:

@@ -43,7 +43,6 @@ def _load_on_vllm(model: "ResolvedModel") -> "GenerateModel":
 
 
 FAMILY = Family(
-    name="causal_lm",
     loads={"generate": _load},
     vllm={"generate": _load_on_vllm},
     form="a ...ForCausalLM",

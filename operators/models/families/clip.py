@@ -27,7 +27,6 @@ def _load(model: "ResolvedModel") -> "ClipSimilarity":
 
 
 FAMILY = Family(
-    name="clip",
     loads={"similarity": _load, "embedding": _load},
     form="'clip'",
     suits=lambda fields: fields["model_type"] == "clip",

@@ -76,7 +76,6 @@ def _load(model: "ResolvedModel") -> "ClipFlanT5Likelihood":
 
 
 FAMILY = Family(
-    name="clip_flant5",
     loads={"likelihood": _load},
     options=frozenset({"tokenizer", "vision_tower", "vision_tower_revision", "padding"}),
     form="'clip_t5'",

@@ -135,7 +135,6 @@ def entailment_label(id2label: Mapping[Any, str]) -> int | None:
 
 
 FAMILY = Family(
-    name="nli",
     loads={"entailment": _load},
     form="a ...ForSequenceClassification or a T5ForConditionalGeneration",
     suits=lambda fields: _is_t5(fields) or architecture(fields).endswith("ForSequenceClassification"),

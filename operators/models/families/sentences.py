@@ -91,7 +91,6 @@ def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> 
 
 
 FAMILY = Family(
-    name="sentences",
     loads={"embedding": _load},
     form="an encoder such as BertModel",
     suits=_suits,

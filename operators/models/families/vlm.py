@@ -129,7 +129,6 @@ def _load_tokenizer(model: "ResolvedModel") -> Any:
 
 
 FAMILY = Family(
-    name="vlm",
     loads={"likelihood": _load},
     vllm={"likelihood": _load_on_vllm},
     options=frozenset({"tokenizer", "padding"}),

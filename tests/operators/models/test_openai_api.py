@@ -16,7 +16,7 @@ import pytest
 from operators.errors import ConfigError, ModelError, RowError
 from operators.models.calls import Generation, Message, Request, Usage
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.families.openai_api import OpenAiGenerate, load_openai
+from operators.models.families.openai import OpenAiGenerate, load_openai
 from operators.models.loading import load
 
 KEY = "sk-loopback-0123456789"

@@ -156,7 +156,6 @@ def load_openai(model: "ResolvedModel", *, timeout: float = TIMEOUT) -> OpenAiGe
 
 
 FAMILY = Family(
-    name="openai",
     loads={"generate": load_openai},
     options=frozenset({"endpoint", "concurrency", "max_retries", "key_variable"}),
     local=False,
