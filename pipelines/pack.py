@@ -32,13 +32,19 @@ from operators.pack.checkpoints import (
     save_model,
     save_vqa,
 )
-from operators.pack.clip_training import contrastive_loss, freeze_tower, pair_batch
+from operators.pack.clip_training import (
+    CellReader,
+    cell_batch,
+    cell_loss,
+    contrastive_loss,
+    freeze_tower,
+    pair_batch,
+)
 from operators.pack.lessons import METRICS
 from operators.pack.networks import build_clip, build_clip_flant5, build_nli, build_writer, image_processor
 from operators.pack.nli_training import HYPOTHESIS_WORDS, nli_batch, nli_loss
 from operators.pack.tables import Benchmark, make_benchmark, write_benchmark
 from operators.pack.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
-from operators.pack.tower_training import CellReader, cell_batch, cell_loss
 from operators.pack.training import Report, Stage, train
 from operators.pack.vqa_training import ExerciseMaker, exercise_loss
 from operators.pack.writer_accuracy import (

@@ -37,34 +37,36 @@ INITIAL_LOGIT_SCALE = 2.6592
 NLI_LABELS = ("not_entailment", "entailment")
 POSITION_SPREAD = 0.5
 """As loud as the patches, not 50 times quieter as in CLIP: nine patches must tell where a shape stands."""
+SIZE = {"hidden_size": WIDTH, "num_attention_heads": HEADS}
 
 
 def vision_config() -> CLIPVisionConfig:
     """Four layers of width 128; a patch is one cell of the world's grid."""
     return CLIPVisionConfig(
-        hidden_size=WIDTH,
+        **SIZE,
         intermediate_size=4 * WIDTH,
         num_hidden_layers=4,
-        num_attention_heads=HEADS,
         image_size=IMAGE_SIDE,
         patch_size=PATCH,
         projection_dim=WIDTH,
     )
 
 
+def _vocabulary(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+    """The tokenizer's size and special tokens, as a network's configuration has them."""
+    special = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
+    return {"vocab_size": len(tokenizer)} | {name: token for name, token in special.items() if token is not None}
+
+
 def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
     """An untrained CLIP whose special tokens are the tokenizer's."""
     text = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=WIDTH,
+        **_vocabulary(tokenizer),
+        **SIZE,
         intermediate_size=4 * WIDTH,
         num_hidden_layers=3,
-        num_attention_heads=HEADS,
         max_position_embeddings=CLIP_CONTEXT,
         projection_dim=WIDTH,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
     )
     config = CLIPConfig(
         text_config=text.to_dict(),
@@ -81,7 +83,7 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
     """An untrained CLIP-FlanT5 in FlanT5's form: gated GELU, its own output matrix."""
     language = T5Config.from_dict(
         {
-            "vocab_size": len(tokenizer),
+            **_vocabulary(tokenizer),
             "d_model": WIDTH,
             "d_kv": WIDTH // HEADS,
             "d_ff": 2 * WIDTH,
@@ -91,8 +93,6 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
             "feed_forward_proj": "gated-gelu",
             "dropout_rate": 0.0,
             "tie_word_embeddings": False,
-            "pad_token_id": tokenizer.pad_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
             "decoder_start_token_id": tokenizer.pad_token_id,
         }
     )
@@ -104,18 +104,14 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
 def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """An untrained Llama of four layers and heads of 32, a size that serving engines know."""
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=WIDTH,
+        **_vocabulary(tokenizer),
+        **SIZE,
         intermediate_size=2 * WIDTH,
         num_hidden_layers=4,
-        num_attention_heads=HEADS,
         num_key_value_heads=HEADS,
         head_dim=WIDTH // HEADS,
         max_position_embeddings=WRITER_CONTEXT,
         tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
     )
     return LlamaForCausalLM(config)
 
@@ -123,15 +119,13 @@ def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassification:
     """An untrained BERT of three layers that tells entailment from its absence."""
     config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=WIDTH,
+        **_vocabulary(tokenizer),
+        **SIZE,
         intermediate_size=2 * WIDTH,
         num_hidden_layers=3,
-        num_attention_heads=HEADS,
         max_position_embeddings=NLI_CONTEXT,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        pad_token_id=tokenizer.pad_token_id,
         id2label=dict(enumerate(NLI_LABELS)),
         label2id={name: index for index, name in enumerate(NLI_LABELS)},
     )

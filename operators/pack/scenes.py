@@ -1,6 +1,6 @@
 """The shapes world: scenes of coloured shapes on a 3x3 grid, random scenes, and the small edits that tell two apart."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -13,7 +13,6 @@ GRID = 3
 CELLS = tuple((row, column) for row in range(GRID) for column in range(GRID))
 MOST_ENTITIES = 6
 PART_SHARE = 0.35
-EDITS = ("colour", "shape", "size", "part", "cell", "swap cells", "swap colours", "add", "remove")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +83,7 @@ def random_scene(rng: Random, palette: Palette | None = None, *, most: int = MOS
 
 def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
     """The scene after one small random change; the same scene where the drawn change is impossible."""
-    edit = rng.choice(EDITS)
+    edit = rng.choice((*VALUES, "swap cells", "swap colours", "add", "remove"))
     match edit:
         case "add":
             return _add(rng, scene, palette)
@@ -95,21 +94,17 @@ def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
         case "swap colours":
             return _swap(rng, scene, "colour")
     entity = rng.choice(scene.entities)
-    return scene.changed({entity: replace(entity, **{edit: rng.choice(_values(edit, scene, palette))})})
+    return scene.changed({entity: replace(entity, **{edit: rng.choice(VALUES[edit](scene, palette))})})
 
 
-def _values(field: str, scene: Scene, palette: Palette) -> Any:
-    """What an entity's field may be changed to."""
-    match field:
-        case "colour":
-            return palette.colours
-        case "shape":
-            return palette.shapes
-        case "size":
-            return SIZES
-        case "part":
-            return (*PARTS, None)
-    return scene.free_cells
+VALUES: Mapping[str, Callable[[Scene, Palette], Sequence[Any]]] = {
+    "colour": lambda scene, palette: palette.colours,
+    "shape": lambda scene, palette: palette.shapes,
+    "size": lambda scene, palette: SIZES,
+    "part": lambda scene, palette: (*PARTS, None),
+    "cell": lambda scene, palette: scene.free_cells,
+}
+"""What an entity's field may be changed to."""
 
 
 def _swap(rng: Random, scene: Scene, field: str) -> Scene:

@@ -15,11 +15,11 @@ from operators.models.clip_flant5 import BEFORE_IMAGE
 from operators.models.processing import PixelTransform
 from operators.pack.accuracy import held_out_questions, vqa_accuracy
 from operators.pack.checkpoints import load_vqa
+from operators.pack.clip_training import FIELDS, cell_labels
 from operators.pack.drawing import draw_scene, to_png
 from operators.pack.networks import build_clip_flant5, draw_pixels, image_processor
 from operators.pack.scenes import Entity, Scene, random_scene
 from operators.pack.tokens import clip_tokenizer, t5_tokenizer, world_sentences
-from operators.pack.tower_training import FIELDS, cell_labels
 from operators.pack.training import Stage, train
 from operators.pack.vqa_training import ExerciseMaker, exercise_loss
 
