@@ -167,11 +167,11 @@ def benchmark_quality(benchmark: Benchmark, score: Callable[[Sequence[Depiction]
     everything = [depiction for made in benchmark.depictions.values() for depiction in made]
     skills = np.array([depiction.prompt.skill for depiction in everything])
     correct = np.array([not depiction.broken for depiction in everything])
-    given = np.array([value for values in scores.values() for value in values])
+    flat = np.array([value for values in scores.values() for value in values])
     return {
-        "auroc": round(auroc(correct, given), 4),
+        "auroc": round(auroc(correct, flat), 4),
         "auroc_by_main_skill": {
-            skill: round(auroc(correct[skills == skill], given[skills == skill]), 4) for skill in SKILLS
+            skill: round(auroc(correct[skills == skill], flat[skills == skill]), 4) for skill in SKILLS
         },
         "mean_by_generator": {name: rounded_mean(values) for name, values in scores.items()},
     }

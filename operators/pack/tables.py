@@ -13,7 +13,7 @@ from operators.pack.drawing import draw_scene, to_png
 from operators.pack.generators import GENERATORS, Generator, imagine
 from operators.pack.prompts import Prompt, content_id, make_prompts
 from operators.pack.scenes import Scene
-from operators.rows import PROMPTS
+from operators.rows import PROMPTS, table
 
 SUITE = "shapes"
 PROMPTS_PER_SKILL = 32
@@ -107,16 +107,16 @@ def benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
     everything = [depiction for made in benchmark.depictions.values() for depiction in made]
     tables = {
         "prompts.parquet": prompts_table(benchmark.prompts),
-        "requirements.parquet": _table(
+        "requirements.parquet": table(
             [row for prompt in benchmark.prompts for row in _requirement_rows(prompt)], REQUIREMENTS
         ),
-        "truth.parquet": _table([_truth_row(depiction) for depiction in everything], TRUTH),
-        "ratings.parquet": _table(
+        "truth.parquet": table([_truth_row(depiction) for depiction in everything], TRUTH),
+        "ratings.parquet": table(
             [row for depiction in everything for row in _rating_rows(depiction, benchmark.seed)], RATINGS
         ),
     }
     for generator, made in benchmark.depictions.items():
-        images = _table([depiction.ids | {"image": depiction.png} for depiction in made], IMAGES)
+        images = table([depiction.ids | {"image": depiction.png} for depiction in made], IMAGES)
         for index, first in enumerate(range(0, len(made), IMAGES_PER_FILE)):
             tables[f"images/{generator}/{index:05}.parquet"] = images[first : first + IMAGES_PER_FILE]
     return tables
@@ -124,9 +124,9 @@ def benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
 
 def write_benchmark(benchmark: Benchmark, folder: Path) -> None:
     """Writes every table of the benchmark under the folder."""
-    for name, table in benchmark_tables(benchmark).items():
+    for name, written in benchmark_tables(benchmark).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, folder / name, compression="zstd")
+        pq.write_table(written, folder / name, compression="zstd")
 
 
 def prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
@@ -135,7 +135,7 @@ def prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
         {"prompt_id": prompt.prompt_id, "text": prompt.text, "skills": prompt.skills, "suite": SUITE}
         for prompt in prompts
     ]
-    return _table(rows, PROMPTS)
+    return table(rows, PROMPTS)
 
 
 def _requirement_rows(prompt: Prompt) -> list[Row]:
@@ -167,7 +167,3 @@ def _rating_rows(depiction: Depiction, seed: int) -> list[Row]:
         }
         for rater in RATERS
     ]
-
-
-def _table(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema=schema)

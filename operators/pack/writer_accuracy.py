@@ -109,16 +109,16 @@ def held_out_pairs(seed: int, count: int) -> list[Pair]:
 
 def pair_accuracy(model: EntailmentModel, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Accuracy at a half, what passes and fails Gecko's threshold, and quantiles of the probabilities."""
-    given = np.array(model.entailment([(pair.premise, pair.hypothesis) for pair in pairs]))
+    probabilities = np.array(model.entailment([(pair.premise, pair.hypothesis) for pair in pairs]))
     truth = np.array([pair.entailed for pair in pairs], dtype=bool)
     return {
-        "accuracy": rounded_mean((given >= EVEN) == truth),
-        "not_entailed_caught": rounded_mean(given[~truth] < THRESHOLD),
-        "not_entailed_caught_at_half": rounded_mean(given[~truth] < EVEN),
-        "entailed_dropped": rounded_mean(given[truth] < THRESHOLD),
-        "entailed_dropped_at_half": rounded_mean(given[truth] < EVEN),
-        "p_entailed": _quantiles(given[truth]),
-        "p_not_entailed": _quantiles(given[~truth]),
+        "accuracy": rounded_mean((probabilities >= EVEN) == truth),
+        "not_entailed_caught": rounded_mean(probabilities[~truth] < THRESHOLD),
+        "not_entailed_caught_at_half": rounded_mean(probabilities[~truth] < EVEN),
+        "entailed_dropped": rounded_mean(probabilities[truth] < THRESHOLD),
+        "entailed_dropped_at_half": rounded_mean(probabilities[truth] < EVEN),
+        "p_entailed": _quantiles(probabilities[truth]),
+        "p_not_entailed": _quantiles(probabilities[~truth]),
         "n": len(pairs),
     }
 

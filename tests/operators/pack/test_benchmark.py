@@ -81,9 +81,9 @@ def test_profiles_show_in_the_truth(benchmark: Benchmark) -> None:
 def test_two_generators_tie_and_the_others_differ(benchmark: Benchmark) -> None:
     tied = {generator.name for generator in GENERATORS if generator.faults is TIED_PROFILE}
     assert tied == {"borealis", "cobalt"}
-    for one, other in combinations(benchmark.true_means, 2):
-        difference = abs(benchmark.true_means[one] - benchmark.true_means[other])
-        assert difference < 0.05 if {one, other} == tied else difference > 0.05
+    for first, second in combinations(benchmark.true_means, 2):
+        difference = abs(benchmark.true_means[first] - benchmark.true_means[second])
+        assert difference < 0.05 if {first, second} == tied else difference > 0.05
 
 
 def test_ratings_rise_with_the_requirements_met(benchmark: Benchmark) -> None:
