@@ -54,7 +54,11 @@ tasks: [ratings]
 statistics: [auroc]
 rating_range: [0, 1]
 """
-BENCHMARK = """name: mine
+BENCHMARK = """# Images of mine.
+defaults:
+  - /any_benchmark@_here_
+
+name: mine
 prompts: {folder}/prompts.parquet
 images: {folder}/images
 """
