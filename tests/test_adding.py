@@ -62,6 +62,195 @@ name: mine
 prompts: {folder}/prompts.parquet
 images: {folder}/images
 """
+METRIC = '''"""Doubt: how unlikely the VQA model finds the opposite of what is asked."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from operators.metrics.answered import Scored
+from operators.metrics.metric import Evidence
+from operators.metrics.vqascore import VqaScoreConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DoubtConfig(VqaScoreConfig):
+    """VQAScore, turned round."""
+
+    kind: Literal["doubt"] = "doubt"  # type: ignore[assignment]
+
+    def score(self, evidence: Evidence) -> Scored:
+        """1 minus the likelihood of the answer."""
+        scored = VqaScoreConfig.score(self, evidence)
+        return scored if scored.score is None else scored._replace(score=1 - scored.score)
+'''
+DESCRIPTIONS = '''"""The descriptions stage: what a model says that an image shows."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from operators import rows
+from operators.batches import isolate
+from operators.errors import RowError
+from operators.images import PreparedImages
+from operators.models.calls import Question
+from operators.stages.images import ImagesStage
+from operators.stages.stage import Inputs
+
+
+@runtime_checkable
+class DescribingMetric(Protocol):
+    """A metric that has images described."""
+
+    def describing(self) -> str:
+        """What the model is asked."""
+
+
+class Asked(NamedTuple):
+    """What is asked about every image."""
+
+    text: str
+
+    def basis(self, prompt_id: str | None) -> str:
+        return rows.basis_of(self.text)
+
+
+class DescriptionsStage(ImagesStage):
+    """Images to descriptions (schema DESCRIPTIONS)."""
+
+    name = "descriptions"
+    version = 1
+    schema = rows.DESCRIPTIONS
+    needs = DescribingMetric
+    calls: ClassVar = {"model": "likelihood"}
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"describing": metric.describing()}
+
+    def asked(self, inputs: Inputs) -> Mapping[str, Asked]:
+        return {name: Asked(self.metrics[name].describing()) for name in inputs.metrics}
+
+    def measure(self, images: PreparedImages, asked: Mapping[str, Asked]) -> Mapping[str, pa.Table]:
+        features = self.model.encode(images.pixels)
+        return {name: self._table(images, features, one) for name, one in asked.items()}
+
+    def _table(self, images: PreparedImages, features: Any, asked: Asked) -> pa.Table:
+        questions = [Question(image, asked.text, ()) for image in range(len(images.pixels))]
+        replies = iter(isolate(lambda batch: self.model.reply(features, batch), questions))
+        records = []
+        for row, digest, error in zip(images.rows, images.digests, images.errors, strict=True):
+            reply = error or next(replies)
+            said = {"error": rows.error_value(reply)} if isinstance(reply, RowError) else {"description": reply}
+            records.append(row.row(image_digest=digest, basis=asked.basis(None), **said))
+        return rows.table(records, rows.DESCRIPTIONS)
+'''
+VERDICTS = '''"""The verdicts stage: the probability that an image's description entails its prompt."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from operators import rows
+from operators.batches import isolate
+from operators.errors import RowError, unknown_prompt
+from operators.metrics.metric import Metric
+from operators.stages.stage import Inputs, Stage, StageOptions, texts_of
+
+
+class VerdictsStage(Stage):
+    """Descriptions (schema DESCRIPTIONS) and prompts to verdicts (schema VERDICTS)."""
+
+    name = "verdicts"
+    version = 1
+    schema = rows.VERDICTS
+    over = "images"
+    needs = Metric
+    calls: ClassVar = {"nli": "entailment"}
+    reads_rows = False
+
+    @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return ("descriptions",)
+
+    @classmethod
+    def recipe(cls, name: str, metric: Metric) -> dict[str, Any]:
+        return {}
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self.model = models["nli"]
+
+    def prepare(self, inputs: Inputs) -> Mapping[str, list[dict[str, Any]]]:
+        texts = texts_of(inputs.prompts)
+        tables = {name: inputs.upstream[name]["descriptions"].read().to_pylist() for name in inputs.metrics}
+        for row in (row for table in tables.values() for row in table):
+            row["text"] = texts.get(row["prompt_id"])
+            if row["error"] is None and row["text"] is None:
+                row["error"] = rows.error_value(unknown_prompt(row["prompt_id"]))
+        return tables
+
+    def compute(self, prepared: Mapping[str, list[dict[str, Any]]]) -> Mapping[str, pa.Table]:
+        return {name: self._table(described) for name, described in prepared.items()}
+
+    def _table(self, described: list[dict[str, Any]]) -> pa.Table:
+        pairs = [(row["description"], row["text"]) for row in described if row["error"] is None]
+        results = iter(isolate(self.model.entailment, pairs))
+        records = []
+        for row in described:
+            record = {name: row[name] for name in ("image_id", "prompt_id", "generator", "error", "basis")}
+            if row["error"] is None:
+                result = next(results)
+                failed = isinstance(result, RowError)
+                record |= {"error": rows.error_value(result)} if failed else {"p_entail": result}
+            records.append(record)
+        return rows.table(records, rows.VERDICTS)
+'''
+SCHEMAS = """
+DESCRIPTIONS = pa.schema([*_IMAGE_COLUMNS, ("description", pa.string()), ("error", ERROR), *_STANDS_ON])
+VERDICTS = pa.schema([*_IMAGE_COLUMNS, ("p_entail", pa.float32()), ("error", ERROR), *_STANDS_ON])
+
+SCORES = """
+DESCRIBED = '''"""Described: whether what a model says that an image shows entails the prompt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from operators.metrics.answered import Scored
+from operators.metrics.metric import Evidence, Metric
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DescribedConfig(Metric):
+    """Which models describe and judge."""
+
+    kind: Literal["described"] = "described"
+    model: str = "vqa"
+    nli: str = "nli"
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        return "descriptions", "verdicts", "scores"
+
+    @property
+    def scored_from(self) -> tuple[str, ...]:
+        return ("verdicts",)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        return {"model": self.model, "nli": self.nli}
+
+    def describing(self) -> str:
+        return "What does this image show?"
+
+    def scoring(self) -> Mapping[str, Any]:
+        return {}
+
+    def score(self, evidence: Evidence) -> Scored:
+        return Scored(evidence.row["p_entail"])
+'''
 
 
 @pytest.fixture
@@ -83,6 +272,70 @@ def run_scores(store: Path) -> list[dict[str, Any]]:
     """The rows of the store's newest run."""
     run = store / "runs" / (store / "runs/latest").read_text().strip()
     return list(pq.read_table(run / "scores.parquet").to_pylist())
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1, f"{file} has one place for it"
+    file.write_text(text.replace(old, new))
+
+
+def add_metric(tree: Path, name: str, module: str) -> None:
+    """A file of its own, its line in the table, and its options for a sweep."""
+    (tree / f"operators/metrics/{name}.py").write_text(module)
+    config = f"{name.title()}Config"
+    table = tree / "operators/metrics/table.py"
+    edit(
+        table,
+        "from operators.metrics.dsg",
+        f"from operators.metrics.{name} import {config}\nfrom operators.metrics.dsg",
+    )
+    edit(table, "= (VqaScoreConfig,", f"= ({config}, VqaScoreConfig,")
+    (tree / f"conf/metric/{name}.yaml").write_text(f"# @package metrics.{name}\nkind: {name}\n")
+
+
+def add_stage(tree: Path, name: str, module: str) -> None:
+    """A file of its own and its line in the table; its schema comes with it in rows.py."""
+    (tree / f"operators/stages/{name}.py").write_text(module)
+    stage = f"{name.title()}Stage"
+    table = tree / "operators/stages/table.py"
+    edit(
+        table,
+        "from operators.stages.scores",
+        f"from operators.stages.{name} import {stage}\nfrom operators.stages.scores",
+    )
+    edit(table, " ScoresStage)", f" {stage}, ScoresStage)")
+
+
+def scores_of(tree: Path, store: Path, folder: Path, *metrics: str) -> dict[str, list[float | None]]:
+    """The scores by metric of a sweep in the copy."""
+    given = ["sweep=own_images", f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
+    given += ["benchmark.name=small", "models=shapes", f"metric=[{','.join(metrics)}]", f"store={store}"]
+    python(tree, "-c", SWEEP_HERE, *given)
+    scores = run_scores(store)
+    return {metric: [row["score"] for row in scores if row["metric"] == metric] for metric in metrics}
+
+
+def test_a_metric_is_a_file_a_line_and_its_options(tree: Path, tmp_path: Path) -> None:
+    add_metric(tree, "doubt", METRIC)
+    scores = scores_of(tree, tmp_path / "store", write_benchmark(tmp_path / "bench", count=4), "vqascore", "doubt")
+    assert len(scores["doubt"]) == 8
+    assert scores["doubt"] == pytest.approx([1 - (score or 0.0) for score in scores["vqascore"]])
+
+
+def test_stages_over_images_chain_and_each_is_a_file_a_schema_and_a_line(tree: Path, tmp_path: Path) -> None:
+    """Image to description to verdict to score."""
+    add_stage(tree, "descriptions", DESCRIPTIONS)
+    add_stage(tree, "verdicts", VERDICTS)
+    edit(tree / "operators/rows.py", "\nSCORES = ", SCHEMAS)
+    add_metric(tree, "described", DESCRIBED)
+    store = tmp_path / "store"
+    scores = scores_of(tree, store, write_benchmark(tmp_path / "bench", count=4), "described", "vqascore")
+    assert len(scores["described"]) == 8 and None not in scores["described"]
+    said = [row for file in (store / "descriptions").rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    assert len(said) == 8 and all(row["description"] for row in said)
+    judged = [row for file in (store / "verdicts").rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    assert sorted(row["p_entail"] for row in judged) == sorted(score or 0.0 for score in scores["described"])
 
 
 def test_a_release_is_a_file_a_name_and_a_protocol(tree: Path, tmp_path: Path) -> None:
