@@ -1,5 +1,6 @@
 """What the README tells a newcomer to do works."""
 
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.bench_of import images
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+RECIPES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 SECURITY = (ROOT / "docs" / "security.md").read_text()
 
 
@@ -25,7 +27,7 @@ def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path) -> None:
             file = tmp_path / "outputs" / generator / f"{name}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(row["image"])
-    [recipe] = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    recipe, _ = RECIPES
     subprocess.run([sys.executable, "-c", recipe], cwd=tmp_path, check=True)
     benchmark = BenchmarkConfig(
         name="own", prompts=f"{tmp_path}/data/prompts.parquet", images=f"{tmp_path}/data/images"
@@ -36,6 +38,18 @@ def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path) -> None:
     for shard in sources.image_shards:
         for row in read_shard(shard, StorageConfig(), IMAGE_COLUMNS).to_pylist():
             assert decode_image(row, ImageLimits(), Path.read_bytes).size == (96, 96)  # type: ignore[arg-type,union-attr]
+
+
+def test_the_lines_for_a_notebook_give_scores_with_their_elements(tmp_path: Path) -> None:
+    first, second = images("atlas", 2)
+    (tmp_path / "first.png").write_bytes(first["image"])
+    (tmp_path / "second.png").write_bytes(second["image"])
+    _, lines = RECIPES
+    assert len([line for line in lines.splitlines() if line]) == 4
+    more = "\nassert scores.score.notna().all() and scores.elements[2][0]['score'] is not None and len(scores) == 4"
+    subprocess.run(
+        [sys.executable, "-c", lines + more], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([A-Za-z/.]+)\)", README))))
