@@ -213,15 +213,10 @@ def _pinned_endpoint(config: ModelConfig, family: Family) -> str | None:
 
 def find_vqa_kind(config: ModelConfig) -> VqaKind:
     """The kind of VQA model that a checkpoint's config.json tells; raises ModelError where it cannot be told."""
-    part = find_part(config.checkpoint, config.revision, _no_digest)
+    part = find_part(config.checkpoint, config.revision, lambda file: "")  # for a look, not to be identified
     kind = FAMILIES[config.family].kind
     assert kind is not None, f"family {config.family} serves VQA models"
     return kind(_read_config(part, config.family))
-
-
-def _no_digest(file: Path) -> str:
-    """For a look at a checkpoint that need not be identified."""
-    return ""
 
 
 def _open_checkpoint(config: ModelConfig, digest: FileDigest) -> Checkpoint:

@@ -10,10 +10,7 @@ from transformers import CLIPModel
 
 from operators.models.calls import PixelRule, TextFeatures
 from operators.models.dual_encoder import DualEncoder
-from operators.models.processing import (
-    PixelTransform,
-    ReleasedTransform,
-)
+from operators.models.processing import PixelTransform, ReleasedTransform
 
 
 class ClipSimilarity(DualEncoder):

@@ -17,11 +17,7 @@ from PIL import Image
 
 from operators.errors import HopelessRow, RowError
 from operators.models.calls import Question, Usage
-from operators.models.conversation import (
-    choice_ids,
-    image_question_ids,
-    image_question_text,
-)
+from operators.models.conversation import choice_ids, image_question_ids, image_question_text
 from operators.models.processing import padded_square
 from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine
 from operators.models.vllm_generate import usage_of

@@ -116,8 +116,8 @@ class OpenAiGenerate:
             return self._unavailable(f"answered {status}")
         return RowError("request_refused", f"{self.place} answered {status}: {self._redacted(error)}")
 
-    def _unavailable(self, found: str) -> RowError:
-        message = f"{self.place} {found}, with max_retries {self.config.max_retries}"
+    def _unavailable(self, problem: str) -> RowError:
+        message = f"{self.place} {problem}, with max_retries {self.config.max_retries}"
         return RowError("model_unavailable", message, retryable=True)
 
     def _redacted(self, error: Exception) -> str:
