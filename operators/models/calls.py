@@ -88,8 +88,12 @@ class LikelihoodModel(Protocol):
     What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
     """
 
-    usage: Usage
-    """What its calls have taken since it was loaded."""
+    side_by_side: bool
+    """Whether it batches by itself all that several threads ask: it is then to be asked as much at once as there is."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the calls of this thread have taken since it was loaded."""
 
     def preprocess(self, image: Image.Image) -> Any:
         """One RGB image made ready for `encode`, on the CPU."""
@@ -97,10 +101,12 @@ class LikelihoodModel(Protocol):
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
         """Preprocessed images as what every question on them shares, computed once for each."""
 
-    def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Natural-log probability of every token of every choice of every question, EOS included."""
+    def likelihood(
+        self, features: Sequence[Any], questions: Sequence[Question]
+    ) -> Sequence[list[list[float]] | RowError]:
+        """Natural-log probability of every token of every choice of every question, EOS included; or why not."""
 
-    def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> list[str]:
+    def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> Sequence[str | RowError]:
         """The model's own answer to every question, in its likeliest words; the choices are not shown to it."""
 
 

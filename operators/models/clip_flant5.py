@@ -109,6 +109,8 @@ class Encoded(NamedTuple):
 class ClipFlanT5Likelihood:
     """The `likelihood` call served by a CLIP-FlanT5 checkpoint."""
 
+    side_by_side = False
+
     def __init__(self, model: ClipFlanT5, tokenizer: Any, transform: PixelTransform, *, pair_batch: int) -> None:
         self.model = model
         self.tokenizer = tokenizer

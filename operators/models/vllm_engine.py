@@ -52,6 +52,9 @@ class Refusal(NamedTuple):
     message: str
 
 
+MOST_IMAGES_WAITING = 512
+"""Requests with an image that are rendered and not done: more than vLLM runs at once; each has the image's tensors."""
+
 Served = Any
 """A finished `vllm.RequestOutput`."""
 
@@ -76,6 +79,7 @@ class VllmEngine:
         self._waiting: dict[str, Future[Served | Refusal]] = {}
         self._names = map(str, count())
         self._order = threading.Lock()
+        self._images_waiting = threading.Semaphore(MOST_IMAGES_WAITING)
         self._failure: BaseException | None = None
         started: Future[Any] = Future()
         self._thread = threading.Thread(target=self._serve, args=(make, started), name="vllm", daemon=True)
@@ -106,17 +110,24 @@ class VllmEngine:
         return Refusal("vLLM gave the request up twice") if _gave_up(output) else output
 
     def submit(self, prompt: Prompt, params: Any) -> "Future[Served | Refusal]":
-        """Hands one prompt in; images are preprocessed here, in the caller's thread, while the engine runs on."""
+        """Hands one prompt in; images are preprocessed here, in the caller's thread, while the engine runs on.
+
+        Waits while MOST_IMAGES_WAITING are not done.
+        """
         future: Future[Served | Refusal] = Future()
+        if prompt.images:
+            self._images_waiting.acquire()
+            future.add_done_callback(lambda _: self._images_waiting.release())
         with self._order:  # vLLM's image cache has a mirror in the engine: both must see the images in one order
-            if self._failure is not None:
-                raise _engine_error(self._failure)
             try:
-                rendered = self._render(prompt)
+                if self._failure is not None:
+                    raise _engine_error(self._failure)
+                self._submitted.put(_Submitted(self._render(prompt), params, future))
             except self._refusals as error:
                 future.set_result(Refusal(_line(error)))
-            else:
-                self._submitted.put(_Submitted(rendered, params, future))
+            except BaseException:
+                future.cancel()
+                raise
         return future
 
     def close(self) -> None:

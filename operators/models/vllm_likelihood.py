@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from operators.errors import HopelessRow, RowError
+from operators.errors import RowError
 from operators.models.calls import Question, Usage
 from operators.models.conversation import choice_ids, image_question_ids, image_question_text
 from operators.models.processing import padded_square
@@ -54,6 +54,8 @@ class Step(NamedTuple):
 class VllmLikelihood:
     """A vision-language model behind an engine; usable from several threads at once."""
 
+    side_by_side = True
+
     def __init__(
         self, engine: VllmEngine, tokenizer: Any, *, system: str | None, padding: tuple[int, ...] | None
     ) -> None:
@@ -62,8 +64,13 @@ class VllmLikelihood:
         self.tokenizer = tokenizer
         self.system = system
         self.padding = padding
-        self.usage = Usage()
-        self._counting = threading.Lock()
+        self._of_thread = threading.local()
+
+    @property
+    def usage(self) -> Usage:
+        """What the calls of this thread have taken."""
+        usage: Usage = getattr(self._of_thread, "usage", Usage())
+        return usage
 
     def preprocess(self, image: Image.Image) -> Image.Image:
         """The image, padded: the engine has its own preprocessing, which it does once for each image."""
@@ -73,23 +80,39 @@ class VllmLikelihood:
         """The images themselves: the engine encodes each once, when its first question comes."""
         return pixels
 
-    def likelihood(self, features: Sequence[Image.Image], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Full-vocabulary log-probabilities of every choice's tokens, in the order of `questions`.
+    def likelihood(
+        self, features: Sequence[Image.Image], questions: Sequence[Question]
+    ) -> list[list[list[float]] | RowError]:
+        """Full-vocabulary log-probabilities of every choice's tokens, in the order of `questions`; an error where one
+        does not fit the engine's max_model_len.
 
-        Raises HopelessRow where a question does not fit the engine's max_model_len, EngineError where that has failed.
+        An image's questions are asked one after the other, while its prefix is in the cache. Raises EngineError where
+        the engine has failed.
         """
         asked = [self._ask(features, question) for question in questions]
-        steps = [step for index, question in enumerate(asked) for step in _steps(index, question.choices)]
-        scored = self._score(asked, steps)
-        return [[_read(scored, index, choice) for choice in question.choices] for index, question in enumerate(asked)]
+        by_image = sorted(range(len(questions)), key=lambda index: questions[index].image)
+        steps = [step for index in by_image for step in _steps(index, asked[index].choices)]
+        outputs = list(zip(steps, self._score(asked, steps), strict=True))
+        refused = {step.asked: output for step, output in outputs if isinstance(output, RowError)}
+        scored = {
+            (step.asked, (*step.begun, token)): output.outputs[0].logprobs[0][token].logprob
+            for step, output in outputs
+            if not isinstance(output, RowError)
+            for token in step.wanted
+        }
+        return [
+            refused[index] if index in refused else [_read(scored, index, choice) for choice in question.choices]
+            for index, question in enumerate(asked)
+        ]
 
-    def reply(self, features: Sequence[Image.Image], questions: Sequence[Question]) -> list[str]:
+    def reply(self, features: Sequence[Image.Image], questions: Sequence[Question]) -> list[str | RowError]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
         from vllm import SamplingParams
 
         prompts = [Prompt(self._prompt_ids(question.text), [features[question.image]]) for question in questions]
         params = SamplingParams(temperature=0.0, max_tokens=LONGEST_REPLY)
-        return [output.outputs[0].text.strip() for output in self._run(prompts, [params] * len(prompts))]
+        outputs = self._run(prompts, [params] * len(prompts))
+        return [out if isinstance(out, RowError) else out.outputs[0].text.strip() for out in outputs]
 
     def _ask(self, features: Sequence[Image.Image], question: Question) -> Asked:
         text = image_question_text(self.tokenizer, question.text, system=self.system)
@@ -99,8 +122,8 @@ class VllmLikelihood:
     def _prompt_ids(self, question: str) -> Tokens:
         return tuple(image_question_ids(self.tokenizer, question, system=self.system))
 
-    def _score(self, asked: Sequence[Asked], steps: Sequence[Step]) -> dict[tuple[int, Tokens], float]:
-        """The log-probability of each token that the steps want, by question and the choice's tokens up to it."""
+    def _score(self, asked: Sequence[Asked], steps: Sequence[Step]) -> list[Served | RowError]:
+        """One new token after each step, with the log-probabilities of those that it wants."""
         from vllm import SamplingParams
 
         prompts = [Prompt(asked[step.asked].ids + step.begun, [asked[step.asked].image]) for step in steps]
@@ -108,21 +131,18 @@ class VllmLikelihood:
             SamplingParams(temperature=0.0, max_tokens=1, logprob_token_ids=list(step.wanted), detokenize=False)
             for step in steps
         ]
-        return {
-            (step.asked, (*step.begun, token)): output.outputs[0].logprobs[0][token].logprob
-            for step, output in zip(steps, self._run(prompts, params), strict=True)
-            for token in step.wanted
-        }
+        return self._run(prompts, params)
 
-    def _run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[Served]:
+    def _run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[Served | RowError]:
         outputs = self.engine.run(prompts, params)
         for output in outputs:
-            if isinstance(output, Refusal):
-                raise HopelessRow(RowError("request_refused", f"vLLM refused a question: {output.message}"))
-        with self._counting:
-            for output in outputs:
-                self.usage = self.usage.plus(usage_of(output))
-        return outputs
+            if not isinstance(output, Refusal):
+                self._of_thread.usage = self.usage.plus(usage_of(output))
+        return [_refused(output) if isinstance(output, Refusal) else output for output in outputs]
+
+
+def _refused(refusal: Refusal) -> RowError:
+    return RowError("request_refused", f"vLLM refused a question: {refusal.message}")
 
 
 def _steps(index: int, choices: Sequence[Tokens]) -> Iterator[Step]:

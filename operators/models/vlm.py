@@ -82,6 +82,8 @@ class VlmLikelihood:
     70 MB each for a Qwen2.5-VL-7B at 1,200 tokens an image, 320 MB each for a LLaVA-1.5-7B, both in bfloat16.
     """
 
+    side_by_side = False
+
     def __init__(
         self,
         model: Any,

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from threading import Lock
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
@@ -113,6 +114,7 @@ class AnswersStage(ImagesStage):
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.model: LikelihoodModel
+        self.side_by_side = self.model.side_by_side
         self.match = ChoiceMatcher(models["matcher"]) if "matcher" in models else None
         self._index = remembered(self._read_index)
 
@@ -123,12 +125,15 @@ class AnswersStage(ImagesStage):
         return QuestionIndex(questions.read(), self.metrics[name])
 
     def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        """Encodes `image_batch` images together and has their questions answered before the next are."""
+        """Encodes `image_batch` images together and has their questions answered before the next are; a model that
+        batches by itself gets all of the shard at once, beside what it has of another.
+        """
         before = self.model.usage
         answers = {name: _Answers(images, index) for name, index in asked.items()}
         shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
-        for first in range(0, len(shown), self.options.image_batch):
-            window = range(first, min(first + self.options.image_batch, len(shown)))
+        size = max(len(shown), 1) if self.side_by_side else self.options.image_batch
+        for first in range(0, len(shown), size):
+            window = range(first, min(first + size, len(shown)))
             self._answer_window({image: shown[image] for image in window}, images.pixels, answers)
         usage = self.model.usage.minus(before)
         return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
@@ -194,13 +199,15 @@ class ChoiceMatcher:
 
     def __init__(self, embedder: TextEmbedder) -> None:
         self.embed = lru_cache(maxsize=REMEMBERED_TEXTS)(lambda text: embedder.encode_texts([text]).features[0])
+        self.matching = Lock()
 
     def __call__(self, reply: str, choices: Sequence[str]) -> str:
         exact = same_choice(reply, choices)
         if exact is not None:
             return exact
-        meant = self.embed(reply)
-        return max(choices, key=lambda choice: float(meant @ self.embed(choice)))
+        with self.matching:  # a tokenizer is not for two threads, and shards may be answered side by side
+            meant = self.embed(reply)
+            return max(choices, key=lambda choice: float(meant @ self.embed(choice)))
 
 
 class _Answers:

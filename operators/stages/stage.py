@@ -99,7 +99,7 @@ class Stage(ABC):
     """Whether rows of a shard can be tried one by one, to find the one that ends the process."""
     keeps_rows: ClassVar[bool] = False
     """Whether rows of earlier cells may stand in a new one."""
-    side_by_side: ClassVar[bool] = False
+    side_by_side: bool = False
     """Whether `compute` is called for several shards at once: its model works on all of their rows together."""
 
     @classmethod

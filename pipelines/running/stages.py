@@ -44,12 +44,12 @@ class NodeStage:
         declared = STAGES[node.stage]
         self.context = context
         self.rows_alone = declared.rows_alone
-        self.side_by_side = declared.side_by_side
         models = {key: load(model, declared.calls[key]) for key, model in node.models.items()}
         options = StageOptions(context.limits, context.uris.read, decoders=decoders)
         if node.model is not None:
             options = options._replace(image_batch=node.model.image_batch)
         self.stage = declared(node.metrics, models, options)
+        self.side_by_side = self.stage.side_by_side
         self._shard_rows = lru_cache(maxsize=1)(self._read_rows)
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> Any:

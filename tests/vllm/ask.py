@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from operators.errors import HopelessRow
+from operators.errors import RowError
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.conversation import choice_ids, image_question_text
@@ -93,11 +93,8 @@ def _ending(output: Any, choice: Sequence[int]) -> list[float]:
 
 def refused(model: VllmLikelihood, images: Sequence[Image.Image], question: str) -> list[Any]:
     """How the model fails at a question."""
-    try:
-        model.likelihood(images, [Question(0, question, ("Yes",))])
-    except HopelessRow as failure:
-        return list(failure.error)
-    return []
+    (answer,) = model.likelihood(images, [Question(0, question, ("Yes",))])
+    return list(answer) if isinstance(answer, RowError) else []
 
 
 def main(folder: Path) -> None:

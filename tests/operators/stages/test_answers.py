@@ -34,6 +34,7 @@ class CountingModel:
     """A real model that keeps count of the images it encodes and the batches it is given."""
 
     usage = Usage()
+    side_by_side = False
 
     def __init__(self, model: LikelihoodModel) -> None:
         self.model = model
@@ -59,6 +60,7 @@ class ScriptedModel:
     """Sees an image as its width and answers as it is told."""
 
     usage = Usage()
+    side_by_side = False
 
     def __init__(self, answer: Answer, *, blind_to: int | None = None) -> None:
         self.answer = answer

@@ -1,0 +1,164 @@
+"""The engine is kept full across batches of images and across shards, with a scripted one in vLLM's place."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from operators.errors import EngineError
+from operators.models.processing import load_tokenizer
+from operators.models.vllm_engine import VllmEngine
+from operators.models.vllm_likelihood import VllmLikelihood
+from operators.stages.answers import AnswersStage, QuestionIndex
+from tests.operators import tiny
+from tests.operators.stages.given import decoded, options
+from tests.operators.tiny import encoded, image_table, picture
+
+CAPACITY = 5
+"""Requests that are done by a step of the engine."""
+IMAGES = 10
+QUESTIONS = ("Is it red?", "Is it round?")
+REQUESTS = IMAGES * len(QUESTIONS) * 3
+"""Of a shard: of two choices of one token, which is the first, and whether the turn ends after each."""
+REFUSED = "Is it to be refused?"
+PATIENCE = 60
+
+
+class CountingEngine:
+    """Does the oldest requests first, once it may, and counts them."""
+
+    model_config = SimpleNamespace(max_model_len=10_000)
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.may_step = threading.Event()
+        self.changed = threading.Condition()
+        self.rendered = 0
+        self.most_waiting = 0
+        self.requests: dict[str, Any] = {}
+        self.batches: list[int] = []
+        self.engine_core = SimpleNamespace(shutdown=lambda: None)
+        self.renderer = SimpleNamespace(render_cmpl=self.render)
+
+    def render(self, prompts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if REFUSED in self.tokenizer.decode(prompts[0]["prompt_token_ids"]):
+            raise ValueError("it is not to be asked")
+        with self.changed:
+            self.rendered += 1
+            self.most_waiting = max(self.most_waiting, self.rendered - sum(self.batches))
+            self.changed.notify_all()
+        return prompts
+
+    def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> None:
+        self.requests[name] = (prompt, params)
+
+    def step(self) -> list[Any]:
+        assert self.may_step.wait(PATIENCE)
+        names = list(self.requests)[:CAPACITY]
+        with self.changed:
+            self.batches.append(len(names))
+        return [served(name, *self.requests.pop(name)) for name in names]
+
+    def wait_for(self, count: int) -> None:
+        """Returns once so many requests have been handed in."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.rendered >= count, PATIENCE), f"{self.rendered} of {count}"
+
+
+def served(name: str, prompt: dict[str, Any], params: Any) -> Any:
+    logprobs = {token: SimpleNamespace(logprob=-float(token)) for token in params.logprob_token_ids}
+    completion = SimpleNamespace(finish_reason="stop", logprobs=[logprobs], token_ids=[0])
+    ids = prompt["prompt_token_ids"]
+    return SimpleNamespace(
+        request_id=name, finished=True, outputs=[completion], prompt_token_ids=ids, num_cached_tokens=0
+    )
+
+
+@pytest.fixture
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))  # type: ignore[arg-type]
+    tiny.save_byte_tokenizer(tmp_path, template=tiny.QWEN_TEMPLATE)
+    return CountingEngine(load_tokenizer(tmp_path))
+
+
+@pytest.fixture
+def stage(scripted: CountingEngine) -> Iterator[AnswersStage]:
+    """Its image_batch is much smaller than a shard."""
+    engine = VllmEngine(lambda: scripted)
+    model = VllmLikelihood(engine, scripted.tokenizer, system=None, padding=None)
+    yield AnswersStage({}, {"model": model}, options(image_batch=2))
+    scripted.may_step.set()
+    engine.close()
+
+
+def asked(*texts: str) -> QuestionIndex:
+    questions = [
+        {"prompt_id": "p", "question_id": text, "text": text, "choices": ["A", "B"]} for text in texts or QUESTIONS
+    ]
+    return QuestionIndex(rows.table(questions, rows.QUESTIONS), tiny.vqascore())
+
+
+def answers(stage: AnswersStage, *texts: str) -> pa.Table:
+    """As an actor has a shard computed."""
+    shard = image_table([encoded(picture(number)) for number in range(IMAGES)], ["p"] * IMAGES)
+    return stage.measure(decoded(stage, shard), {"metric": asked(*texts)})["metric"]
+
+
+def test_the_engine_has_all_requests_of_two_shards_before_it_is_done_with_one(
+    stage: AnswersStage, scripted: CountingEngine
+) -> None:
+    assert stage.side_by_side
+    with ThreadPoolExecutor(2) as calls:
+        shards = [calls.submit(answers, stage) for _ in range(2)]
+        scripted.wait_for(2 * REQUESTS)
+        scripted.may_step.set()
+        tables = [shard.result(PATIENCE) for shard in shards]
+    assert sum(scripted.batches) == 2 * REQUESTS
+    assert set(scripted.batches[1:-1]) == {CAPACITY}, "after the first request and before the last, no step is idle"
+    assert tables[0] == tables[1] and tables[0]["error"].null_count == IMAGES
+    assert [rows.usage_of(table).calls for table in tables] == [REQUESTS] * 2, "each shard's own, and not the other's"
+
+
+def test_of_images_only_so_many_wait_and_the_rest_follow_as_they_are_done(
+    stage: AnswersStage, scripted: CountingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.model.engine._images_waiting = threading.Semaphore(7)  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(2) as calls:
+        shards = [calls.submit(answers, stage) for _ in range(2)]
+        scripted.wait_for(7)
+        scripted.may_step.set()
+        assert all(shard.result(PATIENCE)["error"].null_count == IMAGES for shard in shards)
+    assert scripted.most_waiting <= 7 + CAPACITY
+
+
+def test_a_refused_question_costs_its_row_and_nothing_is_asked_again(
+    stage: AnswersStage, scripted: CountingEngine
+) -> None:
+    scripted.may_step.set()
+    errors = answers(stage, *QUESTIONS, REFUSED)["error"].to_pylist()
+    assert [(error["kind"], error["retryable"]) for error in errors] == [("request_refused", False)] * IMAGES
+    assert scripted.rendered == REQUESTS
+
+
+def test_an_engine_that_fails_lets_nobody_wait_for_a_place(stage: AnswersStage, scripted: CountingEngine) -> None:
+    stage.model.engine._images_waiting = threading.Semaphore(1)  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(2) as calls:
+        shards = [calls.submit(answers, stage) for _ in range(2)]
+        scripted.wait_for(1)
+        scripted.requests.clear()
+        scripted.step = fail  # type: ignore[method-assign]
+        scripted.may_step.set()
+        for shard in shards:
+            with pytest.raises(EngineError):
+                shard.result(PATIENCE)
+
+
+def fail() -> list[Any]:
+    raise RuntimeError("CUDA is gone")
