@@ -33,7 +33,7 @@ class OverlappingStage:
     side_by_side = False
     rows_alone = False
 
-    def __init__(self, node: Node, context: StageContext) -> None:
+    def __init__(self, node: Node, context: StageContext, decoders: int) -> None:
         self.prepared = threading.Barrier(2)
         self.computing = 0
         self.most_computing = 0
