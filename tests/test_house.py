@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from operators.metrics.table import METRICS
+from operators.models.families import FAMILIES
+from operators.stages.table import STAGES
+
 ROOT = Path(__file__).parent.parent
 FORBIDDEN = {"operators": {"ray", "pipelines", "jobs"}, "pipelines": {"jobs"}, "jobs": set()}
 FILES = [file for room in FORBIDDEN for file in sorted((ROOT / room).rglob("*.py"))]
@@ -36,3 +40,24 @@ def test_the_embedded_pack_is_small_and_holds_no_pickles() -> None:
     files = [file for file in (ROOT / "assets").rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= 30_000_000
     assert not {file.suffix for file in files} & {".bin", ".pt", ".pth", ".pkl", ".ckpt"}
+
+
+SWEEPING = [ROOT / "pipelines" / name for name in ("config.py", "sweep.py", "questions.py")] + [
+    file for room in ("cells", "running", "sources") for file in sorted((ROOT / "pipelines" / room).rglob("*.py"))
+]
+
+
+@pytest.mark.parametrize("file", SWEEPING, ids=lambda file: str(file.relative_to(ROOT)))
+def test_what_sweeps_knows_no_metric_and_no_model_family(file: Path) -> None:
+    """It folds declarations; a metric or a family is added without a word here."""
+    tree = ast.parse(file.read_text())
+    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    kinds = {metric.__dataclass_fields__["kind"].default for metric in METRICS}
+    assert not words & (kinds | set(FAMILIES))
+    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    of_one = {metric.__module__ for metric in METRICS} | {stage.__module__ for stage in STAGES.values()}
+    assert not modules & (of_one - READ_AS_TABLES)
+
+
+READ_AS_TABLES = {"operators.stages.scores"}
+"""What a run makes of the scores' own table is not folded from declarations."""
