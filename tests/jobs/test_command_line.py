@@ -34,7 +34,7 @@ SWEEP = {
     "": {"store", "dry_run", "shard_rows", "max_failed", "storage", "limits", "cluster", "benchmark", "models",
          "metrics"},
     "storage": STORAGE,
-    "limits": {"max_pixels", "max_bytes", "max_scans", "max_seconds"},
+    "limits": {"max_pixels", "max_bytes", "max_scans", "max_seconds", "max_images"},
     "cluster": {"address", "num_cpus", "max_attempts", "pools"},
     "cluster.pools": set(STAGES),
     **{f"cluster.pools.{stage}": POOL for stage in STAGES},
