@@ -1,6 +1,7 @@
 """What a person or a scheduler runs: thin mains that parse a config, call one pipeline, print and exit."""
 
 import errno
+import os
 import sys
 from types import TracebackType
 
@@ -28,7 +29,8 @@ def _lacks_memory(error: BaseException) -> bool:
 def _in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Tells a lack of memory in a line, also before a job's own imports are done; anything else is shown whole."""
     if _lacks_memory(error):
-        print(refusal(error), file=sys.stderr)
+        print(refusal(error), file=sys.stderr, flush=True)
+        os._exit(1)  # a library that is half imported may crash where Python cleans up
     else:
         sys.__excepthook__(kind, error, trace)
 
