@@ -175,10 +175,6 @@ class VerdictsStage(Stage):
     def reads(cls, metric: Metric) -> tuple[str, ...]:
         return ("descriptions",)
 
-    @classmethod
-    def recipe(cls, name: str, metric: Metric) -> dict[str, Any]:
-        return {}
-
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.model = models["nli"]
 
@@ -233,10 +229,6 @@ class DescribedConfig(Metric):
     @property
     def chain(self) -> tuple[str, ...]:
         return "descriptions", "verdicts", "scores"
-
-    @property
-    def scored_from(self) -> tuple[str, ...]:
-        return ("verdicts",)
 
     @property
     def roles(self) -> dict[str, str]:

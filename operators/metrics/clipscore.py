@@ -29,10 +29,6 @@ class ClipScoreConfig(Metric):
         return "similarities", "scores"
 
     @property
-    def scored_from(self) -> tuple[str, ...]:
-        return ("similarities",)
-
-    @property
     def roles(self) -> dict[str, str]:
         return {"model": self.model}
 

@@ -44,9 +44,9 @@ class Metric(ABC):
         """The names of its stages, in the order of operators/stages/table.py; the last one is `scores`."""
 
     @property
-    @abstractmethod
     def scored_from(self) -> tuple[str, ...]:
         """The stages that its scores read: first the one with a row for every image, then those of its prompt."""
+        return self.chain[-2:-1]
 
     @property
     @abstractmethod

@@ -44,10 +44,6 @@ class VqaScoreConfig(Metric):
         return "questions", "answers", "scores"
 
     @property
-    def scored_from(self) -> tuple[str, ...]:
-        return ("answers",)
-
-    @property
     def roles(self) -> dict[str, str]:
         return {"model": self.model}
 

@@ -1,5 +1,6 @@
 """The model calls that metrics are made of, as protocols a backend implements and an operator relies on."""
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -23,10 +24,10 @@ class Usage(NamedTuple):
     """Replies that were cut at max_tokens."""
 
     def plus(self, other: "Usage") -> "Usage":
-        return Usage(*(mine + its for mine, its in zip(self, other, strict=True)))
+        return Usage(*map(operator.add, self, other))
 
     def minus(self, other: "Usage") -> "Usage":
-        return Usage(*(mine - its for mine, its in zip(self, other, strict=True)))
+        return Usage(*map(operator.sub, self, other))
 
 
 class Message(NamedTuple):

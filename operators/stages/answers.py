@@ -107,10 +107,6 @@ class AnswersStage(ImagesStage):
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.answering()}
 
-    @classmethod
-    def calls_of_row(cls, metric: Metric, words: float) -> float:
-        return metric.expected(words).questions
-
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.model: LikelihoodModel

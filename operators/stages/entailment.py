@@ -38,14 +38,6 @@ class EntailmentStage(Stage):
     def reads(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",)
 
-    @classmethod
-    def recipe(cls, name: str, metric: Metric) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def calls_of_row(cls, metric: Metric, words: float) -> float:
-        return metric.expected(words).questions
-
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.model: EntailmentModel = models["nli"]
 

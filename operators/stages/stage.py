@@ -108,14 +108,14 @@ class Stage(ABC):
         return ()
 
     @classmethod
-    @abstractmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         """All that decides its result, of the metric called `name`, besides its models and what it reads."""
+        return {}
 
     @classmethod
     def calls_of_row(cls, metric: Metric, words: float) -> float:
-        """The calls that one row takes, where a prompt has so many content words on average."""
-        return 1
+        """The calls that one row takes, where a prompt has so many content words on average; one for each question."""
+        return metric.expected(words).questions
 
     @classmethod
     def roles(cls, metric: Metric) -> dict[str, str]:
