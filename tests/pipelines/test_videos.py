@@ -1,0 +1,31 @@
+"""Rows of several images: the frames of a video, the views of a model."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.sweep import plan_sweep, run_sweep
+from tests.bench_of import images, prompts, sweep_config, write_rows
+
+
+@pytest.mark.usefixtures("here")
+def test_videos_are_scored_by_the_mean_of_their_frames_and_kept_like_images(tmp_path: Path) -> None:
+    """Rows with lists of frames, in a Parquet file like any other; a second sweep has nothing to compute."""
+    folder, frames = tmp_path / "bench", images("atlas", 3)
+    write_rows(folder / "prompts.parquet", prompts(1))
+    prompt_id = prompts(1)[0]["prompt_id"]
+    alone = [{"image_id": f"frame-{n}", "prompt_id": prompt_id, "image": row["image"]} for n, row in enumerate(frames)]
+    video = {"image_id": "video", "prompt_id": prompt_id, "image": [row["image"] for row in frames]}
+    broken = {**video, "image_id": "broken", "image": [frames[0]["image"], b"no image"]}
+    write_rows(folder / "images" / "frames" / "00000.parquet", alone)
+    write_rows(folder / "images" / "videos" / "00000.parquet", [video, broken])
+    config = sweep_config(folder, tmp_path / "store", "metric=[vqascore,clipscore,gecko]")
+    done = run_sweep(plan_sweep(config), lambda progress: None)
+    scores = {(row["metric"], row["image_id"]): row["score"] for row in done.results.scores.to_pylist()}
+    for metric in ("vqascore", "clipscore", "gecko"):
+        of_frames = [scores[metric, f"frame-{number}"] for number in range(3)]
+        assert scores[metric, "video"] == pytest.approx(sum(of_frames) / 3, abs=1e-6)
+        assert scores[metric, "broken"] is None
+    messages = {row["message"].partition(":")[0] for row in done.results.errors.to_pylist()}
+    assert messages == {"image 2 of 2"}
+    assert not plan_sweep(config).plan.missing
