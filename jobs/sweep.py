@@ -64,7 +64,7 @@ def _report(console: Console, planned: PlannedSweep, finished: FinishedSweep) ->
     from jobs.report import show_report  # imports scipy and the charts
     from pipelines.report.report import write_report
 
-    show_report(console, write_report(planned.store, finished.run_id))
+    show_report(console, write_report(planned.store, finished.run_id, sources=planned.sources))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The summary stage: every generator's mean per metric, overall and per skill, with its interval and coverage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,17 +9,56 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from operators import rows
-from operators.statistics.poisson import poisson_weights, ratio_intervals
+from operators.statistics.poisson import ratio_intervals, weighted_sums
 
 OVERALL = "overall"
 Floats = NDArray[np.float64]
 
+TALLIES = pa.schema(
+    [
+        ("generator", pa.string()),
+        ("metric", pa.string()),
+        ("skill", pa.string()),
+        ("rows", pa.float64()),
+        ("n", pa.float64()),
+        ("mean", pa.float64()),
+        ("squares", pa.float64()),
+        ("totals", pa.list_(pa.float64())),
+        ("counts", pa.list_(pa.float64())),
+    ]
+)
+"""A tally as it is stored: the sums of each generator, metric and skill that has rows."""
+
 
 def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:
     """Scores (schema SCORES) to the summary (schema SUMMARY): what a Tally of them gives."""
-    tally = Tally(skills)
+    tally = Tally(Skills(skills))
     tally.add(scores)
     return tally.summary()
+
+
+class Skills:
+    """The skills of every prompt, laid out once for any number of tallies.
+
+    Every prompt also counts under `overall`, and one whose skills are not known under that alone.
+    """
+
+    def __init__(self, skills: Mapping[str, Sequence[str]]) -> None:
+        """`skills` maps prompt_id to the prompt's skills."""
+        self.names = [OVERALL, *sorted({skill for of_prompt in skills.values() for skill in of_prompt} - {OVERALL})]
+        place = {skill: number for number, skill in enumerate(self.names)}
+        sets: dict[tuple[int, ...], int] = {(0,): 0}
+        self._set_of = {
+            prompt: sets.setdefault(tuple(sorted({0, *(place[skill] for skill in of_prompt)})), len(sets))
+            for prompt, of_prompt in skills.items()
+        }
+        self._sets = np.zeros((len(sets), len(self.names)))
+        for places, number in sets.items():
+            self._sets[number, list(places)] = 1
+
+    def membership(self, prompts: Iterable[str]) -> Floats:
+        """Which prompts have which skills, (prompts, skills)."""
+        return self._sets[[self._set_of.get(prompt, 0) for prompt in prompts]]
 
 
 @dataclass(slots=True)
@@ -49,24 +88,21 @@ class _Sums:
 
 
 class Tally:
-    """Sums of scores that come part by part, in any order; parts counted apart can be merged.
+    """Sums of scores that come part by part, in any order; parts counted apart can be stored and merged.
 
-    `skills` maps prompt_id to the prompt's skills; every row also counts under `overall`. A null score is outside the
-    mean and inside `n_null`; coverage = n / (n + n_null). Intervals are a Poisson bootstrap over prompts, the same
-    however the rows are cut into parts.
+    A null score is outside the mean and inside `n_null`; coverage = n / (n + n_null). Intervals are a Poisson
+    bootstrap over prompts, the same however the rows are cut into parts.
     """
 
-    def __init__(self, skills: Mapping[str, Sequence[str]]) -> None:
-        self.skills = [OVERALL, *sorted({skill for its in skills.values() for skill in its} - {OVERALL})]
-        place = {skill: number for number, skill in enumerate(self.skills)}
-        self.places = {prompt: sorted({0, *(place[skill] for skill in its)}) for prompt, its in skills.items()}
+    def __init__(self, skills: Skills) -> None:
+        self.skills = skills
         self.sums: dict[tuple[str, str], _Sums] = {}
 
     def add(self, scores: pa.Table) -> None:
         """Counts the rows of a table with generator, metric, prompt_id and score."""
         frame = scores.select(["generator", "metric", "prompt_id", "score"]).to_pandas()
-        for (generator, metric), its in frame.groupby(["generator", "metric"], sort=False):
-            self._merge((str(generator), str(metric)), self._count(its))
+        for (generator, metric), rows_of_both in frame.groupby(["generator", "metric"], sort=False, observed=True):
+            self._merge((str(generator), str(metric)), self._count(rows_of_both))
 
     def merge(self, other: "Tally") -> None:
         """Adds what another counted, of the same skills."""
@@ -85,33 +121,52 @@ class Tally:
         codes, names = pd.factorize(prompts)
         scores = frame["score"].to_numpy(np.float64)
         scored = ~np.isnan(scores)
-        per_prompt = [
-            np.bincount(codes, weights=values, minlength=len(names))
-            for values in (np.ones(len(codes)), scored, np.where(scored, scores, 0.0))
-        ]
-        member = self._membership(names)
-        every, n, total = (member.T @ values for values in per_prompt)
-        mean = np.divide(total, n, out=np.zeros_like(n), where=n > 0)
-        weights = poisson_weights(names).astype(np.float64)
+        codes_scored, scores = codes[scored], scores[scored]
+        member = self.skills.membership(names)
+
+        def per_prompt(of: NDArray[np.intp], values: Floats | None = None) -> Floats:
+            return np.bincount(of, weights=values, minlength=len(names)).astype(np.float64)
+
+        n, total = per_prompt(codes_scored), per_prompt(codes_scored, scores)
+        own_mean = _ratio(total, n)
+        own_squares = per_prompt(codes_scored, (scores - own_mean[codes_scored]) ** 2)
+        n_of_skill = member.T @ n
+        mean = _ratio(member.T @ total, n_of_skill)
+        apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
+        weighted = weighted_sums(names, np.hstack([member * total[:, None], member * n[:, None]]))
         return _Sums(
-            rows=every,
-            n=n,
+            rows=member.T @ per_prompt(codes),
+            n=n_of_skill,
             mean=mean,
-            squares=self._squares(member, codes[scored], scores[scored], mean),
-            totals=(member * per_prompt[2][:, None]).T @ weights,
-            counts=(member * per_prompt[1][:, None]).T @ weights,
+            squares=(member * apart).sum(axis=0),
+            totals=weighted[: len(mean)],
+            counts=weighted[len(mean) :],
         )
 
-    def _membership(self, prompts: Sequence[str]) -> Floats:
-        """Which prompts have which skills, (prompts, skills)."""
-        member = np.zeros((len(prompts), len(self.skills)))
-        for row, prompt in enumerate(prompts):
-            member[row, self.places.get(prompt, [0])] = 1
-        return member
+    def to_table(self) -> pa.Table:
+        """The tally (schema TALLIES), without the skills that have no rows."""
+        return rows.table(
+            [
+                {"generator": generator, "metric": metric, "skill": skill}
+                | {name: getattr(sums, name)[place] for name in TALLIES.names[3:]}
+                for (generator, metric), sums in self.sums.items()
+                for place, skill in enumerate(self.skills.names)
+                if sums.rows[place]
+            ],
+            TALLIES,
+        )
 
-    def _squares(self, member: Floats, codes: NDArray[np.intp], scores: Floats, mean: Floats) -> Floats:
-        apart = (scores[:, None] - mean[None, :]) ** 2
-        return np.asarray((apart * member[codes]).sum(axis=0))
+    def merge_table(self, table: pa.Table) -> None:
+        """Adds a stored tally; raises KeyError for one with a skill that no prompt has."""
+        place = {skill: number for number, skill in enumerate(self.skills.names)}
+        for (generator, metric), frame in table.to_pandas().groupby(["generator", "metric"], sort=False):
+            places = [place[skill] for skill in frame["skill"]]
+            columns = {}
+            for name in TALLIES.names[3:]:
+                stored = np.stack(frame[name].to_list())
+                columns[name] = np.zeros((len(place), *stored.shape[1:]))
+                columns[name][places] = stored
+            self._merge((str(generator), str(metric)), _Sums(**columns))
 
     def summary(self) -> pa.Table:
         """The summary (schema SUMMARY), best overall mean first within each metric; a skill without rows is left
@@ -129,7 +184,7 @@ class Tally:
             sem = np.where(sums.n > 1, np.sqrt(sums.squares / (sums.n - 1) / sums.n), np.nan)
         frame = pd.DataFrame(
             {
-                "skill": self.skills,
+                "skill": self.skills.names,
                 "mean": np.where(sums.n > 0, sums.mean, np.nan),
                 "low": low,
                 "high": high,
@@ -140,6 +195,11 @@ class Tally:
             }
         )
         return frame[sums.rows > 0].assign(generator=generator, metric=metric)
+
+
+def _ratio(total: Floats, n: Floats) -> Floats:
+    """Means; 0 of nothing."""
+    return np.divide(total, n, out=np.zeros_like(total), where=n > 0)
 
 
 def _ranked(summary: pd.DataFrame) -> pd.DataFrame:

@@ -4,8 +4,12 @@ import json
 from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.errors import ConfigError, PlumblineError
 from operators.models.calls import Usage
@@ -16,7 +20,7 @@ from operators.statistics.options import Sampling
 from pipelines.cells.cells import Cell, Outcome, digest
 from pipelines.cells.plan import Plan, make_plan
 from pipelines.cells.results import Results, error_counts, gather_results
-from pipelines.cells.runs import newest_run, read_manifest
+from pipelines.cells.runs import CELLS, newest_run, read_manifest
 from pipelines.cells.store import LATEST, Store, open_store
 from pipelines.config import SweepConfig
 from pipelines.endings import exit_code
@@ -27,6 +31,7 @@ from pipelines.storage import locate
 
 if TYPE_CHECKING:
     from pipelines.judging.metaeval import Findings
+    from pipelines.judging.releases.release import Release
 
 T = TypeVar("T")
 
@@ -156,9 +161,26 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     from pipelines.judging.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
 
     release = open_release(protocol, planned.config.storage)
-    findings = judge(protocol, release, finished.results.scores, Sampling(resamples=RESAMPLES), finished.folder)
+    scores = _judged_scores(finished.results, release)
+    findings = judge(protocol, release, scores, Sampling(resamples=RESAMPLES), finished.folder)
     write_findings(findings, locate(f"{finished.folder}/metaeval", planned.config.storage))
     return findings
+
+
+def _judged_scores(results: Results, release: "Release") -> pa.Table:
+    """The scores of images and prompts that people judged; where there are none, some others, for the message."""
+    people = (release.ratings, release.preferences, release.pairings, release.graph_nodes)
+    images, prompts = (
+        pa.chunked_array([table.column(name) for table in people for name in names if name in table.column_names])
+        for names in (("image_id", "image_a", "image_b"), ("prompt_id",))
+    )
+    judged: list[pa.Table] = []
+    others: list[pa.Table] = []
+    for part in results.read_parts():
+        is_judged = pc.or_(pc.is_in(part.column("image_id"), images), pc.is_in(part.column("prompt_id"), prompts))
+        judged.append(part.filter(is_judged))
+        others = others or [part]
+    return pa.concat_tables(judged if any(map(len, judged)) else others)
 
 
 class Looked(NamedTuple, Generic[T]):
@@ -219,9 +241,9 @@ def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
         manifest = read_manifest(store, run_id)
         if manifest.get("stands_on") != _stands_on(planned):
             return None
-        if not all(store.exists(f"{folder}/{name}") for name in ("scores.parquet", "report.html")):
-            return None
         results = _read_results(store, folder, manifest["counts"])
+        if len(store.files(results.path)) != results.parts or not store.exists(f"{folder}/report.html"):
+            return None
     except (PlumblineError, KeyError):
         return None
     url = f"{store.location.url}/{folder}"
@@ -236,7 +258,8 @@ def _stands_on(planned: PlannedSweep) -> str:
             "cells": sorted(cell.key for cell in planned.plan.cells),
             "config": public_config(planned.config),
             "versions": _versions(),
-            "prompts": sources.prompts.to_pylist(),
+            "prompts": [shard.prompts for shard in sources.prompt_shards],
+            "skills": sha256(sources.skill_labels.tobytes()).hexdigest(),
             "generators": sources.generators,
             "broken": sources.broken,
             "files": sorted({(shard.url, shard.etag) for shard in sources.image_shards if sources.extra.names}),
@@ -253,6 +276,7 @@ def _read_results(store: Store, folder: str, counts: Mapping[str, Any]) -> Resul
     return Results(
         store=store,
         path=f"{folder}/scores.parquet",
+        parts=counts["parts"],
         rows=counts["rows"],
         n_null=counts["rows_null"],
         n_truncated=counts["rows_truncated"],
@@ -275,6 +299,7 @@ def _write_run(
     store, folder = planned.store, f"runs/{run_id}"
     for name in ("summary", "errors"):
         store.write_table(f"{folder}/{name}.parquet", getattr(results, name))
+    store.write_table(f"{folder}/cells.parquet", _cell_table(planned.plan, outcomes, results.first_rows))
     manifest = {
         "run_id": run_id,
         "began": began.isoformat(timespec="seconds"),
@@ -296,9 +321,6 @@ def _write_run(
         "versions": _versions(),
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
-        "cells": [
-            _cell_record(planned.plan, path, outcomes) for path in sorted(cell.path for cell in planned.plan.cells)
-        ],
     }
     store.write_text(f"{folder}/manifest.json", json.dumps(manifest, indent=1) + "\n")
     store.write_text(LATEST, run_id + "\n")
@@ -312,6 +334,7 @@ def _counts(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> di
         "cells_computed": len(plan.missing) - failed,
         "cells_failed": failed,
         "cells_renewed": len(plan.renewed),
+        "parts": results.parts,
         "rows": results.rows,
         "rows_null": results.n_null,
         "rows_truncated": results.n_truncated,
@@ -337,16 +360,26 @@ def _counted_as(cell: Cell) -> str:
     return cell.path if STAGES[cell.stage].over == "prompts" else "/".join(cell.path.split("/")[2:]).rpartition("-")[0]
 
 
-def _cell_record(plan: Plan, path: str, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-    outcome = outcomes.get(path)
-    if outcome is None:
-        return {"path": path, "state": "missing" if path in plan.missing else "cached"}
-    record: dict[str, Any] = {"path": path, "state": outcome.state}
-    if outcome.message:
-        record["message"] = outcome.message
-    if outcome.usage is not None and any(outcome.usage):
-        record["usage"] = outcome.usage._asdict()
-    return record
+def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[str, int]) -> pa.Table:
+    """The cells of a run (schema CELLS) by path."""
+    cells = sorted(plan.cells, key=lambda cell: cell.path)
+    computed = [outcomes.get(cell.path) for cell in cells]
+    usages = [outcome.usage if outcome is not None else None for outcome in computed]
+    columns: dict[str, list[Any]] = {
+        "path": [cell.path for cell in cells],
+        "node": [cell.node for cell in cells],
+        "state": [_state(plan, cell, outcome) for cell, outcome in zip(cells, computed, strict=True)],
+        "first_row": [first_rows.get(cell.path) for cell in cells],
+    }
+    columns |= {name: [getattr(outcome, name, None) for outcome in computed] for name in ("rows", "errors", "message")}
+    columns |= {name: [getattr(usage, name, None) for usage in usages] for name in Usage._fields}
+    return pa.table(columns, schema=CELLS)
+
+
+def _state(plan: Plan, cell: Cell, outcome: Outcome | None) -> str:
+    if outcome is not None:
+        return outcome.state
+    return "missing" if cell.path in plan.missing else "cached"
 
 
 def public_config(config: SweepConfig) -> dict[str, Any]:

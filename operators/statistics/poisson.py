@@ -19,6 +19,8 @@ LEVEL = 0.95
 FEWEST_PROMPTS = 1.5
 """Below so many prompts (as the weights' spread tells their number) there is no interval."""
 CUMULATIVE = np.cumsum([math.exp(-1) / math.factorial(count) for count in range(16)])
+PROMPTS_AT_ONCE = 1024
+"""So many prompts' weights are in memory at a time."""
 STEP, FIRST, SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -30,6 +32,15 @@ def poisson_weights(prompt_ids: Sequence[str]) -> NDArray[np.uint8]:
     mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
     uniform = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
     return np.asarray(np.searchsorted(CUMULATIVE, uniform, side="right"), np.uint8)
+
+
+def weighted_sums(prompt_ids: Sequence[str], values: Floats) -> Floats:
+    """Sums over the prompts of k values each, (prompts, k), by their weights in every resample: (k, RESAMPLES)."""
+    sums = np.zeros((values.shape[1], RESAMPLES))
+    for first in range(0, len(prompt_ids), PROMPTS_AT_ONCE):
+        part = slice(first, first + PROMPTS_AT_ONCE)
+        sums += values[part].T @ poisson_weights(prompt_ids[part]).astype(np.float64)
+    return sums
 
 
 def ratio_intervals(totals: Floats, counts: Floats) -> Floats:

@@ -1,31 +1,46 @@
-"""What a run hands to people: scores, summary and errors, with every row that should be there."""
+"""What a run hands to people: scores, summary and errors, with every row that should be there.
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+A run's scores.parquet is a folder of parts: each has one metric's rows on some images shards of one generator. A part
+that an earlier run has of the same cells is taken over with what was counted of it; only the others are made of cells.
+"""
+
+import hashlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from operators import rows
 from operators.errors import PlumblineError, RowError
 from operators.images import identify, image_records
 from operators.stages.scores import written_bases
-from operators.summary import Tally
-from pipelines.cells.cells import Cell, Outcome, Shard, is_draft
+from operators.summary import Skills, Tally
+from pipelines.cells.cells import Cell, Outcome, Shard, digest, is_draft
 from pipelines.cells.plan import Plan
+from pipelines.cells.runs import run_ids
 from pipelines.cells.store import BrokenCell, Store, StoreError
 from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.shards import BrokenFile, read_extra, read_shard
 from pipelines.sources.sources import Sources
 from pipelines.storage import StorageConfig
 
+VERSION = 1
+"""Of parts and their tallies; raised when other rows or sums are made of the same cells."""
 CELL_READERS = 16
-CELLS_AT_ONCE = 64
-"""So many cells are in memory while a run's tables are made."""
+PARTS_AT_ONCE = 8
+ROWS_OF_A_PART = 1 << 15
+"""At most, but for a larger shard; a generator that grows changes its last part alone."""
+MOST_RUNS = 16
+"""Of which the parts are looked for, the newest first."""
+WRITTEN = ("questions", "entailment")
+"""The stages whose cells a score may stand on besides its answers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +49,8 @@ class Results:
 
     store: Store
     path: str
-    """Of the scores, in the store."""
+    """Of the scores, in the store: a folder of parts."""
+    parts: int
     rows: int
     n_null: int
     n_truncated: int
@@ -42,11 +58,16 @@ class Results:
     errors: pa.Table
     broken: frozenset[str] = frozenset()
     """Paths of cells that are damaged, or stand on questions that have been written anew."""
+    first_rows: Mapping[str, int] = field(default_factory=dict)
+    """By path of a scores cell that was read, the row of the scores that its first row is."""
 
-    @property
-    def scores(self) -> pa.Table:
+    def read_scores(self) -> pa.Table:
         """All scores, read from the store."""
         return self.store.read_table(self.path)
+
+    def read_parts(self) -> Iterator[pa.Table]:
+        """All scores, read from the store one part after the other."""
+        yield from map(self.store.read_table, self.store.files(self.path))
 
     @property
     def coverage(self) -> float:
@@ -55,11 +76,29 @@ class Results:
 
 
 class Part(NamedTuple):
-    """Some of a run's rows, and the shard that they stand in."""
+    """A part of a run's scores: one metric's cells on consecutive images shards of one generator."""
 
-    table: pa.Table
-    shard: Shard | None
+    metric: str
+    cells: tuple[tuple[Shard, Cell], ...]
+    identity: str
+    """A digest of all that its rows and its tally follow from."""
+    path: str
+    """Where this run has it."""
+
+
+class CountedPart(NamedTuple):
+    """What is known of a part that stands in the run's folder."""
+
+    metric: str
     tally: Tally
+    errors: pa.Table
+    rows: int
+    n_null: int
+    n_truncated: int
+    cell_rows: Sequence[tuple[str, int]]
+    """The paths of its cells, each with the number of its rows, in their order."""
+    lost: Mapping[Shard, BrokenFile]
+    """The shards of which not even the ids can be read."""
 
 
 def gather_results(
@@ -72,74 +111,253 @@ def gather_results(
     storage: StorageConfig,
     benchmark: BenchmarkConfig,
 ) -> Results:
-    """Reads every scores cell, fills in a null row with its error for all that is missing, and aggregates.
+    """Gathers the run's scores, part by part, with a null row and its error for all that is missing, and aggregates.
 
-    Cells are read, counted and written to the run's scores.parquet a few at a time.
+    Only the parts that no earlier run has are read from their cells.
     """
-    path = f"runs/{run_id}/scores.parquet"
+    folder = f"runs/{run_id}/scores.parquet"
+    written = {cell.path: cell for cell in plan.cells if cell.stage in WRITTEN}
+    skills = Skills(sources.skills)
     broken: set[str] = set()
-    cells = ScoreCells(store, storage, sources.extra, outcomes, current_bases(plan, outcomes, store, broken), broken)
-    total = Tally(sources.skills)
-    errors: list[pa.Table] = [rows.ERRORS.empty_table()]
-    counts = Counter[str]()
-
-    def counted() -> Iterator[pa.Table]:
-        for part in _parts(plan, sources, cells, benchmark):
-            total.merge(part.tally)
-            errors.append(_errors(part.table, part.shard))
-            counts["rows"] += len(part.table)
-            counts["null"] += part.table.column("score").null_count
-            counts["truncated"] += pc.sum(part.table.column("truncated")).as_py() or 0
-            yield part.table
-
-    schema = pa.schema([*rows.SCORES, *sources.extra])
-    store.write_parts(path, schema, counted())
+    parts = list(_cut_parts(plan, sources, store, folder))
+    standing = _standing_parts(store, run_id, {part.identity for part in parts})
+    total = Tally(skills)
+    counted: list[CountedPart] = []
+    with ThreadPoolExecutor(CELL_READERS) as readers, ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
+        bases = WrittenBases(written, outcomes, store, broken, readers)
+        cells = ScoreCells(store, storage, sources.extra, outcomes, bases, broken)
+        maker = PartMaker(store, cells, skills, standing, readers)
+        for first in range(0, len(parts), CELL_READERS):
+            for part in pool.map(maker.bring, parts[first : first + CELL_READERS]):
+                total.merge(part.tally)
+                counted.append(part._replace(tally=Tally(skills)))
+    last = f"{folder}/{len(parts):05d}.parquet"
+    counted.append(_count_missing(plan, sources, counted, skills, benchmark, store, last))
+    total.merge(counted[-1].tally)
+    _remove_others(store, folder, {last, *(part.path for part in parts)})
     return Results(
         store=store,
-        path=path,
-        rows=counts["rows"],
-        n_null=counts["null"],
-        n_truncated=counts["truncated"],
+        path=folder,
+        parts=sum(part.rows > 0 for part in counted) or 1,
+        rows=sum(part.rows for part in counted),
+        n_null=sum(part.n_null for part in counted),
+        n_truncated=sum(part.n_truncated for part in counted),
         summary=total.summary(),
-        errors=pa.concat_tables(errors),
+        errors=pa.concat_tables([part.errors for part in counted]),
         broken=frozenset(broken),
+        first_rows=_first_rows(counted),
     )
 
 
-def current_bases(
-    plan: Plan, outcomes: Mapping[str, Outcome], store: Store, broken: set[str]
-) -> dict[str, dict[str, str]]:
-    """By metric whose scores read questions, what those of each prompt stand on, as the store has it now.
+def _cut_parts(plan: Plan, sources: Sources, store: Store, folder: str) -> Iterator[Part]:
+    """The run's parts in the plan's order, named by their place and by what they follow from."""
+    stored = store.listing(cell for cell in plan.cells if cell.stage in ("scores", *WRITTEN))
+    labels = sources.skill_labels
+    runs_of_cells = ((metric, run) for metric, cells in plan.scores.items() for run in _runs_of_cells(cells))
+    for number, (metric, cells) in enumerate(runs_of_cells):
+        identity = _identity(metric, cells, sources, stored, labels)
+        yield Part(metric, cells, identity, f"{folder}/{number:05d}-{identity}.parquet")
 
-    A prompt whose questions are not there, as after pruning, is in none. Cells that are damaged are added to `broken`.
+
+def _runs_of_cells(cells: Iterable[tuple[Shard, Cell]]) -> Iterator[tuple[tuple[Shard, Cell], ...]]:
+    """Consecutive cells of one generator with at most ROWS_OF_A_PART rows, and at least one cell."""
+    run: list[tuple[Shard, Cell]] = []
+    n_rows = 0
+    for shard, cell in cells:
+        if run and (shard.group != run[0][0].group or n_rows + shard.rows > ROWS_OF_A_PART):
+            yield tuple(run)
+            run, n_rows = [], 0
+        run.append((shard, cell))
+        n_rows += shard.rows
+    if run:
+        yield tuple(run)
+
+
+def _identity(
+    metric: str,
+    cells: Sequence[tuple[Shard, Cell]],
+    sources: Sources,
+    stored: Mapping[str, float],
+    labels: NDArray[np.uint64],
+) -> str:
+    """Of cells as they stand now, of the questions that their scores stand on, of skills and of further columns.
+
+    A cell that is written anew, by whoever, has another time of writing.
     """
-    cells = {cell.path: cell for cell in plan.cells}
-    read = lru_cache(maxsize=None)(lambda path: _prompt_table(cells[path], outcomes, store, broken))
-    return {metric: _bases(scored, read) for metric, scored in plan.scores.items()}
+    written = dict.fromkeys(path for _, cell in cells for stage in WRITTEN for path in cell.inputs.get(stage, ()))
+    named = [sources.named[shard] for shard, _ in cells if shard in sources.named]
+    of_prompts = hashlib.sha256(b"".join(labels[numbers].tobytes() for numbers in named)).hexdigest()
+    content = {
+        "version": VERSION,
+        "metric": metric,
+        "generator": cells[0][0].group,
+        "cells": [(cell.key, stored.get(cell.path)) for _, cell in cells],
+        "written": [(path, stored.get(path)) for path in written],
+        "skills": of_prompts,
+        "extra": [str(field) for field in sources.extra],
+        "files": [(shard.url, shard.etag, shard.row_groups) for shard, _ in cells if sources.extra.names],
+    }
+    return digest(content)[:32]
 
 
-def _bases(scored: Sequence[tuple[Shard, Cell]], read: Callable[[str], pa.Table | None]) -> dict[str, str]:
-    """What a metric's questions, and their entailments where it reads any, are now, by prompt."""
-    asked = [path for _, cell in scored for path in cell.inputs.get("questions", ())]
-    entailments = [path for _, cell in scored for path in cell.inputs.get("entailment", ())]
-    entailed = dict(zip(asked, entailments, strict=True)) if entailments else {}
-    bases: dict[str, str] = {}
-    for path in dict.fromkeys(asked):
-        questions, of_questions = read(path), read(entailed[path]) if path in entailed else None
-        if questions is not None and (of_questions is not None or path not in entailed):
-            bases.update(written_bases(questions, of_questions))
-    return bases
+def _standing_parts(store: Store, run_id: str, wanted: Set[str]) -> dict[str, str]:
+    """By identity where a part stands: in this run's folder, which may be gathered again, or in the newest runs."""
+    standing: dict[str, str] = {}
+    for run in (run_id, *reversed(run_ids(store)[-MOST_RUNS:])):
+        if standing.keys() >= wanted:
+            break
+        for path in store.files(f"runs/{run}/scores.parquet"):
+            standing.setdefault(path.removesuffix(".parquet").rpartition("-")[2], path)
+    return {identity: path for identity, path in standing.items() if identity in wanted}
 
 
-def _prompt_table(cell: Cell, outcomes: Mapping[str, Outcome], store: Store, broken: set[str]) -> pa.Table | None:
-    """A cell's rows, or None where it is not there."""
-    try:
-        return store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes))
-    except BrokenCell as error:
-        broken.add(error.path)
-    except StoreError:
-        pass
-    return None
+def _remove_others(store: Store, folder: str, paths: Set[str]) -> None:
+    """Removes parts that this run gathered before some of their cells turned out to be broken."""
+    for path in set(store.files(folder)) - paths:
+        store.remove(path)
+
+
+def _first_rows(counted: Iterable[CountedPart]) -> dict[str, int]:
+    first_rows: dict[str, int] = {}
+    row = 0
+    for path, n_rows in (cell for part in counted for cell in part.cell_rows):
+        first_rows[path] = row
+        row += n_rows
+    return first_rows
+
+
+class PartMaker(NamedTuple):
+    """What puts a part into the run's folder."""
+
+    store: Store
+    cells: "ScoreCells"
+    skills: Skills
+    standing: Mapping[str, str]
+    """By identity, where earlier runs have a part."""
+    readers: ThreadPoolExecutor
+
+    def bring(self, part: Part) -> CountedPart:
+        """An earlier run's part with its tally where both stand, or else one made of the cells."""
+        adopted = self._adopted(part) if part.identity in self.standing else None
+        return adopted or self._made(part)
+
+    def _adopted(self, part: Part) -> CountedPart | None:
+        stored = self.store.read_tally(part.identity)
+        if stored is None:
+            return None
+        known = stored.provenance
+        if not self.store.adopt(self.standing[part.identity], part.path, known["sha256"]):
+            return None
+        tally = Tally(self.skills)
+        tally.merge_table(stored.table)
+        shards = [(shard, shard.rows) for shard, _ in part.cells]
+        failed = self.store.read_table(part.path, ERROR_COLUMNS) if known["n_null"] else rows.SCORES.empty_table()
+        return CountedPart(
+            metric=part.metric,
+            tally=tally,
+            errors=_errors(failed, shards),
+            rows=known["rows"],
+            n_null=known["n_null"],
+            n_truncated=known["n_truncated"],
+            cell_rows=[(cell.path, shard.rows) for shard, cell in part.cells],
+            lost={},
+        )
+
+    def _made(self, part: Part) -> CountedPart:
+        cells = self.cells
+        now = cells.bases.of(part.cells)
+        read = list(self.readers.map(lambda pair: cells.read(part.metric, pair[0], pair[1], now), part.cells))
+        table = pa.concat_tables([cell.table for cell in read])
+        sha256 = self.store.write_table(part.path, table) if len(table) else ""
+        counted = _counted(part.metric, table, [(cell.shard, len(cell.table)) for cell in read], self.skills)
+        if len(table) and all(cell.sound for cell in read):
+            known = {"rows": counted.rows, "n_null": counted.n_null, "n_truncated": counted.n_truncated}
+            self.store.write_tally(part.identity, counted.tally.to_table(), sha256=sha256, **known)
+        return counted._replace(
+            cell_rows=[(cell.path, len(cell.table)) for cell in read],
+            lost={cell.shard: cell.lost for cell in read if cell.lost is not None},
+        )
+
+
+def _counted(metric: str, table: pa.Table, shards: Sequence[tuple[Shard, int]], skills: Skills) -> CountedPart:
+    """What is to be known of rows, of which so many stand in each of the shards."""
+    tally = Tally(skills)
+    tally.add(table)
+    return CountedPart(
+        metric=metric,
+        tally=tally,
+        errors=_errors(table, shards),
+        rows=len(table),
+        n_null=table.column("score").null_count,
+        n_truncated=pc.sum(table.column("truncated")).as_py() or 0,
+        cell_rows=(),
+        lost={},
+    )
+
+
+class WrittenBases:
+    """What the scores of each prompt stand on besides the answers, as the store has it now."""
+
+    def __init__(
+        self,
+        cells: Mapping[str, Cell],
+        outcomes: Mapping[str, Outcome],
+        store: Store,
+        broken: set[str],
+        readers: ThreadPoolExecutor,
+    ) -> None:
+        """`cells` are those of questions and entailment; paths of those that are damaged are added to `broken`."""
+        self._cells, self._outcomes, self._store, self._broken = cells, outcomes, store, broken
+        self._readers = readers
+        self._lock = threading.Lock()
+        self._of_shard = lru_cache(maxsize=1024)(self._read)
+
+    def of(self, cells: Iterable[tuple[Shard, Cell]]) -> dict[str, str]:
+        """By prompt, what the scores of these cells are to stand on.
+
+        A prompt whose questions are not there, as after pruning, is not in it.
+        """
+        pairs = dict.fromkeys(pair for _, cell in cells for pair in _written_cells(cell))
+        bases: dict[str, str] = {}
+        with self._lock:  # parts that are made side by side stand on the same questions: these are read once
+            for of_shard in self._readers.map(lambda pair: self._of_shard(*pair), pairs):
+                bases |= of_shard
+        return bases
+
+    def _read(self, questions: str, entailment: str | None) -> dict[str, str]:
+        asked = self._table(self._cells[questions])
+        entailed = self._table(self._cells[entailment]) if entailment is not None else None
+        if asked is None or (entailed is None and entailment is not None):
+            return {}
+        return written_bases(asked, entailed)
+
+    def _table(self, cell: Cell) -> pa.Table | None:
+        """A cell's rows, or None where it is not there."""
+        try:
+            return self._store.read(cell.path, key=cell.key, draft=is_draft(cell.path, self._outcomes))
+        except BrokenCell as error:
+            self._broken.add(error.path)
+        except StoreError:
+            pass
+        return None
+
+
+def _written_cells(cell: Cell) -> Iterator[tuple[str, str | None]]:
+    """The cells of questions that a scores cell reads, each with that of its entailment where it reads any."""
+    questions = cell.inputs.get("questions", ())
+    yield from zip(questions, cell.inputs.get("entailment") or [None] * len(questions), strict=True)
+
+
+class CellRows(NamedTuple):
+    """A scores cell's rows as a run has them, which are its shard's in their order."""
+
+    shard: Shard
+    path: str
+    table: pa.Table
+    lost: BrokenFile | None = None
+    """Where the cell failed and not even its shard's ids can be read."""
+    sound: bool = False
+    """Whether they are all that a committed cell holds."""
 
 
 class ScoreCells(NamedTuple):
@@ -149,75 +367,48 @@ class ScoreCells(NamedTuple):
     storage: StorageConfig
     extra: pa.Schema
     outcomes: Mapping[str, Outcome]
-    bases: Mapping[str, Mapping[str, str]]
-    """By metric and prompt, what a score stands on now."""
+    bases: WrittenBases
     broken: set[str]
     """Paths of the cells that turn out not to be usable."""
 
-    def read(self, metric: str, shard: Shard, cell: Cell) -> pa.Table | BrokenFile:
-        """A cell's rows, which are its shard's in their order, beside the shard's further columns."""
+    def read(self, metric: str, shard: Shard, cell: Cell, now: Mapping[str, str]) -> CellRows:
+        """A cell's rows beside the shard's further columns; `now` is by prompt what a score must stand on."""
         outcome = self.outcomes.get(cell.path)
         if outcome is not None and outcome.state == "failed":
             self.broken.update(outcome.broken)
-            return self._nulls(metric, shard, RowError("shard_failed", outcome.message, retryable=True))
+            return self._nulls(metric, shard, cell, RowError("shard_failed", outcome.message, retryable=True))
+        draft = is_draft(cell.path, self.outcomes)
         try:
-            scores = self.store.read(cell.path, key=cell.key, draft=is_draft(cell.path, self.outcomes))
-            self._check_basis(metric, cell, scores)
+            scores = self.store.read(cell.path, key=cell.key, draft=draft, columns=[*rows.SCORES.names, "basis"])
+            _check_basis(cell, scores, now)
             further = _read_extra(shard, self.storage, self.extra)
-            return _beside(scores.select(rows.SCORES.names), further, self.extra)
+            table = _beside(scores.select(rows.SCORES.names), further, self.extra)
         except (OSError, PlumblineError) as error:
             if isinstance(error, BrokenCell):
                 self.broken.add(error.path)
-            return self._nulls(metric, shard, RowError("cell_unreadable", str(error), retryable=True))
+            return self._nulls(metric, shard, cell, RowError("cell_unreadable", str(error), retryable=True))
+        return CellRows(shard, cell.path, table, sound=not draft and len(table) == shard.rows)
 
-    def _check_basis(self, metric: str, cell: Cell, scores: pa.Table) -> None:
-        """Raises BrokenCell where a score stands on questions that have been written anew since."""
-        now = self.bases.get(metric, {})
-        sound = scores.filter(scores.column("error").is_null())
-        held = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
-        if any(now.get(prompt_id, basis) != basis for prompt_id, basis in held):
-            raise BrokenCell(
-                cell.path, f"{cell.path}: scores by questions that have been written anew since; run again"
-            )
-
-    def _nulls(self, metric: str, shard: Shard, error: RowError) -> pa.Table | BrokenFile:
+    def _nulls(self, metric: str, shard: Shard, cell: Cell, error: RowError) -> CellRows:
         """A null row per image of a shard that failed whole, where at least the ids can be read."""
         try:
             records = image_records(read_shard(shard, self.storage, ("image_id", "prompt_id")))
             further = _read_extra(shard, self.storage, self.extra)
         except PlumblineError:
-            return BrokenFile(shard.group, error.message, shard.rows)
+            nothing = _beside(rows.SCORES.empty_table(), self.extra.empty_table(), self.extra)
+            return CellRows(shard, cell.path, nothing, BrokenFile(shard.group, error.message, shard.rows))
         nulls = [_null_row(metric, error, **_known_ids(record, shard.group)) for record in records]
-        return _beside(rows.table(nulls, rows.SCORES), further, self.extra)
+        return CellRows(shard, cell.path, _beside(rows.table(nulls, rows.SCORES), further, self.extra))
 
 
-def _parts(plan: Plan, sources: Sources, cells: ScoreCells, benchmark: BenchmarkConfig) -> Iterator[Part]:
-    """Every cell's rows in the plan's order, then for each metric those that are missing."""
-    lost: dict[str, list[BrokenFile]] = defaultdict(list)
-    seen: dict[str, set[tuple[str, str | None]]] = defaultdict(set)
-
-    def read(metric: str, shard: Shard, cell: Cell) -> tuple[str, Shard, pa.Table | BrokenFile, Tally]:
-        found = cells.read(metric, shard, cell)
-        tally = Tally(sources.skills)
-        if isinstance(found, pa.Table):
-            tally.add(found)
-        return metric, shard, found, tally
-
-    wanted = [(metric, shard, cell) for metric, cells in plan.scores.items() for shard, cell in cells]
-    with ThreadPoolExecutor(CELL_READERS) as pool:
-        for first in range(0, len(wanted), CELLS_AT_ONCE):
-            for metric, shard, found, tally in pool.map(lambda one: read(*one), wanted[first : first + CELLS_AT_ONCE]):
-                if isinstance(found, BrokenFile):
-                    lost[metric].append(found)
-                    continue
-                if benchmark.prompts is not None:
-                    seen[metric] |= _pairs(found)
-                yield Part(found, shard, tally)
-    for metric in plan.scores:
-        missing = _missing_rows(metric, sources, seen[metric], [*sources.broken, *lost[metric]], benchmark)
-        tally = Tally(sources.skills)
-        tally.add(missing)
-        yield Part(_beside(missing, sources.extra.empty_table(), sources.extra), None, tally)
+def _check_basis(cell: Cell, scores: pa.Table, now: Mapping[str, str]) -> None:
+    """Raises BrokenCell where a score stands on questions that have been written anew since."""
+    if not now:
+        return
+    sound = scores.filter(scores.column("error").is_null())
+    bases = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
+    if any(now.get(prompt_id, basis) != basis for prompt_id, basis in bases):
+        raise BrokenCell(cell.path, f"{cell.path}: scores by questions that have been written anew since; run again")
 
 
 def _read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:
@@ -229,9 +420,9 @@ def _beside(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.Table:
     """Scores with the further columns of the same rows after their own; null for rows of no source row."""
     if len(extra) and len(further) not in (0, len(scores)):
         raise StoreError(f"a scores cell has {len(scores)} rows, and its shard {len(further)}; delete the cell")
-    for field in extra:
-        column = further.column(field.name) if len(further) else pa.nulls(len(scores), field.type)
-        scores = scores.append_column(field, column)
+    for column in extra:
+        values = further.column(column.name) if len(further) else pa.nulls(len(scores), column.type)
+        scores = scores.append_column(column, values)
     return scores
 
 
@@ -245,35 +436,52 @@ def _null_row(metric: str, error: RowError, **ids: Any) -> dict[str, Any]:
     return {**ids, "metric": metric, "error": rows.error_value(error)}
 
 
-def _missing_rows(
-    metric: str,
+def _count_missing(
+    plan: Plan,
     sources: Sources,
-    seen: Set[tuple[str, str | None]],
-    broken_files: Sequence[BrokenFile],
+    counted: Sequence[CountedPart],
+    skills: Skills,
     benchmark: BenchmarkConfig,
+    store: Store,
+    path: str,
+) -> CountedPart:
+    """The run's last part, of each metric's missing rows; it is written where it has some, or where no part has any."""
+    tables = [rows.SCORES.empty_table()]
+    for metric in plan.scores:
+        lost = {shard: file for part in counted if part.metric == metric for shard, file in part.lost.items()}
+        tables.append(_missing_rows(metric, sources, lost, benchmark))
+    table = _beside(pa.concat_tables(tables), sources.extra.empty_table(), sources.extra)
+    if len(table) or not any(part.rows for part in counted):
+        store.write_table(path, table)
+    return _counted("", table, [], skills)
+
+
+def _missing_rows(
+    metric: str, sources: Sources, lost: Mapping[Shard, BrokenFile], benchmark: BenchmarkConfig
 ) -> pa.Table:
     """A null row for every prompt that a generator has no image of, with the reason if a file is broken.
 
-    `seen` are the generators and prompts that have a row. A broken file leaves at least as many as it had rows, also
-    where no prompt can be named.
+    A broken file leaves at least as many as it had rows, also where no prompt can be named.
     """
     records = []
     for generator in sources.generators:
-        broken = [file for file in broken_files if file.generator == generator]
-        lost = sum(file.rows for file in broken)
+        broken = [file for file in (*sources.broken, *lost.values()) if file.generator == generator]
         absent: list[str | None] = []
         if benchmark.prompts is not None and (benchmark.require_every_prompt or broken):
-            absent = [prompt for prompt in sources.skills if (generator, prompt) not in seen]
-        absent += [None] * (lost - len(absent))
+            absent = _absent_prompts(generator, sources, lost.keys())
+        absent += [None] * (sum(file.rows for file in broken) - len(absent))
         error = _missing_error(generator, broken)
         records += [_null_row(metric, error, generator=generator, prompt_id=prompt) for prompt in absent]
     return rows.table(records, rows.SCORES)
 
 
-def _pairs(scores: pa.Table) -> set[tuple[str, str | None]]:
-    """The generators and prompts that have a row, each pair once however many rows there are."""
-    unique = scores.select(["generator", "prompt_id"]).group_by(["generator", "prompt_id"]).aggregate([])
-    return set(zip(*(unique.column(name).to_pylist() for name in ("generator", "prompt_id")), strict=True))
+def _absent_prompts(generator: str, sources: Sources, lost: Set[Shard]) -> list[str | None]:
+    """The prompts that no images shard of a generator names, but for shards that are lost."""
+    absent = np.ones(len(sources.prompts), bool)
+    for shard, numbers in sources.named.items():
+        if shard.group == generator and shard not in lost:
+            absent[numbers] = False
+    return list(sources.prompts.column("prompt_id").filter(pa.array(absent)).to_pylist())
 
 
 def _missing_error(generator: str, broken: Sequence[BrokenFile]) -> RowError:
@@ -283,17 +491,30 @@ def _missing_error(generator: str, broken: Sequence[BrokenFile]) -> RowError:
     return RowError("missing_image", f"generator {generator} has no image of this prompt; {remedy}", retryable=True)
 
 
-def _errors(scores: pa.Table, shard: Shard | None) -> pa.Table:
-    """The rows without a score, with their errors spread into columns, and where they stand in the shard's file."""
-    failed = pc.indices_nonzero(pc.is_valid(scores.column("error")))
-    taken = scores.take(failed).combine_chunks()
-    columns = {name: taken.column(name) for name in ("image_id", "prompt_id", "generator", "metric")}
+ERROR_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "error")
+
+
+def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]]) -> pa.Table:
+    """The rows without a score, with their errors spread into columns, and where they stand in the shards' files.
+
+    `shards` are those of the rows, in their order, with the number of rows of each; none where they stand nowhere.
+    """
+    failed = pc.indices_nonzero(pc.is_valid(scores.column("error"))).to_numpy()
+    taken = scores.select(ERROR_COLUMNS).take(failed).combine_chunks()
+    columns = {name: taken.column(name) for name in ERROR_COLUMNS[:-1]}
     error = taken.column("error")
     columns |= {name: pc.struct_field(error, name) for name in rows.ERROR.names}
-    nowhere = pa.nulls(len(failed))
-    columns["file"] = pa.array([shard.url] * len(failed), pa.string()) if shard else nowhere.cast(pa.string())
-    columns["row"] = pc.add(failed.cast(pa.int64()), shard.first_row) if shard else nowhere.cast(pa.int64())
+    places = list(_places(failed, shards)) if shards else [(None, None)] * len(failed)
+    columns |= {name: [place[at] for place in places] for at, name in enumerate(("file", "row"))}
     return pa.table(columns, schema=rows.ERRORS)
+
+
+def _places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[tuple[str, int]]:
+    """The file of each row, and its row there."""
+    first_rows = np.cumsum([0, *(n_rows for _, n_rows in shards)])
+    for row, number in zip(table_rows, np.searchsorted(first_rows, table_rows, side="right") - 1, strict=True):
+        shard, _ = shards[number]
+        yield shard.url, int(shard.first_row + row - first_rows[number])
 
 
 def error_counts(errors: pa.Table) -> Iterator[tuple[str, int]]:

@@ -2,14 +2,19 @@
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from operators.errors import ConfigError
+from operators.models.calls import Usage
 from pipelines.cells.store import LATEST, Store
 from pipelines.storage import readable_errors
+
+READERS = 16
 
 
 class Counts(TypedDict, total=False):
@@ -24,11 +29,23 @@ class Counts(TypedDict, total=False):
     coverage: float
 
 
-class CellRecord(TypedDict):
-    """A cell that a run stands on."""
+CELLS = pa.schema(
+    [
+        ("path", pa.string()),
+        ("node", pa.string()),
+        ("state", pa.string()),
+        ("rows", pa.int64()),
+        ("errors", pa.int64()),
+        ("message", pa.string()),
+        *((name, pa.int64()) for name in Usage._fields),
+        ("first_row", pa.int64()),
+    ]
+)
+"""The cells of a run, in its cells.parquet: what became of them in it, and what their model calls took.
 
-    path: str
-    state: str
+`state` is cached, committed, draft, failed or missing; `rows` and `errors` are told of cells that the run computed.
+`first_row` is the row of the run's scores that the first row of a scores cell is.
+"""
 
 
 class Manifest(TypedDict, total=False):
@@ -41,7 +58,6 @@ class Manifest(TypedDict, total=False):
     errors: dict[str, int]
     exit_code: int
     config: dict[str, Any]
-    cells: list[CellRecord]
 
 
 _MANIFEST = TypeAdapter(Manifest)
@@ -62,16 +78,26 @@ def run_ids(store: Store) -> list[str]:
     """The runs that have a manifest, oldest first."""
     location = store.location
     with readable_errors(location, "store"):
-        paths = location.fs.find(location.at("runs"))
-    names = [path.removeprefix(location.at("runs/")).split("/") for path in paths]
-    return sorted(parts[0] for parts in names if parts[1:] == ["manifest.json"])
+        try:
+            entries = location.fs.ls(location.at("runs"), detail=True)
+        except FileNotFoundError:
+            return []
+    folders = [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"]
+    with ThreadPoolExecutor(READERS) as pool:
+        stands = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
+    return sorted(run_id for run_id, is_there in zip(folders, stands, strict=True) if is_there)
+
+
+def _manifest_path(run_id: str) -> str:
+    return f"runs/{run_id}/manifest.json"
 
 
 def newest_run(store: Store) -> str | None:
     """The run that ended last; where what it left is gone, the last of those that stand."""
-    standing = run_ids(store)
     named = (store.read_text(LATEST) or "").strip()
-    return named if named in standing else next(reversed(standing), None)
+    if named and "/" not in named and store.exists(_manifest_path(named)):
+        return named
+    return next(reversed(run_ids(store)), None)
 
 
 def find_run(store: Store, run: str, key: str = "run") -> str:
@@ -90,7 +116,7 @@ def find_run(store: Store, run: str, key: str = "run") -> str:
 
 def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
     """A run's manifest; raises ConfigError naming the file where it is gone or damaged."""
-    path = f"runs/{run_id}/manifest.json"
+    path = _manifest_path(run_id)
     url = store.location.at(path)
     text = store.read_text(path)
     if text is None:
@@ -111,7 +137,8 @@ def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
 def list_runs(store: Store) -> list[Run]:
     """The runs of a store, oldest first, also those whose manifest is damaged."""
     newest = newest_run(store)
-    return [_run(store, run_id, latest=run_id == newest) for run_id in run_ids(store)]
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(lambda run_id: _run(store, run_id, latest=run_id == newest), run_ids(store)))
 
 
 def _run(store: Store, run_id: str, *, latest: bool) -> Run:

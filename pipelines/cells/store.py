@@ -3,13 +3,14 @@
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError, PlumblineError
 from operators.models.parts import digest_file
@@ -19,6 +20,7 @@ from pipelines.storage import (
     Location,
     StorageConfig,
     create,
+    duplicate,
     first_line,
     is_storage_error,
     locate,
@@ -26,15 +28,12 @@ from pipelines.storage import (
     readable_errors,
     replace,
     write_errors,
-    written_whole,
 )
 
 DIGEST_MARK = "sha256:"
 NO_DIGEST = DIGEST_MARK + "0" * 64
 """Stands in place of a cell's digest while that is made, and checked."""
 DRAFT = ".draft.parquet"
-ROWS_OF_A_GROUP = 1 << 16
-"""Of a table that is written part by part."""
 LATEST = "runs/latest"
 MARK = "store.json"
 WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
@@ -113,50 +112,93 @@ class Store:
             (replace if cell.renew else create)(location, location.at(cell.path), data)
         return Outcome(state="committed", rows=len(table), errors=errors, usage=usage)
 
-    def read(self, path: str, *, key: str | None = None, draft: bool = False) -> pa.Table:
+    def read(
+        self, path: str, *, key: str | None = None, draft: bool = False, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """A cell's table, checked to the last bit; raises BrokenCell where it is damaged or another cell's."""
-        cell = self.read_cell(draft_path(path) if draft else path)
+        cell = self.read_cell(draft_path(path) if draft else path, columns)
         if key is not None and cell.provenance["key"] != key:
             raise BrokenCell(path, f"{self.location.at(path)}: the cell is of another key; run again")
         return cell.table
 
-    def read_cell(self, path: str) -> StoredCell:
+    def read_cell(self, path: str, columns: Sequence[str] | None = None) -> StoredCell:
         """A cell or draft; raises BrokenCell where it is damaged, and StoreError where it is out of reach."""
         location = self.location
         try:
-            return decode_cell(_content(location, path))
+            return decode_cell(_content(location, path), columns)
         except DamagedError as error:
             cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
             raise BrokenCell(cell, f"{location.at(path)}: the cell is damaged ({error}); run again") from error
 
-    def read_table(self, path: str) -> pa.Table:
-        """A run's output table; raises StoreError naming the file where it is damaged or out of reach."""
+    def read_table(self, path: str, columns: Sequence[str] | None = None, *, encoded: Sequence[str] = ()) -> pa.Table:
+        """A run's output table, of one file or of a folder of parts; columns `encoded` hold each value once.
+
+        Raises StoreError naming the file where it is damaged or out of reach.
+        """
+        parts = [self._read_part(part, columns, encoded) for part in self.files(path) or [path]]
+        return pa.concat_tables(parts).unify_dictionaries()
+
+    def _read_part(self, path: str, columns: Sequence[str] | None, encoded: Sequence[str]) -> pa.Table:
         location = self.location
         try:
-            return _read_parquet(_content(location, path)).replace_schema_metadata(None)
+            return _read_parquet(_content(location, path), columns, encoded).replace_schema_metadata(None)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = first_line(error)
-            raise StoreError(f"{location.at(path)}: the table is damaged ({problem}); run the sweep again") from error
+            raise StoreError(
+                f"{location.at(path)}: the table is damaged ({problem}); delete it and run the sweep again"
+            ) from error
 
-    def write_table(self, path: str, table: pa.Table) -> None:
-        """A run's output table."""
-        self._replace(path, _to_parquet(table))
+    def write_table(self, path: str, table: pa.Table) -> str:
+        """A run's output table; the SHA-256 of its file, by which `adopt` knows it."""
+        data = _to_parquet(table)
+        self._replace(path, data)
+        return hashlib.sha256(data).hexdigest()
 
-    def write_parts(self, path: str, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
-        """A run's output table that comes part by part; of it only a row group is in memory at a time."""
+    def adopt(self, source: str, target: str, sha256: str) -> bool:
+        """Takes a run's table into another run; False where its file is gone, or not the one that was written.
+
+        What stands on S3 is not read for it: S3 keeps its own checksums.
+        """
         location = self.location
-        waiting: list[pa.Table] = []
-        with (
-            write_errors(location.at(path)),
-            written_whole(location, location.at(path)) as draft,
-            pq.ParquetWriter(draft, schema, compression="zstd", write_page_checksum=True) as writer,
-        ):
-            for part in parts:
-                waiting.append(part)
-                if sum(map(len, waiting)) >= ROWS_OF_A_GROUP:
-                    writer.write_table(pa.concat_tables(waiting))
-                    waiting = []
-            writer.write_table(pa.concat_tables([schema.empty_table(), *waiting]))
+        try:
+            local = isinstance(location.fs, LocalFileSystem)
+            if local and digest_file(Path(location.at(source))) != sha256:
+                return False
+            if source != target:
+                duplicate(location, location.at(source), location.at(target))
+        except Exception as error:
+            if not is_storage_error(error):
+                raise
+            return False
+        return True
+
+    def files(self, path: str) -> list[str]:
+        """The files of a folder, or the file itself, by name; none where nothing stands there."""
+        location = self.location
+        with readable_errors(location, "store"):
+            try:
+                entries = location.fs.find(location.at(path), detail=True)
+            except FileNotFoundError:
+                return []
+        below = sorted(name.removeprefix(location.at("")) for name, entry in entries.items() if entry["type"] == "file")
+        return [name for name in below if not name.rpartition("/")[2].startswith(".")]
+
+    def remove(self, path: str) -> None:
+        """Removes a file."""
+        location = self.location
+        with write_errors(location.at(path)):
+            location.fs.rm_file(location.at(path))
+
+    def write_tally(self, identity: str, table: pa.Table, **provenance: Any) -> None:
+        """Keeps what was counted of a part of some run's scores."""
+        self._replace(_tally_path(identity), encode_cell(table, provenance))
+
+    def read_tally(self, identity: str) -> StoredCell | None:
+        """What was counted of a part; None where it is not there or damaged."""
+        try:
+            return self.read_cell(_tally_path(identity))
+        except StoreError:
+            return None
 
     def write_text(self, path: str, text: str) -> None:
         self._replace(path, text.encode())
@@ -217,6 +259,10 @@ def draft_path(path: str) -> str:
     return path.removesuffix(".parquet") + DRAFT
 
 
+def _tally_path(identity: str) -> str:
+    return f"tallies/{identity}.parquet"
+
+
 def _content(location: Location, path: str) -> bytes:
     try:
         return bytes(location.fs.cat_file(location.at(path)))
@@ -237,12 +283,12 @@ def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
     return before + _digest(before, after) + after
 
 
-def decode_cell(data: bytes) -> StoredCell:
+def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell:
     """A cell of its file; raises DamagedError, before anything is parsed, where a bit is not as it was written."""
     before, digest, after = _around_digest(data)
     if _digest(before, after) != digest:
         raise DamagedError(f"its {len(data)} bytes are not those that were written")
-    table = _read_parquet(data)
+    table = _read_parquet(data, columns)
     provenance = json.loads(table.schema.metadata[b"plumbline"])
     return StoredCell(table.replace_schema_metadata(None), provenance)
 
@@ -268,6 +314,7 @@ def _to_parquet(table: pa.Table, metadata: Mapping[str, str] | None = None) -> b
     return buffer.getvalue()
 
 
-def _read_parquet(data: bytes) -> pa.Table:
-    file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False, page_checksum_verification=True)
-    return file.read(use_threads=False)
+def _read_parquet(data: bytes, columns: Sequence[str] | None = None, encoded: Sequence[str] = ()) -> pa.Table:
+    source = pa.BufferReader(data)
+    file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True, read_dictionary=list(encoded))
+    return file.read(columns=None if columns is None else list(columns), use_threads=False)

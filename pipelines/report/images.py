@@ -5,14 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from operators.errors import PlumblineError, RowError
 from operators.images import ImageLimits, identify
 from operators.report.gallery import ImageDetail, ImageKey, Pick, make_thumbnail
 from pipelines.cells.cells import Shard
-from pipelines.cells.store import Store
+from pipelines.cells.runs import CELLS
+from pipelines.cells.store import Store, draft_path
 from pipelines.sources.benchmark import IMAGE_COLUMNS
 from pipelines.sources.sources import Sources
 from pipelines.sources.uris import Uris
@@ -23,29 +26,22 @@ ROWS_AT_ONCE = 16
 STREAM_BYTES = 1 << 20
 
 
-class CellName(NamedTuple):
-    """What the path of a scores cell says."""
-
-    path: str
-    recipe: str
-    generator: str
-    shard: str
-    draft: bool
-
-
 class Place(NamedTuple):
-    """Where a picked image stands: its shard's name, and its row in that shard and in every cell on it."""
+    """Where one metric's score of an image stands: its cell, that cell's shard, and its row in both."""
 
+    cell: str
+    """The cell's path, or its draft's."""
     shard: str
     row: int
 
 
-Places = Mapping[ImageKey, Place]
+Places = Mapping[ImageKey, Sequence[Place]]
 
 
 def read_details(
     picks: Sequence[Pick],
-    manifest: Mapping[str, Any],
+    run_id: str,
+    scores: pa.Table,
     store: Store,
     sources: Sources | None,
     *,
@@ -53,18 +49,13 @@ def read_details(
     uris: Uris,
     unreadable: str,
 ) -> dict[ImageKey, ImageDetail]:
-    """The thumbnail and the elements of every pick, or why there are none.
+    """The thumbnail and the elements of every pick of a run's scores, or why there are none.
 
-    Reads one metric's scores cells of the generators picked, then of the others only the cells that hold a pick, and of
-    each pick's source file its row group as far as its row.
+    Reads the scores cells that hold a pick, and of each pick's source file its row group as far as its row.
     """
-    cells = [cell for record in manifest.get("cells", ()) if (cell := _cell_name(record)) is not None]
-    by_recipe = {
-        recipe: [one for one in cells if one.recipe == recipe] for recipe in dict.fromkeys(c.recipe for c in cells)
-    }
+    places = _find_places(picks, scores, _scores_cells(store, run_id))
     with ThreadPoolExecutor(READERS) as pool:
-        places = _find_places({pick.key for pick in picks}, by_recipe, store, pool)
-        elements = _read_elements(places, cells, store, pool)
+        elements = _read_elements(places, store, pool)
         shards = {(shard.group, shard.name): shard for shard in (sources.image_shards if sources is not None else ())}
         show = partial(_thumbnail, places=places, shards=shards, storage=store.storage, limits=limits, uris=uris)
         shown = list(pool.map(lambda pick: unreadable or show(pick), picks))
@@ -81,57 +72,58 @@ def _detail(image: str | RowError, rows: Iterable[Mapping[str, Any]]) -> ImageDe
     )
 
 
-def _cell_name(record: Mapping[str, Any]) -> CellName | None:
-    """A scores cell that holds rows: <stage>/<recipe8>/<generator>/<shard>-<key8>.parquet."""
-    path, state = str(record.get("path", "")), record.get("state")
-    parts = path.split("/")
-    if parts[0] != "scores" or len(parts) != 4 or state not in ("committed", "cached", "draft"):
-        return None
-    return CellName(path, parts[1], parts[2], parts[3].removesuffix(".parquet")[:-9], state == "draft")
-
-
-def _read_cell(cell: CellName, store: Store) -> pa.Table | None:
-    """A cell's rows, or None where it cannot be read: its images are then shown without what it says."""
+def _scores_cells(store: Store, run_id: str) -> pa.Table:
+    """The cells that the run's scores were read from, in the scores' order; none where the run does not tell them."""
     try:
-        return store.read(cell.path, draft=cell.draft)
+        cells = store.read_table(f"runs/{run_id}/cells.parquet")
     except PlumblineError:
-        return None
+        return CELLS.empty_table()
+    return cells.filter(pc.is_valid(cells.column("first_row"))).sort_by("first_row")
 
 
-def _find_places(
-    keys: set[ImageKey], by_recipe: Mapping[str, Sequence[CellName]], store: Store, pool: ThreadPoolExecutor
-) -> dict[ImageKey, Place]:
-    """Where the images stand, by the ids in one recipe's cells after another's, until all are found."""
-    found: dict[ImageKey, Place] = {}
-    for cells in by_recipe.values():
-        missing = keys - found.keys()
-        mine = [cell for cell in cells if any(key.generator == cell.generator for key in missing)]
-        for places in pool.map(lambda cell: _places_in(cell, missing, store), mine):  # noqa: B023  # used at once
-            found |= {key: place for key, place in places.items() if key not in found}
-    return found
+def _find_places(picks: Sequence[Pick], scores: pa.Table, cells: pa.Table) -> Places:
+    """Where the images stand, one place for each metric that scored them."""
+    wanted = {(*pick.key, pick.prompt_id): pick.key for pick in picks}
+    table_rows = pc.indices_nonzero(
+        pc.is_in(scores.column("image_id"), pa.array([key[1] for key in wanted], pa.string()))
+    )
+    images = scores.select(["generator", "image_id", "prompt_id"]).take(table_rows).to_pylist()
+    first_rows = cells.column("first_row").to_numpy()
+    places: dict[ImageKey, list[Place]] = {}
+    for row, image in zip(table_rows.to_pylist(), images, strict=True):
+        key, number = wanted.get(tuple(image.values())), int(np.searchsorted(first_rows, row, side="right")) - 1
+        if key is not None and number >= 0:
+            cell = {name: cells.column(name)[number].as_py() for name in ("path", "state", "first_row")}
+            path = draft_path(cell["path"]) if cell["state"] == "draft" else cell["path"]
+            places.setdefault(key, []).append(Place(path, _shard_name(cell["path"]), row - cell["first_row"]))
+    return places
 
 
-def _places_in(cell: CellName, keys: set[ImageKey], store: Store) -> dict[ImageKey, Place]:
-    table = _read_cell(cell, store)
-    ids = table.column("image_id").to_pylist() if table is not None else []
-    places = {ImageKey(cell.generator, image_id): Place(cell.shard, row) for row, image_id in enumerate(ids)}
-    return {key: place for key, place in places.items() if key in keys}
+def _shard_name(path: str) -> str:
+    """The shard of a cell, <stage>/<recipe8>/<generator>/<shard>-<key8>.parquet."""
+    return path.rpartition("/")[2].removesuffix(".parquet")[:-9]
 
 
-def _read_elements(
-    places: Places, cells: Sequence[CellName], store: Store, pool: ThreadPoolExecutor
-) -> dict[ImageKey, list[Mapping[str, Any]]]:
+def _read_elements(places: Places, store: Store, pool: ThreadPoolExecutor) -> dict[ImageKey, list[Mapping[str, Any]]]:
     """Of every image its rows in all metrics' cells."""
-    wanted: dict[tuple[str, str], dict[ImageKey, int]] = {}
-    for key, place in places.items():
-        wanted.setdefault((key.generator, place.shard), {})[key] = place.row
-    mine = [cell for cell in cells if (cell.generator, cell.shard) in wanted]
+    wanted: dict[str, dict[ImageKey, int]] = {}
+    for key, of_image in places.items():
+        for place in of_image:
+            wanted.setdefault(place.cell, {})[key] = place.row
     found: dict[ImageKey, list[Mapping[str, Any]]] = {}
-    for cell, table in zip(mine, pool.map(lambda one: _read_cell(one, store), mine), strict=True):
-        for key, row in wanted[cell.generator, cell.shard].items():
+    for cell_rows, table in zip(wanted.values(), pool.map(lambda path: _read_cell(path, store), wanted), strict=True):
+        for key, row in cell_rows.items():
             if table is not None and row < len(table) and table.column("image_id")[row].as_py() == key.image_id:
                 found.setdefault(key, []).append(table.slice(row, 1).to_pylist()[0])
     return found
+
+
+def _read_cell(path: str, store: Store) -> pa.Table | None:
+    """A cell's rows, or None where it cannot be read: its images are then shown without what it says."""
+    try:
+        return store.read_cell(path).table
+    except PlumblineError:
+        return None
 
 
 def _thumbnail(
@@ -144,7 +136,8 @@ def _thumbnail(
     uris: Uris,
 ) -> str | RowError:
     """The image as a data: address, or why it cannot be shown."""
-    key, place = pick.key, places.get(pick.key)
+    key = pick.key
+    place = next(iter(places.get(key, ())), None)
     shard = shards.get((key.generator, place.shard)) if place is not None else None
     if place is None or shard is None:
         return RowError(

@@ -1,8 +1,11 @@
 """A run's report: its tables, its prompts and the images of its gallery, gathered from where they lie, and written."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.errors import ConfigError, PlumblineError
 from operators.images import ImageLimits
@@ -22,6 +25,10 @@ from pipelines.sources.uris import Uris, benchmark_uris
 from pipelines.storage import StorageConfig, first_line, is_storage_error
 
 MOST_IMAGES = 96
+SCORE_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "score", "truncated")
+"""Of a run's scores, what a report reads."""
+NAMES = ("prompt_id", "generator", "metric")
+"""Those of them that many rows share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,13 +86,15 @@ def write_report(
     compare: str | None = None,
     images: int = MOST_IMAGES,
     bradley_terry: bool = False,
+    sources: Sources | None = None,
 ) -> WrittenReport:
     """Writes report.html, summary.csv and summary.md into the run's folder; raises ConfigError where there is no run.
 
-    Prompts and images that can no longer be read are shown as missing, with the reason.
+    `sources` are the run's, where they have just been read; else they are opened anew. Prompts and images that can no
+    longer be read are shown as missing, with the reason.
     """
     run_id = find_run(store, run)
-    opened = open_run(store, run_id)
+    opened = open_run(store, run_id, sources)
     before = _earlier(store, opened.gathered, compare)
     page = _make_page(store, opened, before, images, rated=bradley_terry)
     html = render(page)
@@ -109,13 +118,21 @@ def write_report(
 
 
 def _make_page(store: Store, opened: OpenedRun, before: GatheredRun | None, images: int, *, rated: bool) -> Page:
-    run = opened.gathered
+    run, sources = opened.gathered, opened.sources
     picks = pick_images(run.scores, list(run.manifest.get("metrics", ())), images)
     details = read_details(
-        picks, run.manifest, store, opened.sources, limits=opened.limits, uris=opened.uris,
+        picks, run.run_id, run.scores, store, sources, limits=opened.limits, uris=opened.uris,
         unreadable=run.unreadable,
     )  # fmt: skip
+    if sources is not None:
+        run = replace(run, prompts=_texts(sources, [pick.prompt_id for pick in picks]))
     return build_page(run, take_statistics(run, rated=rated), picks=picks, details=details, before=before)
+
+
+def _texts(sources: Sources, prompt_ids: Sequence[str]) -> dict[str, str]:
+    """The texts of some prompts."""
+    wanted = pc.is_in(sources.prompts.column("prompt_id"), pa.array(prompt_ids, pa.string()))
+    return {row["prompt_id"]: row["text"] or "" for row in sources.prompts.filter(wanted).to_pylist()}
 
 
 def _earlier(store: Store, run: GatheredRun, compare: str | None) -> GatheredRun | None:
@@ -136,14 +153,15 @@ def _previous(store: Store, run: GatheredRun) -> str:
     return same[-1]
 
 
-def open_run(store: Store, run_id: str) -> OpenedRun:
-    """A run's manifest and tables, and what can still be read of its sources."""
+def open_run(store: Store, run_id: str, sources: Sources | None = None) -> OpenedRun:
+    """A run's manifest and tables, and its sources, or what can still be read of them."""
     manifest = read_manifest(store, run_id)
     config = manifest.get("config", {})
     try:
         limits = read_config(config.get("limits", {}), ImageLimits)
         benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
-        sources = open_sources(benchmark, store.storage, shard_rows=config.get("shard_rows", 256))
+        if sources is None:
+            sources = open_sources(benchmark, store.storage, shard_rows=config.get("shard_rows", 256))
     except Exception as error:
         if not isinstance(error, PlumblineError) and not is_storage_error(error):
             raise
@@ -156,13 +174,15 @@ def open_run(store: Store, run_id: str) -> OpenedRun:
 def _gathered(
     store: Store, run_id: str, manifest: Mapping[str, Any], sources: Sources | None, unreadable: str
 ) -> GatheredRun:
-    tables = {name: store.read_table(f"runs/{run_id}/{name}.parquet") for name in ("scores", "summary", "errors")}
-    prompts = sources.prompts.to_pylist() if sources is not None else []
+    """A run without the texts of its prompts."""
+    folder = f"runs/{run_id}"
     return GatheredRun(
         run_id=run_id,
         manifest=manifest,
-        prompts={row["prompt_id"]: row["text"] or "" for row in prompts},
-        skills={row["prompt_id"]: row["skills"] or () for row in prompts},
+        scores=store.read_table(f"{folder}/scores.parquet", SCORE_COLUMNS, encoded=NAMES),
+        summary=store.read_table(f"{folder}/summary.parquet"),
+        errors=store.read_table(f"{folder}/errors.parquet"),
+        prompts={},
+        skills=sources.skills if sources is not None else {},
         unreadable=unreadable,
-        **tables,
     )

@@ -5,7 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from operators import rows
 from operators.errors import ConfigError, SourceError
@@ -50,6 +52,8 @@ class Prompted(NamedTuple):
     prompts: Prompts
     images: Mapping[Shard, tuple[Shard, ...]]
     """Every readable images shard, with the shards that hold the prompts it names."""
+    named: Mapping[Shard, NDArray[np.int32]]
+    """By images shard, the rows of the prompts it names, in the order of their ids; none where rows hold their own."""
     broken: list[BrokenFile]
 
 
@@ -85,20 +89,25 @@ def match_prompts(
 
     So a prompt that is added or edited touches the images that were made of it, and no others.
     """
-    texts = dict(_pairs(prompts.table))
-    holders = {one: number for number, table in enumerate(prompts.tables) for one, _ in _pairs(table)}
+    ids, texts = (prompts.table.column(name).to_pylist() for name in ("prompt_id", "text"))
+    row_of = {prompt_id: row for row, prompt_id in enumerate(ids)}
+    first_rows = np.cumsum([0, *map(len, prompts.tables)])
     matched: dict[Shard, tuple[Shard, ...]] = {}
+    named: dict[Shard, NDArray[np.int32]] = {}
     broken: list[BrokenFile] = []
     objects = StoredObjects(locate_image)
     for shard, table in _read_files(images, storage, ("prompt_id", "uri")):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
-        named = sorted({id_text(record["prompt_id"]) or "" for record in image_records(table)})
-        prompts_digest = digest([(one, texts.get(one)) for one in named])
-        keyed = replace(shard, prompts=prompts_digest, objects=objects.digest(table))
-        matched[keyed] = tuple(prompts.shards[n] for n in sorted({holders[one] for one in named if one in holders}))
-    return Prompted(prompts, matched, broken)
+        shard_ids = sorted({id_text(record["prompt_id"]) or "" for record in image_records(table)})
+        shard_rows = [row_of.get(prompt_id) for prompt_id in shard_ids]
+        pairs = [(one, None if row is None else texts[row]) for one, row in zip(shard_ids, shard_rows, strict=True)]
+        keyed = replace(shard, prompts=digest(pairs), objects=objects.digest(table))
+        named[keyed] = np.array([row for row in shard_rows if row is not None], np.int32)
+        holders = np.unique(np.searchsorted(first_rows, named[keyed], side="right") - 1)
+        matched[keyed] = tuple(prompts.shards[holder] for holder in holders)
+    return Prompted(prompts, matched, named, broken)
 
 
 def _read_files(
@@ -170,7 +179,7 @@ def gather_prompts(images: Sequence[Shard], name: str, storage: StorageConfig, l
         holder = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(pairs), prompts=content)
         matched[replace(shard, prompts=content, objects=objects.digest(table))] = (asked.setdefault(content, holder),)
     records = [{"prompt_id": one, "text": text, "skills": [], "suite": name} for one, (text, _) in unique.items()]
-    return Prompted(Prompts(rows.table(records, rows.PROMPTS), list(asked.values()), []), matched, broken)
+    return Prompted(Prompts(rows.table(records, rows.PROMPTS), list(asked.values()), []), matched, {}, broken)
 
 
 def _own_pairs(table: pa.Table) -> list[tuple[str, str]]:

@@ -5,7 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from operators import rows
 from operators.errors import ConfigError, SourceError
@@ -29,6 +33,7 @@ from pipelines.sources.uris import benchmark_uris
 from pipelines.storage import Location, StorageConfig, list_folder, locate, readable_errors
 
 PARQUET = (".parquet",)
+PROMPTS_AT_ONCE = 4096
 
 
 class Sources(NamedTuple):
@@ -39,6 +44,8 @@ class Sources(NamedTuple):
     prompt_shards: list[Shard]
     prompts_of: Mapping[Shard, tuple[Shard, ...]]
     """By images shard, the prompts shards that hold the prompts of its images."""
+    named: Mapping[Shard, NDArray[np.int32]]
+    """By images shard, the rows of `prompts` that its images name, by id; empty where images hold their own prompts."""
     broken: list[BrokenFile]
     generators: list[str]
     extra: pa.Schema
@@ -50,8 +57,19 @@ class Sources(NamedTuple):
 
     @property
     def skills(self) -> Mapping[str, Sequence[str]]:
-        """The skills of each prompt."""
-        return dict(zip(*(self.prompts.column(name).to_pylist() for name in ("prompt_id", "skills")), strict=True))
+        """The skills of each prompt; prompts with the same share them."""
+        of_prompts: dict[str, list[str]] = {}
+        sets: dict[tuple[str, ...], list[str]] = {}
+        for batch in self.prompts.select(["prompt_id", "skills"]).to_batches(max_chunksize=PROMPTS_AT_ONCE):
+            for prompt_id, skills in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                of_prompts[prompt_id] = sets.setdefault(tuple(skills), skills)
+        return of_prompts
+
+    @property
+    def skill_labels(self) -> NDArray[np.uint64]:
+        """For each prompt a number that tells its skills, the same in every sweep."""
+        joined = pc.binary_join(self.prompts.column("skills"), "\0").to_pylist()
+        return np.asarray(pd.util.hash_array(np.array(joined, dtype=object)))
 
 
 class _ImagesFile(NamedTuple):
@@ -88,6 +106,7 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         prompts=prompted.prompts.table,
         prompt_shards=prompted.prompts.shards,
         prompts_of=prompted.images,
+        named=prompted.named,
         broken=images.broken + prompted.broken,
         generators=images.generators,
         extra=images.extra,

@@ -82,8 +82,8 @@ def run(bench: Path, store: str, *overrides: str) -> FinishedSweep:
 def scores(folder: str) -> pd.DataFrame:
     """A run's scores as they stand in its store, in one order."""
     location = locate(folder, StorageConfig())
-    with location.fs.open(location.at("scores.parquet"), "rb") as stream:
-        return pq.read_table(stream).to_pandas().sort_values("image_id", ignore_index=True)
+    table = pq.read_table(location.at("scores.parquet"), filesystem=location.fs)
+    return table.to_pandas().sort_values("image_id", ignore_index=True)
 
 
 def assert_same_tables(folder: str, undisturbed: FinishedSweep, *, rtol: float = 0) -> None:

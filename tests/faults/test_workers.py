@@ -26,7 +26,7 @@ def sweep_with(marks: dict[int, bytes], tmp_path: Path, *overrides: str) -> tupl
 
 
 def failed_ids(done: FinishedSweep) -> set[str]:
-    return {row["image_id"] for row in done.results.scores.to_pylist() if row["score"] is None}
+    return {row["image_id"] for row in done.results.read_scores().to_pylist() if row["score"] is None}
 
 
 @pytest.mark.parametrize("metric", [pytest.param("clipscore", marks=pytest.mark.slow), "vqascore"])
@@ -60,7 +60,7 @@ def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_
     done, rows = sweep_with({4: DEADLY, 6: DEADLY}, tmp_path, *overrides)
     assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}
     assert {e["message"] for e in done.results.errors.to_pylist()} == {"the worker died 2 times on this shard"}
-    assert (done.exit_code, len(done.results.scores)) == (1, 12)
+    assert (done.exit_code, len(done.results.read_scores())) == (1, 12)
 
     left = plan_sweep(sweep_config(tmp_path / "bench", tmp_path / "store", *overrides)).plan.missing
     assert {path.split("/")[0] for path in left} == {"similarities", "scores"} and len(left) == 2

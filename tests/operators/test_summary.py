@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from operators import rows
 from operators.errors import RowError
 from operators.statistics.bootstrap import Prompts
-from operators.summary import Tally, summarise
+from operators.summary import Skills, Tally, summarise
 
 SKILLS = {"p0": ["colour", "count"], "p1": ["colour"], "p2": []}
 FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
@@ -166,9 +166,9 @@ def test_however_the_rows_are_cut_and_ordered_the_summary_is_that_of_the_whole(c
     order.shuffle(parts)
     tallies = []
     for part in parts:
-        tallies.append(Tally(MANY_SKILLS))
+        tallies.append(Tally(Skills(MANY_SKILLS)))
         tallies[-1].add(part)
-    total = Tally(MANY_SKILLS)
+    total = Tally(Skills(MANY_SKILLS))
     for tally in tallies:
         total.merge(tally)
     found, whole = total.summary().to_pylist(), summarise(scores, MANY_SKILLS).to_pylist()

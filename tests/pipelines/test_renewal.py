@@ -34,10 +34,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
 
 @pytest.fixture
 def folder(whole: FinishedSweep, tmp_path: Path) -> Path:
-    """The benchmark with a store of the test's own, in which the run is forgotten and its cells are not."""
+    """The benchmark with a store of the test's own, in which the run stands whose parts are taken over."""
     origin = Path(whole.folder).parent.parent.parent
     shutil.copytree(origin / "store", tmp_path / "store")
-    shutil.rmtree(tmp_path / "store/runs")
     return origin / "bench"
 
 
@@ -66,7 +65,7 @@ def rerun(folder: Path, tmp_path: Path) -> FinishedSweep:
 
 
 def scores_of(done: FinishedSweep) -> dict[tuple[str, str], float]:
-    return {(row["metric"], row["image_id"]): row["score"] for row in done.results.scores.to_pylist()}
+    return {(row["metric"], row["image_id"]): row["score"] for row in done.results.read_scores().to_pylist()}
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -133,6 +132,7 @@ def test_questions_alone_are_written_anew_where_they_are_damaged(folder: Path, t
 def test_damage_that_comes_back_is_told_and_loses_no_row(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.rmtree(tmp_path / "store/tallies")
     plan = planned(folder, tmp_path)
     harmed = next(cell for cell in cells(plan, "scores") if cell.metric == "clipscore")
 

@@ -46,17 +46,18 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
         "similarities:clip": (4, 16, 0),
         "scores": (8, 16, 0),
     }
-    scores = first.results.scores
+    scores = first.results.read_scores()
     assert scores.schema == rows.SCORES and len(scores) == 2 * 2 * 8
     assert scores.column("score").null_count == 0
     again = run(*places)
     assert again.computed == 0
-    assert again.results.scores.sort_by("image_id") == scores.sort_by("image_id")
+    assert again.results.read_scores().sort_by("image_id") == scores.sort_by("image_id")
     assert run(*places, "models.vqa.revision=v2").computed == 8
     store = planned.store
     manifest = json.loads(store.read_text(f"runs/{first.run_id}/manifest.json") or "")
     assert manifest["counts"]["cells_computed"] == 18 and manifest["exit_code"] == 0
-    assert [cell["state"] for cell in manifest["cells"]] == ["committed"] * 18
+    cells = store.read_table(f"runs/{first.run_id}/cells.parquet")
+    assert cells.column("state").to_pylist() == ["committed"] * 18 and "cells" not in manifest
     assert [record.latest for record in list_runs(store)] == [False, False, True]
     with store.location.fs.open(store.location.at(f"runs/{first.run_id}/summary.parquet"), "rb") as file:
         assert pq.read_table(file).schema.names == rows.SUMMARY.names
@@ -100,7 +101,7 @@ def test_every_way_a_row_can_fail_leaves_a_null_with_its_reason_and_all_else_sco
     for file in (truncated, garbled):
         broken = [e["message"] for e in errors if e["generator"] == file.parent.name and e["kind"] == "broken_file"]
         assert broken and all(str(file) in message for message in broken)
-    scores = done.results.scores.to_pylist()
+    scores = done.results.read_scores().to_pylist()
     assert all((row["score"] is None) == (row["error"] is not None) for row in scores)
     assert sum(row["score"] is not None for row in scores) == 2 * (7 + 6 + 0 + 3 + 3)
     overall = {
@@ -118,14 +119,14 @@ def test_stages_whose_pools_cannot_stand_together_run_in_waves_with_the_same_sco
     big = [f"cluster.pools.{stage}.num_cpus=3" for stage in ("answers", "similarities", "scores")]
     waves = run(folder, tmp_path / "two", *big)
     assert waves.computed == together.computed
-    assert waves.results.scores.sort_by("image_id") == together.results.scores.sort_by("image_id")
+    assert waves.results.read_scores().sort_by("image_id") == together.results.read_scores().sort_by("image_id")
 
 
 def test_metrics_that_share_a_model_share_its_pass_and_differ_by_their_reduction(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     products = "+metrics.product={kind: vqascore, model: vqa, reduction: product}"
     done = run(folder, tmp_path / "store", products, "metric=[vqascore]")
-    scores = {(row["metric"], row["image_id"]): row["score"] for row in done.results.scores.to_pylist()}
+    scores = {(row["metric"], row["image_id"]): row["score"] for row in done.results.read_scores().to_pylist()}
     assert done.computed == 2 + 2 + 4
     for (metric, image), value in scores.items():
         if metric == "product":

@@ -41,9 +41,9 @@ def cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
 
 
 def test_every_image_has_a_score_by_every_metric(done: FinishedSweep) -> None:
-    assert (done.exit_code, len(done.results.scores)) == (0, 6 * 16), done.results.errors.to_pylist()
-    assert done.results.scores.schema == rows.SCORES
-    assert all(0 <= score <= 1 for score in done.results.scores.column("score").to_pylist())
+    assert (done.exit_code, len(done.results.read_scores())) == (0, 6 * 16), done.results.errors.to_pylist()
+    assert done.results.read_scores().schema == rows.SCORES
+    assert all(0 <= score <= 1 for score in done.results.read_scores().column("score").to_pylist())
 
 
 def test_every_question_keeps_its_own_score_and_the_words_it_is_about(

@@ -37,7 +37,7 @@ def read_scores(location: Location, metrics: Collection[str] = ()) -> pa.Table:
     """
     if not exists(location):
         raise ConfigError(f"scores {location.url}: not found; check the path")
-    sheet = read_sheet(below(location, RUN) if is_folder(location) else location)
+    sheet = _read_parts(location) if is_folder(location) else read_sheet(location)
     names = set(sheet.names)
     if set(rows.SCORES.names) <= names:
         scores = _of_run(sheet)
@@ -46,6 +46,22 @@ def read_scores(location: Location, metrics: Collection[str] = ()) -> pa.Table:
     else:
         scores = _of_wide(sheet, metrics)
     return of_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
+
+
+def _read_parts(location: Location) -> Sheet:
+    """A run's scores, of its folder or the folder of its scores' parts."""
+    run = location if location.path.endswith(RUN) else below(location, RUN)
+    if not is_folder(run):
+        return read_sheet(run)
+    names = sorted(path.rpartition("/")[2] for path in run.fs.find(run.path))
+    sheets = [read_sheet(below(run, name)) for name in names if not name.startswith(".")]
+    if not sheets:
+        raise SourceError(f"{run.url}: holds no parts; {REMEDY}")
+    try:
+        table = pa.concat_tables([sheet.table for sheet in sheets])
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"{run.url}: its parts differ in their columns ({error}); {REMEDY}") from error
+    return Sheet(url=run.url, names=sheets[0].names, table=table)
 
 
 def _of_run(sheet: Sheet) -> pa.Table:

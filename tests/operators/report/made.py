@@ -14,6 +14,7 @@ from PIL import Image
 from operators import rows
 from operators.summary import summarise
 from pipelines.cells.cells import Cell
+from pipelines.cells.runs import CELLS
 from pipelines.cells.store import LATEST, Store
 from pipelines.storage import StorageConfig
 
@@ -100,14 +101,16 @@ def make_run(
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
             cell = Cell(node="scores", stage="scores", metric=metric, key=path, path=path, inputs={})
             store.save(cell, rows.table(records, rows.ELEMENT_SCORES))
-            cells.append({"path": path, "state": "committed"})
+            cells.append({"path": path, "state": "committed", "first_row": sum(map(len, tables))})
             tables.append(rows.table(records, rows.ELEMENT_SCORES).select(rows.SCORES.names))
     scores = pa.concat_tables(tables)
     skills_of = {one: _skills(at) if skills else [] for at, one in enumerate(ids)}
     run = store.location.at(f"runs/{run_id}")
-    for name, table in (("scores", scores), ("summary", summarise(scores, skills_of)), ("errors", _errors(scores))):
+    summary = summarise(scores, skills_of)
+    made = {"scores": scores, "summary": summary, "errors": _errors(scores), "cells": rows.table(cells, CELLS)}
+    for name, table in made.items():
         store.write_table(f"runs/{run_id}/{name}.parquet", table)
-    content = _manifest(folder, run_id, generators, metrics, cells) | manifest
+    content = _manifest(folder, run_id, generators, metrics, len(cells)) | manifest
     store.write_text(f"runs/{run_id}/manifest.json", json.dumps(content))
     store.write_text(LATEST, run_id)
     return MadeRun(store, run_id, Path(run))
@@ -186,7 +189,7 @@ def _errors(scores: pa.Table) -> pa.Table:
 
 
 def _manifest(
-    folder: Path, run_id: str, generators: Sequence[str], metrics: Sequence[str], cells: Sequence[Mapping[str, Any]]
+    folder: Path, run_id: str, generators: Sequence[str], metrics: Sequence[str], n_cells: int
 ) -> dict[str, Any]:
     bench = folder / "bench"
     return {
@@ -197,7 +200,7 @@ def _manifest(
         "benchmark": "made",
         "generators": list(generators),
         "metrics": list(metrics),
-        "counts": {"cells": len(cells), "cells_cached": 0, "cells_computed": len(cells), "cells_failed": 0,
+        "counts": {"cells": n_cells, "cells_cached": 0, "cells_computed": n_cells, "cells_failed": 0,
                    "rows": 0, "rows_null": 0, "rows_truncated": 0, "coverage": 1.0},
         "errors": {},
         "usage": {"questions:llm": {"calls": 12, "prompt_tokens": 3456, "new_tokens": 78}},
@@ -210,5 +213,4 @@ def _manifest(
             "models": {"vqa": {"checkpoint": "org/vlm", "revision": "main"}},
             "shard_rows": 256,
         },
-        "cells": list(cells),
     }  # fmt: skip

@@ -60,7 +60,7 @@ def test_where_the_newest_run_is_gone_the_one_before_it_is_the_newest(latest: by
         (b"\x00\xff", "Expecting value"),
         (b"[]", "the whole: Input should be a valid dictionary"),
         (b'{"benchmark": 7}', "benchmark: Input should be a valid string"),
-        (b'{"cells": [{}]}', "cells.0.path: Field required"),
+        (b'{"counts": {"rows": "two"}}', "counts.rows: Input should be a valid integer"),
         (NESTED.encode(), "recursion"),
     ],
     ids=["empty", "binary", "list", "wrong type", "lacking", "nested"],

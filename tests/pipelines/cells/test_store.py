@@ -1,7 +1,6 @@
 """The store behaves the same on a folder and on S3: create-only commits, drafts, and readable damage."""
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -200,28 +199,25 @@ def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.Mo
         Store(url="gs://bucket", storage=StorageConfig()).check()
 
 
-@pytest.mark.parametrize("sizes", [[], [3], [5, 0, 5, 5]])
-def test_a_table_that_comes_in_parts_is_whole_and_leaves_nothing_beside_it(
-    sizes: list[int], store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.cells.store.ROWS_OF_A_GROUP", 6)
-    schema = pa.schema([("n", pa.int64())])
-    parts = [pa.table({"n": list(range(size))}, schema=schema) for size in sizes]
-    store.write_parts("runs/r/scores.parquet", schema, iter(parts))
-    assert store.read_table("runs/r/scores.parquet") == pa.concat_tables([schema.empty_table(), *parts])
-    assert [path.rsplit("/", 1)[1] for path in store.location.fs.find(store.location.at("runs"))] == ["scores.parquet"]
+def test_a_table_may_be_a_folder_of_parts(store: Store) -> None:
+    schema = pa.schema([("name", pa.string()), ("n", pa.int64())])
+    parts = [pa.table({"name": ["a"] * size, "n": list(range(size))}, schema=schema) for size in (5, 0, 3)]
+    for number, part in enumerate(parts):
+        store.write_table(f"runs/r/scores.parquet/{number}.parquet", part)
+    assert store.read_table("runs/r/scores.parquet") == pa.concat_tables(parts)
+    encoded = store.read_table("runs/r/scores.parquet", ["name"], encoded=["name"])
+    assert encoded.column("name").unify_dictionaries().chunk(0).dictionary.to_pylist() == ["a"]
 
 
-def test_parts_that_fail_leave_no_table(store: Store) -> None:
-    schema = pa.schema([("n", pa.int64())])
-
-    def parts() -> Iterator[pa.Table]:
-        yield schema.empty_table()
-        raise ConfigError("no more")
-
-    with pytest.raises(ConfigError, match="no more"):
-        store.write_parts("runs/r/scores.parquet", schema, parts())
-    assert not store.location.fs.exists(store.location.at("runs/r/scores.parquet"))
+def test_a_part_is_taken_over_only_as_it_was_written(store: Store) -> None:
+    written = store.write_table("runs/a/scores.parquet/0.parquet", scores(0.5))
+    assert store.adopt("runs/a/scores.parquet/0.parquet", "runs/b/scores.parquet/1.parquet", written)
+    store.remove("runs/a/scores.parquet/0.parquet")
+    assert store.files("runs/a") == [] and store.read_table("runs/b/scores.parquet") == scores(0.5)
+    assert not store.adopt("runs/a/scores.parquet/0.parquet", "runs/c/scores.parquet/0.parquet", written)
+    if not store.url.startswith("s3://"):
+        assert not store.adopt("runs/b/scores.parquet/1.parquet", "runs/c/scores.parquet/0.parquet", "0" * 64)
+        assert store.files("runs/c") == []
 
 
 def of_every_stage() -> dict[str, pa.Table]:
@@ -284,5 +280,7 @@ def test_a_runs_table_that_is_damaged_is_refused_by_name(tmp_path: Path) -> None
     content = bytearray(path.read_bytes())
     content[30] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"runs/r/scores\.parquet: the table is damaged .*; run the sweep again"):
+    with pytest.raises(
+        StoreError, match=r"runs/r/scores\.parquet: the table is damaged .*; delete it and run the sweep again"
+    ):
         store.read_table("runs/r/scores.parquet")

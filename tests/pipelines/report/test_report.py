@@ -114,7 +114,7 @@ def test_hostile_prompts_and_names_are_text(tmp_path: Path) -> None:
 
 def test_an_old_manifest_gives_what_it_has(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    kept = ("run_id", "metrics", "config", "cells")
+    kept = ("run_id", "metrics", "config")
     manifest = json.loads((run.folder / "manifest.json").read_text())
     (run.folder / "manifest.json").write_text(json.dumps({key: manifest[key] for key in kept}))
     write_report(run.store)

@@ -299,16 +299,15 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_col
     plain = run(sweep_config(folder, tmp_path / "one"))
     done = run(score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED, "benchmark.columns.extra=[seed,caption]"))
     for metric in ("vqascore", "clipscore"):
-        expected = [row["score"] for row in plain.results.scores.to_pylist() if row["metric"] == metric]
-        found = [row for row in done.results.scores.to_pylist() if row["metric"] == metric]
+        expected = [row["score"] for row in plain.results.read_scores().to_pylist() if row["metric"] == metric]
+        found = [row for row in done.results.read_scores().to_pylist() if row["metric"] == metric]
         assert [row["score"] for row in found] == pytest.approx(expected, abs=1e-6)
         assert [(row["seed"], row["caption"]) for row in found] == [(row["seed"], row["caption"]) for row in rows]
-    with pq.ParquetFile(f"{done.folder}/scores.parquet") as file:
-        assert file.schema_arrow.names[-2:] == ["seed", "caption"]
+    assert pq.read_table(f"{done.folder}/scores.parquet").column_names[-2:] == ["seed", "caption"]
     manifest = json.loads(Path(done.folder, "manifest.json").read_text())
     assert manifest["config"]["benchmark"]["columns"]["extra"] == ["seed", "caption"]
     again = run(score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED))
-    assert again.computed == 0 and again.results.scores.column_names[-1] == "error"
+    assert again.computed == 0 and again.results.read_scores().column_names[-1] == "error"
 
 
 @pytest.mark.usefixtures("here")
@@ -319,6 +318,6 @@ def test_a_broken_file_of_rows_with_prompts_loses_no_row(tmp_path: Path) -> None
     plan = planned(config)
     (tmp_path / "rows/b.parquet").unlink()
     done = run_sweep(plan, lambda progress: None)
-    assert (len(done.results.scores), done.results.n_null) == (8, 4)
-    lost = [row for row in done.results.scores.to_pylist() if row["score"] is None]
+    assert (len(done.results.read_scores()), done.results.n_null) == (8, 4)
+    lost = [row for row in done.results.read_scores().to_pylist() if row["score"] is None]
     assert all(row["seed"] is None and "is gone" in row["error"]["message"] for row in lost)

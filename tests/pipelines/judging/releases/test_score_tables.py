@@ -82,6 +82,18 @@ def test_a_run_is_read_as_it_is_from_its_file_or_folder(tmp_path: Path) -> None:
         assert scores(path).equals(run_table())
 
 
+def test_a_runs_scores_may_be_a_folder_of_parts(tmp_path: Path) -> None:
+    parts = tmp_path / "scores.parquet"
+    parts.mkdir()
+    for number in range(3):
+        pq.write_table(run_table().slice(number, 1), parts / f"{number:05d}-0123.parquet")
+    for path in (tmp_path, parts):
+        assert scores(path).combine_chunks().equals(run_table())
+    pq.write_table(run_table().drop_columns(["metric"]), parts / "00003-0123.parquet")
+    with pytest.raises(SourceError, match=r"scores\.parquet: its parts differ in their columns"):
+        scores(tmp_path)
+
+
 def test_a_runs_own_reasons_stay_and_what_is_not_finite_gets_one(tmp_path: Path) -> None:
     spoilt = {**LONG[1], "score": NAN}
     pq.write_table(run_table(spoilt, {**LONG[2], "score": None}), tmp_path / "scores.parquet")

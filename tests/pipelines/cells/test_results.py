@@ -1,0 +1,153 @@
+"""A run takes over what earlier runs made of the same cells and reads the others alone; its tables do not tell."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from pipelines.cells import results
+from pipelines.cells.store import Store
+from pipelines.sources.shards import read_shard
+from pipelines.storage import StorageConfig
+from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from tests.jobs.test_rerun import METRIC, write_scores
+
+TABLES = ("scores", "summary", "errors")
+
+
+class Nights:
+    """A benchmark whose cells are scored as they come, with a sweep after each change."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bench = write_benchmark(folder / "bench")
+        self.store = folder / "store"
+        self.read: list[str] = []
+        """The cells that the last sweep read."""
+        read = Store.read
+
+        def noting(store: Store, path: str, **options: object) -> pa.Table:
+            self.read.append(path)
+            return read(store, path, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Store, "read", noting)
+
+    def run(self, store: Path | None = None) -> FinishedSweep:
+        config = sweep_config(self.bench, store or self.store, METRIC)
+        write_scores(config)
+        self.read.clear()
+        return run_sweep(plan_sweep(config), lambda progress: None)
+
+    def add(self, generator: str, count: int = 8, file: str = "00000") -> None:
+        write_rows(self.bench / f"images/{generator}/{file}.parquet", images(generator, count))
+
+    def generators_read(self) -> set[str]:
+        return {path.split("/")[2] for path in self.read}
+
+
+@pytest.fixture
+def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
+    return Nights(tmp_path, monkeypatch)
+
+
+def tables(done: FinishedSweep) -> dict[str, pd.DataFrame]:
+    return {name: pd.read_parquet(f"{done.folder}/{name}.parquet") for name in TABLES}
+
+
+def assert_as_if_nothing_stood(nights: Nights, done: FinishedSweep, folder: Path) -> None:
+    """The tables are those of a sweep over the same cells that knows no run."""
+    shutil.copytree(nights.store, folder, ignore=shutil.ignore_patterns("runs", "tallies"), copy_function=shutil.copy2)
+    fresh = nights.run(folder)
+    assert nights.read, "every cell is read"
+    for name, table in tables(fresh).items():
+        pd.testing.assert_frame_equal(tables(done)[name], table)
+
+
+def test_a_night_with_one_new_generator_reads_its_cells_alone(nights: Nights, tmp_path: Path) -> None:
+    first = nights.run()
+    assert nights.generators_read() == {"atlas", "flint"}
+    nights.add("cobalt", count=6)
+    second = nights.run()
+    assert nights.generators_read() == {"cobalt"} and len(nights.read) == 2
+    assert (second.results.rows, second.results.n_null) == (first.results.rows + 8, 2)
+    assert_as_if_nothing_stood(nights, second, tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("rows_of_a_part, changed", [(1, 1), (8, 2), (1000, 4)])
+def test_a_generator_that_grows_changes_its_last_part_alone(
+    rows_of_a_part: int, changed: int, nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "ROWS_OF_A_PART", rows_of_a_part)
+    nights.add("atlas", 4, file="00001")
+    nights.run()
+    nights.add("atlas", 4, file="00002")
+    grown = nights.run()
+    assert len(nights.read) == changed and nights.generators_read() == {"atlas"}
+    assert_as_if_nothing_stood(nights, grown, tmp_path / "fresh")
+
+
+def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_place(
+    nights: Nights, tmp_path: Path
+) -> None:
+    planned = plan_sweep(sweep_config(nights.bench, nights.store, METRIC))
+    shard, cell = planned.plan.scores["clipscore"][-1]
+    ids = read_shard(shard, StorageConfig(), ("image_id", "prompt_id")).to_pylist()
+    error = {"kind": "corrupt_image", "message": "it does not decode", "retryable": False}
+    failed = [{**row, "generator": "flint", "metric": "clipscore", "error": error} for row in ids]
+    planned.store.save(cell, rows.table(failed, rows.ELEMENT_SCORES))
+    nights.run()
+    nights.add("cobalt")
+    done = nights.run()
+    errors = done.results.errors.to_pylist()
+    assert nights.generators_read() == {"cobalt"} and done.results.n_null == 4
+    assert [(row["file"], row["row"]) for row in errors] == [(shard.url, row) for row in range(4, 8)]
+    assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("what", ["tallies/*.parquet", "runs/*/scores.parquet/00000-*.parquet"])
+@pytest.mark.parametrize("harm", ["damage", "delete"])
+def test_what_is_damaged_or_gone_is_made_of_its_cells_again(
+    what: str, harm: str, nights: Nights, tmp_path: Path
+) -> None:
+    nights.run()
+    for path in nights.store.glob(what):
+        if harm == "delete":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-9] + b"otherwise")
+    nights.add("cobalt")
+    done = nights.run()
+    assert "atlas" in nights.generators_read()
+    assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
+
+
+def test_a_cell_that_is_written_anew_is_read_again(nights: Nights, tmp_path: Path) -> None:
+    nights.run()
+    config = sweep_config(nights.bench, nights.store, METRIC)
+    planned = plan_sweep(config)
+    _, cell = planned.plan.scores["clipscore"][0]
+    table = planned.store.read(cell.path)
+    path = nights.store / cell.path
+    path.unlink()
+    planned.store.save(cell, table.set_column(4, "score", pa.array([0.75] * len(table))))
+    nights.add("cobalt")
+    done = nights.run()
+    assert 0.75 in done.results.read_scores().column("score").to_pylist()
+    assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
+
+
+def test_prompts_that_are_labelled_otherwise_are_counted_anew_and_an_added_prompt_changes_no_part(
+    nights: Nights, tmp_path: Path
+) -> None:
+    nights.run()
+    asked = prompts(9)
+    write_rows(nights.bench / "prompts.parquet", asked, row_group=8)
+    nights.run()
+    assert not nights.read
+    write_rows(nights.bench / "prompts.parquet", [{**asked[0], "skills": ["other"]}, *asked[1:]], row_group=8)
+    done = nights.run()
+    assert len(nights.read) == 4 and "other" in done.results.summary.column("skill").to_pylist()
+    assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
