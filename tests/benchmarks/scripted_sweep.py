@@ -1,0 +1,129 @@
+"""A sweep in a process of its own whose scores are made up and all else is real: what its driver takes, as JSON.
+
+python -m tests.benchmarks.scripted_sweep FOLDER STORE
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs import sweep as job
+from operators import rows
+from pipelines import sweep
+from pipelines.cells.cells import Cell, Outcome, Shard
+from pipelines.cells.store import Store
+from pipelines.report import report
+from pipelines.sources.shards import read_shard
+from pipelines.sweep import PlannedSweep, plan_sweep
+from tests.bench_of import sweep_config
+
+METRIC = "clipscore"
+ROW_GROUP = 250
+SKILLS = ("colour", "counting", "negation", "spatial")
+
+
+def write_prompts(folder: Path, count: int) -> None:
+    ids = [f"prompt-{number:06d}" for number in range(count)]
+    table = {
+        "prompt_id": ids,
+        "text": [
+            f"{number} cups of tea stand beside a red teapot on a table, number {number}" for number in range(count)
+        ],
+        "skills": [[SKILLS[number % 4], SKILLS[number % 3]] for number in range(count)],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(table), folder / "prompts.parquet", row_group_size=ROW_GROUP)
+
+
+def write_images(folder: Path, generator: str, count: int) -> None:
+    """One row for each of the first `count` prompts; nothing looks at its image."""
+    ids = [f"prompt-{number:06d}" for number in range(count)]
+    table = {
+        "image_id": [f"{generator}-{number:07d}" for number in range(count)],
+        "prompt_id": ids,
+        "image": [b""] * count,
+    }
+    (folder / "images" / generator).mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(table), folder / "images" / generator / "00000.parquet", row_group_size=ROW_GROUP)
+
+
+def scores_of(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
+    """Commits the missing scores cells with scores that follow from the shard's name."""
+    return {
+        cell.path: planned.store.save(cell, _scores(shard, cell, planned))
+        for cells in planned.plan.scores.values()
+        for shard, cell in cells
+        if cell.path in planned.plan.missing
+    }
+
+
+def _scores(shard: Shard, cell: Cell, planned: PlannedSweep) -> pa.Table:
+    ids = read_shard(shard, planned.config.storage, ("image_id", "prompt_id"))
+    drawn = np.random.default_rng(list(cell.path.encode()))
+    generator = sum(shard.group.encode()) % 7
+    columns = {
+        "image_id": ids.column("image_id"),
+        "prompt_id": ids.column("prompt_id"),
+        "generator": [shard.group] * len(ids),
+        "metric": [cell.metric] * len(ids),
+        "score": drawn.normal(0.5 + 0.01 * generator, 0.1, len(ids)),
+        "n_questions": [1] * len(ids),
+        "truncated": [False] * len(ids),
+    }
+    absent = {name: pa.nulls(len(ids), rows.ELEMENT_SCORES.field(name).type) for name in ("error", "elements", "basis")}
+    return pa.table(columns | absent, schema=rows.ELEMENT_SCORES)
+
+
+def timed(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, whose CPU seconds, over all threads, are noted: they differ less than the clock's on a busy machine."""
+
+    def calling(*arguments: Any, **options: Any) -> Any:
+        began = time.process_time()
+        result = call(*arguments, **options)
+        seconds[name] = seconds.get(name, 0.0) + time.process_time() - began
+        peaks[name] = peak_megabytes()
+        return result
+
+    return calling
+
+
+peaks: dict[str, float] = {}
+"""Peak memory up to the end of each step."""
+
+
+def peak_megabytes() -> float:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+
+
+def measure(folder: str, store: str) -> dict[str, Any]:
+    """Plans, scores, gathers, and reports; the CPU seconds of each step, and the peak memory in MB."""
+    read: list[str] = []
+    read_cell = Store.read
+
+    def noting(self: Store, path: str, **options: Any) -> pa.Table:
+        read.append(path)
+        return read_cell(self, path, **options)
+
+    Store.read = noting  # type: ignore[method-assign]
+    seconds: dict[str, float] = {}
+    sweep._compute = timed(seconds, "scripted", scores_of)  # type: ignore[assignment]
+    sweep.gather_results = timed(seconds, "results", sweep.gather_results)
+    sweep._write_run = timed(seconds, "written", sweep._write_run)  # type: ignore[assignment]
+    job.plan_sweep = timed(seconds, "plan", plan_sweep)
+    report.write_report = timed(seconds, "report", report.write_report)
+    config = sweep_config(folder, store, f"metric=[{METRIC}]", f"shard_rows={ROW_GROUP}", "benchmark.name=large")
+    code = job.main(config)
+    return {"exit_code": code, "cells_read": len(read), "seconds": seconds, "peaks": peaks, "peak": peak_megabytes()}
+
+
+if __name__ == "__main__":
+    measured = measure(*sys.argv[1:])
+    print("\n" + json.dumps(measured))
