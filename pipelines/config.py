@@ -11,6 +11,7 @@ from operators.images import ImageLimits
 from operators.metrics.table import METRICS, AnyMetric
 from operators.models.checkpoints import ModelConfig
 from operators.stages.graph import check_models, make_nodes
+from operators.stages.table import STAGES
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.running.pools import ClusterConfig, PoolConfig
 from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
@@ -50,6 +51,7 @@ class SweepConfig:
         if self.shard_rows < 1:
             raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
         check_models(make_nodes(self.metrics), self.models)
+        self.cluster.check_pools(STAGES, self.models)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

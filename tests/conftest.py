@@ -81,5 +81,5 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
     """A cluster of somebody else's, for tests that are given one."""
-    with run_head(tmp_path_factory.mktemp("head") / "log") as head:
+    with run_head(tmp_path_factory.mktemp("head") / "log", "--num-cpus=4") as head:
         yield head

@@ -1,11 +1,13 @@
-"""A Ray head node in a process of its own, as somebody's cluster has one."""
+"""Ray nodes in processes of their own, as somebody's cluster has them."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +16,29 @@ from tests.s3 import free_ports
 RAY = Path(sys.executable).parent / "ray"
 RESOURCE = "given_cluster"
 """The custom resource by which a driver can tell this cluster from a Ray of its own."""
+MARK = "PLUMBLINE_TEST_NODE"
+"""An environment variable that a node and all that it starts carry."""
+
+
+class RayNode(NamedTuple):
+    """A machine of a cluster."""
+
+    mark: str
+
+    def processes(self) -> dict[int, str]:
+        """The command of each of its processes that still run."""
+        processes = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
+                    processes[int(folder.name)] = (folder / "cmdline").read_text()
+        return processes
+
+    def kill(self) -> None:
+        """Ends all of it at once, as when the power fails."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class RayHead(NamedTuple):
@@ -21,6 +46,7 @@ class RayHead(NamedTuple):
 
     address: str
     jobs: str
+    node: RayNode
 
 
 def head_environment() -> dict[str, str]:
@@ -30,22 +56,50 @@ def head_environment() -> dict[str, str]:
 
 
 @contextmanager
-def run_head(log: Path) -> Iterator[RayHead]:
+def run_head(log: Path, *flags: str) -> Iterator[RayHead]:
     """Starts a head node with a job server, and ends it by its own process afterwards, never by name."""
     port, dashboard, agent, client = free_ports(4)
+    command = [
+        RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}",
+        f'--resources={{"{RESOURCE}": 1}}', "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
+        f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}", *flags,
+    ]  # fmt: skip
+    node = RayNode(uuid.uuid4().hex)
+    with _running(command, log, node):
+        yield RayHead(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", node)
+
+
+@contextmanager
+def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None) -> Iterator[RayNode]:
+    """Starts a node of a head's cluster, from which a folder of this machine may be hidden."""
+    node = RayNode(uuid.uuid4().hex)
+    (agent,) = free_ports(1)
+    command = [
+        RAY, "start", f"--address={head.address}", "--block", "--node-ip-address=127.0.0.1",
+        f"--dashboard-agent-listen-port={agent}", *flags,
+    ]  # fmt: skip
+    if without is not None:
+        command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"', str(without), *command]
+    try:
+        with _running(command, log, node):
+            yield node
+    finally:
+        node.kill()
+
+
+@contextmanager
+def _running(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterator[None]:
+    """A node without credentials, which is soon missed where it is lost."""
+    environment = {name: value for name, value in head_environment().items() if not name.startswith("AWS_")}
+    environment |= {MARK: node.mark, "RAY_health_check_period_ms": "500", "RAY_health_check_initial_delay_ms": "500"}
     with log.open("w") as stream:
-        process = subprocess.Popen(
-            [RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", "--num-cpus=4", f"--port={port}",
-             f'--resources={{"{RESOURCE}": 1}}', "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
-             f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"],
-            stdout=stream, stderr=stream, start_new_session=True, env=head_environment(),
-        )  # fmt: skip
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True, env=environment)
     waiting = threading.Event()
     try:
         while "Ray runtime started" not in log.read_text():
             assert process.poll() is None, log.read_text()
             waiting.wait(0.25)
-        yield RayHead(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}")
+        yield
     finally:
         process.terminate()
         process.wait(timeout=60)

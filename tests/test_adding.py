@@ -303,7 +303,6 @@ def scores_of(tree: Path, store: Path, folder: Path, *metrics: str) -> dict[str,
     """The scores by metric of a sweep in the copy."""
     given = ["sweep=own_images", f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     given += ["benchmark.name=small", "models=shapes", f"metric=[{','.join(metrics)}]", f"store={store}"]
-    given += ["+cluster.pools.descriptions={}", "+cluster.pools.verdicts={}"] if "described" in metrics else []
     python(tree, "-c", SWEEP_HERE, *given)
     scores = run_scores(store)
     return {metric: [row["score"] for row in scores if row["metric"] == metric] for metric in metrics}

@@ -119,7 +119,7 @@ def make_plan(
 
 def _resolved(node: GraphNode, config: SweepConfig, store: Store) -> Node:
     """The node with its models pinned to exact files."""
-    on_gpu = config.cluster.pools[node.stage.name].num_gpus > 0
+    on_gpu = config.cluster.pool(node.name).num_gpus > 0
     digest = partial(store.digest_file, remember=not config.dry_run)
     models = {key: resolve_model(config.models[role], on_gpu=on_gpu, digest=digest) for key, role in node.roles.items()}
     return Node(name=node.name, stage=node.stage.name, models=models, metrics=node.metrics)

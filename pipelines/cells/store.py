@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError, PlumblineError
+from operators.models.calls import Usage
 from operators.models.parts import digest_file
 from operators.rows import count_errors, usage_of
 from pipelines.cells.cells import Cell, Outcome
@@ -59,6 +60,15 @@ class StoredCell(NamedTuple):
     table: pa.Table
     provenance: Mapping[str, Any]
     """Its key, the node that computed it, the cells it stands on, its errors, its model calls and its digest."""
+
+    def outcome(self) -> Outcome:
+        """What became of the cell, as it was told when it was committed."""
+        return Outcome(
+            state="committed",
+            rows=len(self.table),
+            errors=self.provenance["errors"],
+            usage=Usage(**self.provenance["usage"]) if "usage" in self.provenance else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

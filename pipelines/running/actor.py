@@ -5,8 +5,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +16,12 @@ from operators.batches import device_lost
 from operators.errors import RowError
 from pipelines.cells.cells import Cell, Outcome, Work
 from pipelines.cells.plan import Node
-from pipelines.cells.store import BrokenCell
+from pipelines.cells.store import BrokenCell, StoreError
 from pipelines.running.errors import RunnerError, one_line
 from pipelines.running.pools import PoolConfig
-from pipelines.running.progress import History
+from pipelines.running.progress import FIRST_TIME, History
 from pipelines.running.stages import NodeStage, StageContext
+from pipelines.running.surroundings import Surroundings
 
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
@@ -38,36 +39,52 @@ MOST_KEPT = 1 << 30
 """Bytes at the top of the heap."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunTerms:
+    """What all actors of a run are given."""
+
+    context: StageContext
+    surroundings: Surroundings
+    progress: Any
+    """The ProgressLog, as Ray hands it out."""
+    max_attempts: int
+    repeated: bool = False
+    """Whether the wave was begun before, so that some of its cells may be committed."""
+
+
 class StageActor:
     """One actor of a node's pool: loads its model once, then turns shards into committed cells."""
 
-    def __init__(self, node: Node, context: StageContext, progress: Any, pool: PoolConfig, max_attempts: int) -> None:
+    def __init__(self, node: Node, pool: PoolConfig, terms: RunTerms) -> None:
         self.node = node
-        self.store = context.store
-        self.limits = context.limits
-        self.progress = progress
-        self.max_attempts = max_attempts
+        self.terms = terms
+        self.store = terms.context.store
+        self.limits = terms.context.limits
+        self.progress = terms.progress
         self.deadline = pool.deadline
         self.computing = threading.Lock()
         self.turns = Turns(CALLS_PER_ACTOR)
-        unfinished = ray.get(progress.starting.remote(node.name))
+        self.machine = ray.get_runtime_context().get_node_id()
+        unfinished = ray.get(self.progress.starting.remote(node.name, self.machine))
         try:
-            if unfinished > pool.max_size + max_attempts:
+            if unfinished > pool.max_size + terms.max_attempts:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
+            terms.surroundings.enter()
             _keep_freed_memory()
             if pool.threads is not None and node.model is not None:
                 _set_torch_threads(pool.threads)
-            self.stage = NodeStage(node, context, decoders=max(1, int(pool.num_cpus)))
+            self.stage = NodeStage(node, terms.context, decoders=max(1, int(pool.num_cpus)))
         except Exception as error:
-            ray.get(progress.failed_to_start.remote(node.name, one_line(error)))
+            ray.get(self.progress.failed_to_start.remote(node.name, one_line(error)))
             raise
-        ray.get(progress.ready.remote(node.name))
+        ray.get(self.progress.ready.remote(node.name, self.machine))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """One row of the dataset, a Work as JSON, back with the outcomes of this node's cells.
 
-        Ray starts a dead actor again and gives it the same rows; a shard that was begun before is worked on alone and
-        row by row, so that the next death tells which row to leave out. After `max_attempts` deaths it fails untried.
+        Ray starts a dead actor again and gives it the same rows. A shard that was begun before is repeated whole and
+        alone, for it may have died of its neighbour; after another death it goes row by row, so that the next one tells
+        which row to leave out. After `max_attempts` deaths, or lost machines, it fails untried.
         """
         work = Work.from_json(str(batch["work"][0]))
         cells = [cell for cell in work.cells if cell.node == self.node.name]
@@ -75,24 +92,33 @@ class StageActor:
             return batch
         name = shard_name(work)
         history = ray.get(self.progress.history.remote(self.node.name, name))
-        if history.begun >= self.max_attempts:
-            failure = Outcome(state="failed", message=f"the worker died {history.begun} times on this shard")
-            mine = {cell.path: failure for cell in cells}
+        if (reason := self._given_up(history)) is not None:
+            outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
         else:
-            with self.turns.alone() if history.begun else self.turns.shared():
-                ray.get(self.progress.started.remote(self.node.name, name))
-                mine = self._outcomes(work, cells, history)
-        self.progress.finished.remote(self.node.name, name, work.shard.rows, list(mine.values()))
-        return {"work": [replace(work, outcomes={**work.outcomes, **mine}).to_json()]}
+            with self.turns.alone() if history.deaths else self.turns.shared():
+                ray.get(self.progress.started.remote(self.node.name, name, self.machine))
+                outcomes = self._outcomes(work, cells, history)
+        self.progress.finished.remote(self.node.name, name, work.shard.rows, list(outcomes.values()))
+        return {"work": [replace(work, outcomes={**work.outcomes, **outcomes}).to_json()]}
+
+    def _given_up(self, history: History) -> str | None:
+        """Why a shard is not tried again, if it is not; lost machines count by themselves, for they may not be its."""
+        if history.deaths >= self.terms.max_attempts:
+            return f"the worker died {history.deaths} times on this shard"
+        if history.losses > self.terms.max_attempts:
+            return f"the machine was lost {history.losses} times under this shard"
+        return None
 
     def _outcomes(self, work: Work, cells: Sequence[Cell], history: History) -> dict[str, Outcome]:
         """What became of each cell; a failure of the whole shard fails its cells and nothing else."""
         blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))}
+        if self.terms.repeated or history != FIRST_TIME:
+            blocked |= self._standing(cells)
         able = [cell for cell in cells if cell.path not in blocked]
         if not able:
             return blocked
         try:
-            if history.begun and self.stage.rows_alone:
+            if history.deaths > 1 and self.stage.rows_alone:
                 tables = self._row_by_row(work, able, history)
             else:
                 tables = self._whole(work, able)
@@ -101,6 +127,15 @@ class StageActor:
                 os._exit(1)  # no later call of this process can use the device; Ray starts another one
             return blocked | {cell.path: failure_of(error) for cell in able}
         return blocked | {cell.path: self._save(cell, tables[cell.metric]) for cell in able}
+
+    def _standing(self, cells: Sequence[Cell]) -> dict[str, Outcome]:
+        """The cells that were committed by a process whose word of it was lost."""
+        standing = {}
+        for cell in cells:
+            with suppress(StoreError):
+                if not cell.renew and self.store.exists(cell.path):
+                    standing[cell.path] = self.store.read_cell(cell.path).outcome()
+        return standing
 
     def _save(self, cell: Cell, table: pa.Table) -> Outcome:
         """A cell that cannot be saved has failed, and the others of its shard have not."""

@@ -1,7 +1,7 @@
 """Which pools can stand on the cluster together: all at once, or in waves."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from operators.errors import PlumblineError
@@ -13,7 +13,11 @@ TOLERANCE = 1e-9
 
 
 class PlacementError(PlumblineError):
-    """A pool that the cluster cannot place, now or ever."""
+    """A pool that the cluster cannot place as it is."""
+
+    def __init__(self, message: str, pool: PoolConfig) -> None:
+        super().__init__(message)
+        self.pool = pool
 
 
 class NodeResources(NamedTuple):
@@ -21,6 +25,22 @@ class NodeResources(NamedTuple):
 
     cpus: float
     gpus: float
+    accelerators: frozenset[str] = frozenset()
+    """The kinds of its GPUs, as Ray names them."""
+    labels: Mapping[str, str] = {}
+
+    def suits(self, pool: PoolConfig) -> bool:
+        """Whether it is of the kind that a pool asks for, however full it is."""
+        if pool.accelerator_type is not None and pool.accelerator_type not in self.accelerators:
+            return False
+        return all(_selects(selector, self.labels.get(name)) for name, selector in pool.labels.items())
+
+
+def _selects(selector: str, value: str | None) -> bool:
+    """Whether a machine with this value of a label, or without the label, is selected."""
+    wanted = selector.removeprefix("!")
+    values = wanted[3:-1].split(",") if wanted.startswith("in(") else [wanted]
+    return (value in [each.strip() for each in values]) != selector.startswith("!")
 
 
 def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources]) -> list[list[str]]:
@@ -31,7 +51,7 @@ def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources
     waves: list[list[str]] = []
     for name, pool in pools.items():
         if not fits([pool], machines):
-            raise PlacementError(_refusal(name, pool, machines))
+            raise PlacementError(_refusal(name, pool, machines), pool)
         if waves and fits([*(pools[other] for other in waves[-1]), pool], machines):
             waves[-1].append(name)
         else:
@@ -39,12 +59,19 @@ def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources
     return waves
 
 
-def fits(pools: Sequence[PoolConfig], machines: Sequence[NodeResources]) -> bool:
-    """Whether every pool's first actors can be placed at once: largest first, each where it leaves least over."""
+def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool:
+    """Whether every pool's first actors can be placed at once, largest first, each where it leaves least over.
+
+    Ray keeps no machine free for those that can go nowhere else. So the others are placed first, and on just those.
+    """
     actors = [pool for pool in pools for _ in range(pool.min_size)]
-    free = [_Room(machine.cpus, [1.0] * int(machine.gpus)) for machine in machines]
-    for actor in sorted(actors, key=lambda pool: (pool.num_gpus, pool.num_cpus), reverse=True):
-        room = next((room for room in sorted(free, key=_Room.size) if room.admits(actor)), None)
+    choosy = [actor for actor in actors if not all(machine.suits(actor) for machine in machines)]
+    free = [
+        _Room(machine, machine.cpus, [1.0] * int(machine.gpus), sum(machine.suits(actor) for actor in choosy))
+        for machine in machines
+    ]
+    for actor in sorted(actors, key=lambda pool: (pool in choosy, -pool.num_gpus, -pool.num_cpus)):
+        room = next((room for room in sorted(free, key=_Room.order) if room.admits(actor)), None)
         if room is None:
             return False
         room.take(actor)
@@ -55,14 +82,18 @@ def fits(pools: Sequence[PoolConfig], machines: Sequence[NodeResources]) -> bool
 class _Room:
     """What is left of one machine; a share of a GPU cannot be put together from two."""
 
+    machine: NodeResources
     cpus: float
-    gpus: list[float]
+    gpus: list[float] = field(default_factory=list)
+    wanted: int = 0
+    """By how many actors that cannot go everywhere."""
 
-    def size(self) -> tuple[float, float]:
-        return (sum(self.gpus), self.cpus)
+    def order(self) -> tuple[int, float, float]:
+        return (-self.wanted, sum(self.gpus), self.cpus)
 
     def admits(self, actor: PoolConfig) -> bool:
-        return self.cpus >= actor.num_cpus - TOLERANCE and self._chosen(actor) is not None
+        enough = self.cpus >= actor.num_cpus - TOLERANCE
+        return enough and self.machine.suits(actor) and self._chosen(actor) is not None
 
     def take(self, actor: PoolConfig) -> None:
         self.cpus -= actor.num_cpus
@@ -79,9 +110,13 @@ class _Room:
 
 
 def _refusal(name: str, pool: PoolConfig, machines: Sequence[NodeResources]) -> str:
-    offered = ", ".join(f"{machine.cpus:g} CPUs and {machine.gpus:g} GPUs" for machine in machines) or "nothing"
+    able = [machine for machine in machines if machine.suits(pool)]
+    kind = "".join(f" with {label}={selector}" for label, selector in pool.labels.items())
+    gpus = f"{pool.num_gpus:g} {pool.accelerator_type or ''} GPUs".replace("  ", " ")
+    offered = ", ".join(f"{machine.cpus:g} CPUs and {machine.gpus:g} GPUs" for machine in able) or "nothing"
     return (
-        f"stage {name}: {pool.min_size} actor(s) of {pool.num_cpus:g} CPUs and {pool.num_gpus:g} GPUs cannot be "
-        f"placed; the machines offer {offered}, of which {SPARE_CPUS:g} CPUs stay free for Ray Data. Lower "
-        "cluster.pools' num_cpus, num_gpus or min_size, or use another cluster (cluster=local needs no GPU)"
+        f"stage {name}: {pool.min_size} actor(s) of {pool.num_cpus:g} CPUs and {gpus}{kind} cannot be "
+        f"placed; the machines{' of that kind' if able != list(machines) else ''} offer {offered}, of which "
+        f"{SPARE_CPUS:g} CPUs stay free for Ray Data. Lower cluster.pools' num_cpus, num_gpus or min_size, or use "
+        "another cluster (cluster=local needs no GPU)"
     )

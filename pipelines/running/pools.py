@@ -1,20 +1,23 @@
 """Where stages run, and how much of it each may take."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
-from operators.errors import ConfigError
-from operators.stages.table import STAGES
+from operators.errors import ConfigError, suggest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolConfig:
-    """One stage's actor pool."""
+    """The actor pool of a stage, or of one node of it."""
 
     num_cpus: float = 1.0
     """CPUs each actor reserves."""
     num_gpus: float = 0.0
     """GPUs each actor reserves; fractions share one."""
+    accelerator_type: str | None = None
+    """The kind of GPU that the actors' machines must have, as Ray names it: `A100`, `H100`, `L4`."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the actors' machines must carry, as Ray selects them: `spot`, `!spot`, `in(a, b)` or `!in(a, b)`."""
     min_size: int = 1
     """Actors started at once."""
     max_size: int = 1
@@ -34,6 +37,10 @@ class PoolConfig:
         if not 1 <= self.min_size <= self.max_size:
             raise ConfigError(f"pool: expected 1 <= min_size <= max_size, got {self.min_size} and {self.max_size}")
 
+    def without_gpu(self) -> "PoolConfig":
+        """The same on the CPUs of any machine with its labels."""
+        return replace(self, num_gpus=0.0, accelerator_type=None)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterConfig:
@@ -43,14 +50,31 @@ class ClusterConfig:
     """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray."""
     num_cpus: int | None = None
     """CPUs a locally started Ray counts with; all of the machine's by default."""
+    wait_seconds: float = 600.0
+    """How long a given cluster that cannot place a pool is waited for: its autoscaler may be adding machines."""
     max_attempts: int = 5
-    """How often a worker may die on a shard before it is given up; after the first time it goes row by row."""
+    """How often a worker may die on a shard before it is given up. The first death repeats it whole and by itself; from
+    the second on it goes row by row, and each death leaves out the row that it names."""
     pools: Mapping[str, PoolConfig]
-    """One pool per stage."""
+    """By stage (`answers`), or by node (`answers:vqa`), whose own pool goes before that of its stage."""
+    default: PoolConfig = field(default_factory=PoolConfig)
+    """The pool of a stage that `pools` does not name."""
 
     def __post_init__(self) -> None:
-        for stage in STAGES:
-            if stage not in self.pools:
-                raise ConfigError(f"cluster.pools: no pool for stage {stage!r}; add one")
         if self.max_attempts < 1:
             raise ConfigError(f"cluster.max_attempts: expected at least 1, got {self.max_attempts}")
+        if self.wait_seconds < 0:
+            raise ConfigError(f"cluster.wait_seconds: expected 0 or more, got {self.wait_seconds}")
+
+    def pool(self, node: str) -> PoolConfig:
+        """The pool of a node, by its own name or its stage's."""
+        stage, _, _ = node.partition(":")
+        return self.pools.get(node) or self.pools.get(stage) or self.default
+
+    def check_pools(self, stages: Collection[str], roles: Collection[str]) -> None:
+        """Raises ConfigError for a pool of something that is neither a stage nor a stage with a model's role."""
+        for name in self.pools:
+            stage, _, role = name.partition(":")
+            if stage not in stages or (role not in roles if ":" in name else False):
+                nodes = [*stages, *(f"{stage}:{role}" for stage in stages for role in roles)]
+                raise ConfigError(f"cluster.pools: no stage or node is called {name!r}; {suggest(name, nodes)}")

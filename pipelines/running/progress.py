@@ -31,10 +31,26 @@ class _Tally:
 class History(NamedTuple):
     """What befell a shard in this run before."""
 
-    begun: int
-    """How often it was begun and not finished."""
+    deaths: int
+    """How often it was begun by a process that died."""
+    losses: int
+    """How often it was begun on a machine that is lost."""
     deadly: tuple[int, ...]
     """The rows, counted from the shard's first, that ended the process which worked on them."""
+
+
+FIRST_TIME = History(0, 0, ())
+
+
+@dataclass(kw_only=True, slots=True)
+class _Begun:
+    """A shard that is not finished."""
+
+    machines: list[str] = field(default_factory=list)
+    """Where it was begun, each time."""
+    row: int | None = None
+    """The row that is worked on alone."""
+    deadly: list[int] = field(default_factory=list)
 
 
 class ProgressLog:
@@ -42,47 +58,58 @@ class ProgressLog:
 
     def __init__(self) -> None:
         self.tallies: dict[str, _Tally] = {}
-        self.begun: Counter[tuple[str, str]] = Counter()
-        self.rows: dict[tuple[str, str], int] = {}
-        self.deadly: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-        self.loading: Counter[str] = Counter()
+        self.begun: defaultdict[tuple[str, str], _Begun] = defaultdict(_Begun)
+        self.loading: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.start_failures: dict[str, str] = {}
 
-    def starting(self, node: str) -> int:
-        """An actor of a node begins to load; gives the number that began and are not ready, this one included."""
-        self.loading[node] += 1
-        return self.loading[node]
+    def starting(self, node: str, machine: str) -> int:
+        """An actor of a node begins to load; gives the number on its machine that did and are not ready, with it."""
+        self.loading[node][machine] += 1
+        return self.loading[node][machine]
 
-    def ready(self, node: str) -> None:
+    def ready(self, node: str, machine: str) -> None:
         """An actor of a node has loaded."""
-        self.loading[node] -= 1
+        self.loading[node][machine] -= 1
 
     def history(self, node: str, shard: str) -> History:
-        """What befell a shard on a node; a row that was begun there and not finished is deadly from now on."""
-        if (node, shard) in self.rows:
-            self.deadly[node, shard].append(self.rows.pop((node, shard)))
-        return History(self.begun[node, shard], tuple(self.deadly[node, shard]))
+        """What befell a shard on a node.
 
-    def started(self, node: str, shard: str) -> None:
-        """A node begins a shard."""
+        A row that was begun there and not finished is deadly from now on, unless its whole machine is lost.
+        """
+        if (node, shard) not in self.begun:
+            return FIRST_TIME
+        begun = self.begun[node, shard]
+        living = living_machines()
+        if begun.row is not None and begun.machines[-1] in living:
+            begun.deadly.append(begun.row)
+        begun.row = None
+        deaths = sum(machine in living for machine in begun.machines)
+        return History(deaths, len(begun.machines) - deaths, tuple(begun.deadly))
+
+    def started(self, node: str, shard: str, machine: str) -> None:
+        """A node begins a shard on a machine."""
         self.tallies.setdefault(node, _Tally())
-        self.begun[node, shard] += 1
+        self.begun[node, shard].machines.append(machine)
 
     def started_row(self, node: str, shard: str, row: int | None) -> None:
         """A node begins one row of a shard on its own; None where it has finished the last one."""
-        if row is None:
-            self.rows.pop((node, shard), None)
-        else:
-            self.rows[node, shard] = row
+        self.begun[node, shard].row = row
 
     def finished(self, node: str, shard: str, rows: int, outcomes: list[Outcome]) -> None:
         """A node is done with a shard, whatever became of its cells."""
         tally = self.tallies.setdefault(node, _Tally())
-        del self.begun[node, shard]
+        self.begun.pop((node, shard), None)
         tally.cells += len(outcomes)
         tally.rows += rows
         tally.failed_rows += sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
         tally.reported = time.monotonic()
+
+    def interrupted(self) -> None:
+        """All processes have been ended, through no fault of the shards that they were working on."""
+        for begun in self.begun.values():
+            begun.machines = begun.machines[:-1]
+            begun.row = None
+        self.loading.clear()
 
     def failed_to_start(self, node: str, message: str) -> None:
         """A node's actor could not load what it needs."""
@@ -98,3 +125,10 @@ class ProgressLog:
     def start_failure(self) -> str | None:
         """Why some node could not start, if one could not."""
         return next((f"{node}: {message}" for node, message in self.start_failures.items()), None)
+
+
+def living_machines() -> set[str]:
+    """The ids of the cluster's machines that are not lost."""
+    import ray  # what shows progress imports this file too, and with nothing to compute no Ray
+
+    return {machine["NodeID"] for machine in ray.nodes() if machine["Alive"]}

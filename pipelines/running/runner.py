@@ -1,7 +1,8 @@
-"""The runner: a plan's missing cells through Ray Data actor pools, with nothing lost when a worker dies."""
+"""The runner: a plan's missing cells through Ray Data actor pools, with nothing lost when a process dies."""
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -9,79 +10,101 @@ from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
+from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data.exceptions import SystemException, UserCodeException
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipelines.cells.cells import Outcome, Work
 from pipelines.cells.plan import Node, Plan
-from pipelines.running.actor import CALLS_PER_ACTOR, StageActor
+from pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from pipelines.running.errors import KEPT, RunnerError, one_line
-from pipelines.running.placement import NodeResources, plan_waves
+from pipelines.running.machines import next_wave, offered
+from pipelines.running.placement import fits
 from pipelines.running.pools import ClusterConfig, PoolConfig
 from pipelines.running.progress import NodeProgress, ProgressLog
 from pipelines.running.session import ray_session
 from pipelines.running.stages import StageContext
+from pipelines.running.surroundings import surroundings
 
 POLL_SECONDS = 0.25
+LOOK_SECONDS = 2.0
+MOST_FAILURES = 3
+"""Of a wave in a row that end with no cell more than before."""
 
 Report = Callable[[Mapping[str, NodeProgress]], None]
+
+
+class LostWave(Exception):
+    """A wave that ended before its work, through no fault of the cells."""
 
 
 class Runner:
     """Runs a plan's work and gathers what became of every cell."""
 
-    def __init__(self, plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> None:
-        self.context = context
+    def __init__(self, nodes: Sequence[Node], terms: RunTerms, cluster: ClusterConfig, report: Report) -> None:
+        self.terms = terms
         self.cluster = cluster
         self.report = report
-        self.nodes = {item.node.name: item.node for item in plan.nodes if item.missing}
+        self.pools = {node.name: _pool(node, cluster) for node in nodes}
+        self.nodes = {node.name: node for node in nodes}
         self.outcomes: dict[str, Outcome] = {}
-        self.progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
 
     def run(self, work: Sequence[Work]) -> None:
-        """Runs the work through every node it needs, wave by wave; outcomes gather in `outcomes`."""
-        needed = {cell.node for item in work for cell in item.cells}
-        pools = {name: self._pool(node) for name, node in self.nodes.items() if name in needed}
-        for wave in plan_waves(pools, _machines()):
-            self._run_wave(wave, work)
+        """Runs the work through every node it needs, wave by wave; outcomes gather in `outcomes`.
 
-    def _run_wave(self, wave: Sequence[str], work: Sequence[Work]) -> None:
-        """One dataset over the shards with something to do in this wave."""
-        mine = [item for item in work if any(cell.node in wave for cell in item.cells)]
+        A wave that is lost, with the machines that it was on, is run again on those there are, for what it left.
+        """
+        needed = {cell.node for item in work for cell in item.cells}
+        pools = {name: pool for name, pool in self.pools.items() if name in needed}
+        failures = 0
+        while pools:
+            wave = next_wave(pools, self.cluster.wait_seconds)
+            known = len(self.outcomes)
+            try:
+                self._run_wave(wave, work, repeated=failures > 0)
+            except LostWave as error:
+                failures = failures + 1 if len(self.outcomes) == known else 1
+                if failures == MOST_FAILURES:
+                    raise RunnerError(f"the cluster gave up on stage(s) {', '.join(wave)} ({error}); {KEPT}") from error
+                ray.get(self.terms.progress.interrupted.remote())
+            else:
+                pools = {name: pool for name, pool in pools.items() if name not in wave}
+                failures = 0
+
+    def _run_wave(self, wave: Sequence[str], work: Sequence[Work], *, repeated: bool) -> None:
+        """One dataset over the shards with something left to do in this wave."""
+        left = {cell.path for item in work for cell in item.cells if cell.node in wave} - self.outcomes.keys()
+        shards = [item for item in work if any(cell.path in left for cell in item.cells)]
         with self._reporting():
             try:
-                for row in self._dataset(wave, mine).iter_rows():
+                for row in self._dataset(wave, shards, replace(self.terms, repeated=repeated)).iter_rows():
                     self.outcomes |= Work.from_json(row["work"]).outcomes
-            except (RayError, UserCodeException, SystemException) as error:
-                failure = ray.get(self.progress.start_failure.remote())
+            except (RayError, UserCodeException, SystemException, LostWave) as error:
+                failure = ray.get(self.terms.progress.start_failure.remote())
                 if failure is not None:
                     raise RunnerError(f"stage {failure}") from error
-                raise RunnerError(
-                    f"the cluster gave up on stage(s) {', '.join(wave)} ({one_line(error)}); {KEPT}"
-                ) from error
+                raise LostWave(one_line(error)) from error
 
-    def _dataset(self, wave: Sequence[str], work: Sequence[Work]) -> Any:
+    def _dataset(self, wave: Sequence[str], work: Sequence[Work], terms: RunTerms) -> Any:
+        DataContext.get_current().custom_execution_callback_classes = [_watch([self.pools[name] for name in wave])]
         rows = [{"work": self._with_outcomes(item).to_json()} for item in work]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         for name in wave:
-            dataset = self._through(dataset, self.nodes[name], len(rows))
+            dataset = self._through(dataset, self.nodes[name], len(rows), terms)
         return dataset
 
     def _with_outcomes(self, work: Work) -> Work:
-        """The work with what is known of the cells upstream of its own."""
-        inputs = {path for cell in work.cells for path in cell.upstream}
-        return replace(work, outcomes={path: self.outcomes[path] for path in inputs & self.outcomes.keys()})
+        """The work with what is known of the cells upstream that did not commit; of the others there is no need."""
+        inputs = {path for cell in work.cells for path in cell.upstream} & self.outcomes.keys()
+        unsound = {path: self.outcomes[path] for path in inputs if self.outcomes[path].state != "committed"}
+        return replace(work, outcomes=unsound)
 
-    def _pool(self, node: Node) -> PoolConfig:
-        """The stage's pool; a node without a model of its own on this machine needs no GPU."""
-        pool = self.cluster.pools[node.stage]
-        return pool if node.model is not None and node.model.local else replace(pool, num_gpus=0)
-
-    def _through(self, dataset: Any, node: Node, shards: int) -> Any:
-        pool = self._pool(node)
+    def _through(self, dataset: Any, node: Node, shards: int, terms: RunTerms) -> Any:
+        pool = self.pools[node.name]
         return dataset.map_batches(
             StageActor,
-            fn_constructor_args=(node, self.context, self.progress, pool, self.cluster.max_attempts),
+            fn_constructor_args=(node, pool, terms),
             batch_size=1,
             batch_format="numpy",
             compute=ActorPoolStrategy(
@@ -93,6 +116,8 @@ class Runner:
             ),
             num_cpus=pool.num_cpus,
             num_gpus=pool.num_gpus,
+            accelerator_type=pool.accelerator_type,
+            label_selector=dict(pool.labels) or None,
         )
 
     @contextmanager
@@ -116,13 +141,13 @@ class Runner:
     def _report(self) -> None:
         """Passes a snapshot on; where Ray itself has failed there is none, and what waits for its work tells why."""
         with suppress(RayError):
-            self.report(ray.get(self.progress.snapshot.remote()))
+            self.report(ray.get(self.terms.progress.snapshot.remote()))
 
 
 def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> dict[str, Outcome]:
     """Computes a plan's missing cells; questions first, since images of any prompt may come in any shard."""
     try:
-        with ray_session(cluster), _running(plan, context, cluster, report) as runner:
+        with ray_session(cluster) as cluster, _running(plan, context, cluster, report) as runner:
             for work in (plan.prompt_work, plan.image_work):
                 if work:
                     runner.run(work)
@@ -134,16 +159,43 @@ def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, report: 
 @contextmanager
 def _running(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> Iterator[Runner]:
     _quieten()
-    runner = Runner(plan, context, cluster, report)
+    nodes = [item.node for item in plan.nodes if item.missing]
+    with surroundings(context.store, context.storage, plan) as given, _progress_log() as progress:
+        terms = RunTerms(context=context, surroundings=given, progress=progress, max_attempts=cluster.max_attempts)
+        yield Runner(nodes, terms, cluster, report)
+
+
+@contextmanager
+def _progress_log() -> Iterator[Any]:
+    """A ProgressLog on the driver's own machine, without which there is no run anyway."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    lasting = ray.remote(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)(ProgressLog)
+    progress = lasting.remote()
     try:
-        yield runner
+        yield progress
     finally:
-        ray.kill(runner.progress)
+        ray.kill(progress)
 
 
-def _machines() -> list[NodeResources]:
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return [NodeResources(resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for resources in alive]
+def _pool(node: Node, cluster: ClusterConfig) -> PoolConfig:
+    """The node's pool; a node without a model on its machine needs no GPU."""
+    pool = cluster.pool(node.name)
+    return pool if any(model.local for model in node.models.values()) else pool.without_gpu()
+
+
+def _watch(pools: Sequence[PoolConfig]) -> type[ExecutionCallback]:
+    """Ends a dataset whose machines are lost and that could not be placed again, which Ray would wait for for ever."""
+
+    class Watch(ExecutionCallback):  # type: ignore[misc]
+        looked = time.monotonic()
+
+        def on_execution_step(self, executor: Any) -> None:
+            if time.monotonic() > self.looked + LOOK_SECONDS:
+                self.looked = time.monotonic()
+                if not fits(pools, offered()):
+                    raise LostWave("the machines that are left have no room for its workers")
+
+    return Watch
 
 
 def _quieten() -> None:

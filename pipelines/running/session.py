@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -28,15 +29,16 @@ NOT_STARTED = (
 
 
 @contextmanager
-def ray_session(cluster: ClusterConfig) -> Iterator[None]:
-    """The given cluster, or else a local Ray of our own, which is shut down at the end."""
+def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
+    """The given cluster, or else a local Ray of our own, which is shut down at the end and will not grow."""
     if ray.is_initialized():
-        yield
+        yield cluster
         return
     with last_words(LAST_WORDS):
-        _connect(cluster.address or os.environ.get("RAY_ADDRESS") or "local", cluster)
+        address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
+        _connect(address, cluster)
         try:
-            yield
+            yield cluster if address != "local" else replace(cluster, wait_seconds=0)
         finally:
             ray.shutdown()
 

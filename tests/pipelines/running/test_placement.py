@@ -2,8 +2,9 @@
 
 import pytest
 
+from operators.errors import ConfigError
 from pipelines.running.placement import NodeResources, PlacementError, plan_waves
-from pipelines.running.pools import PoolConfig
+from pipelines.running.pools import ClusterConfig, PoolConfig
 
 ONE_GPU = [NodeResources(8, 1)]
 
@@ -57,3 +58,44 @@ def test_pools_leave_a_share_of_a_cpu_for_ray_data() -> None:
 def test_the_refusal_names_the_remedy() -> None:
     with pytest.raises(PlacementError, match="cluster=local needs no GPU"):
         waves([NodeResources(2, 0)], answers=pool(gpus=1))
+
+
+A100 = NodeResources(8, 1, frozenset({"A100"}), {"zone": "a"})
+L4 = NodeResources(8, 1, frozenset({"L4"}), {"zone": "b"})
+
+
+def kind(accelerator_type: str | None = None, **labels: str) -> PoolConfig:
+    return PoolConfig(num_gpus=1, accelerator_type=accelerator_type, labels=labels)
+
+
+def test_pools_for_different_kinds_of_gpus_stand_side_by_side() -> None:
+    assert waves([A100, L4], a=kind("A100"), b=kind("L4")) == [["a", "b"]]
+    assert waves([A100, L4], a=kind(zone="a"), b=kind(zone="!a")) == [["a", "b"]]
+    assert waves([A100, L4], a=kind(zone="in(a, c)"), b=kind(zone="!in(a, c)")) == [["a", "b"]]
+    assert waves([A100, L4], a=kind("A100"), b=kind(zone="a")) == [["a"], ["b"]]
+
+
+def test_a_pool_that_may_go_anywhere_does_not_stand_beside_one_whose_only_machine_it_might_take() -> None:
+    assert waves([A100, L4], a=kind(), b=kind("A100")) == [["a"], ["b"]]
+    assert waves([A100, A100, L4], a=kind(), b=kind("A100")) == [["a", "b"]]
+
+
+@pytest.mark.parametrize("pool", [kind("H100"), kind(zone="c"), kind("A100", zone="b")])
+def test_a_kind_of_machine_that_is_not_there_is_refused_by_name(pool: PoolConfig) -> None:
+    with pytest.raises(PlacementError, match=r"(H100 GPUs|zone=\w) cannot be placed; the machines of that kind offer"):
+        waves([A100, L4], a=pool)
+
+
+def test_a_nodes_own_pool_goes_before_its_stages_and_a_stage_without_any_has_the_default() -> None:
+    answers, large, default = pool(1), pool(2), pool(3)
+    cluster = ClusterConfig(pools={"answers": answers, "answers:large": large}, default=default)
+    assert [cluster.pool(node) for node in ("answers:large", "answers:vqa", "new")] == [large, answers, default]
+
+
+@pytest.mark.parametrize(
+    "name, nearest", [("anwers", "answers"), ("answers:lrge", "answers:large"), ("answrs:large", "answers:large")]
+)
+def test_a_pool_for_something_unknown_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    cluster = ClusterConfig(pools={"answers": pool(), "answers:large": pool(), name: pool()})
+    with pytest.raises(ConfigError, match=f"{name}'; did you mean .*{nearest}"):
+        cluster.check_pools(["answers", "scores"], ["large"])

@@ -10,16 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from operators.errors import RowError
 from operators.images import ImageLimits
 from operators.rows import QUESTIONS, table
 from pipelines.cells.cells import Cell, Outcome, Shard, Work, make_cell, make_recipe
 from pipelines.cells.plan import Node
 from pipelines.cells.store import Store
 from pipelines.running import actor as actor_module
-from pipelines.running.actor import CALLS_PER_ACTOR, StageActor, shard_name
+from pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor, shard_name
 from pipelines.running.pools import PoolConfig
 from pipelines.running.progress import ProgressLog
 from pipelines.running.stages import StageContext
+from pipelines.running.surroundings import Surroundings
 from pipelines.sources.uris import Uris
 from pipelines.storage import StorageConfig, WriteError
 
@@ -59,14 +61,16 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(actor_module, "NodeStage", OverlappingStage)
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
     store = Store(url=str(tmp_path), storage=StorageConfig())
+    given = Surroundings(variables={}, landmarks=(), storage=StorageConfig())
     context = StageContext(store=store, storage=StorageConfig(), limits=ImageLimits(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
-    yield StageActor(node, context, progress, PoolConfig(), 2)
+    terms = RunTerms(context=context, surroundings=given, progress=progress, max_attempts=4)
+    yield StageActor(node, PoolConfig(), terms)
     ray.kill(progress)
 
 
 def batch(name: str) -> dict[str, Any]:
-    shard = Shard(group="bench", name=name, url=name, size=1, etag="1", row_groups=(0,), rows=1)
+    shard = Shard(group="bench", name=name, url=name, size=1, etag="1", row_groups=(0,), rows=2)
     cell = make_cell(
         make_recipe("questions", 1, {}), shard, f'"{name}"', node="questions", metric="vqascore", inputs={}
     )
@@ -112,3 +116,69 @@ def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch:
         second.path: "failed",
     }
     assert done.outcomes[second.path].message == "the disk is full: free some space"
+
+
+class RowStage:
+    """Tells in its table whether it was given a shard whole or row by row."""
+
+    side_by_side = False
+    rows_alone = True
+
+    def prepare(self, work: Work, cells: Sequence[Cell]) -> str:
+        return "whole"
+
+    def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> str:
+        return f"row {row}"
+
+    def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> str:
+        return f"refused {row}"
+
+    def compute(self, prepared: str) -> Mapping[str, pa.Table]:
+        return {"vqascore": table([{"prompt_id": prepared, "question_id": prepared}], QUESTIONS)}
+
+
+def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
+    """Leaves the first shard begun and not finished on these machines, as processes do that die; `here` is alive."""
+    import ray
+
+    for machine in machines:
+        begun = actor.machine if machine == "here" else machine
+        ray.get(actor.progress.started.remote("questions", "bench/first", begun))
+    ray.get(actor.progress.started_row.remote("questions", "bench/first", row))
+
+
+def computed(actor: StageActor) -> list[str]:
+    """How the actor worked on the shard, or why not."""
+    done = Work.from_json(actor(batch("first"))["work"][0])
+    ((path, outcome),) = done.outcomes.items()
+    return [outcome.message] if outcome.message else actor.store.read(path).column("prompt_id").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("machines", "row", "how"),
+    [
+        ([], None, ["whole"]),
+        (["here"], None, ["whole"]),
+        (["here", "here"], None, ["row 0", "row 1"]),
+        (["here", "here", "here"], 1, ["row 0", "refused 1"]),
+        (["here", "here", "lost", "lost"], 1, ["row 0", "row 1"]),
+        (["here"] * 4, None, ["the worker died 4 times on this shard"]),
+        (["lost"] * 4, None, ["whole"]),
+        (["lost"] * 5, None, ["the machine was lost 5 times under this shard"]),
+    ],
+)
+def test_the_first_death_repeats_a_shard_the_second_goes_row_by_row_and_a_lost_machine_is_no_death(
+    machines: list[str], row: int | None, how: list[str], actor: StageActor
+) -> None:
+    actor.stage = RowStage()  # type: ignore[assignment]
+    begin(actor, *machines, row=row)
+    assert computed(actor) == how
+
+
+def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor: StageActor) -> None:
+    actor.stage = RowStage()  # type: ignore[assignment]
+    assert computed(actor) == ["whole"]
+    begin(actor, "lost")
+    actor.stage = None  # type: ignore[assignment]
+    done = Work.from_json(actor(batch("first"))["work"][0])
+    assert [(outcome.state, outcome.rows) for outcome in done.outcomes.values()] == [("committed", 1)]

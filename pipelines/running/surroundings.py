@@ -1,0 +1,134 @@
+"""What each process of a run is given of the driver's environment, and what it must see of the driver's files."""
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from operators.errors import PlumblineError
+from pipelines.cells.plan import Plan
+from pipelines.cells.store import Store
+from pipelines.running.errors import RunnerError
+from pipelines.running.progress import living_machines
+from pipelines.storage import StorageConfig, etag, first_line, is_storage_error, locate
+
+VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
+"""What workers need of the driver's environment, beside what begins with AWS_ and the keys that models name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Landmark:
+    """A file that every machine must see as the driver does."""
+
+    place: str
+    """What it shows to be there, for a person."""
+    url: str
+    size: int
+    etag: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """The driver's credentials, and what shows that a process sees the driver's store and sources.
+
+    They travel as an argument, through the object store: Ray writes a `runtime_env` into its log files.
+    """
+
+    variables: Mapping[str, str] = field(repr=False)
+    """Of the driver's environment."""
+    landmarks: tuple[Landmark, ...]
+    storage: StorageConfig
+
+    def enter(self) -> None:
+        """Sets the variables in this process; raises RunnerError where it sees another store or source."""
+        os.environ.update(self.variables)
+        for landmark in self.landmarks:
+            problem = self._problem(landmark)
+            if problem is not None:
+                machine = ray.util.get_node_ip_address()
+                raise RunnerError(
+                    f"the machine {machine} does not see the {landmark.place} as the driver does ({problem}); "
+                    "name an s3:// address, or a folder that all machines of the cluster share"
+                )
+
+    def _problem(self, landmark: Landmark) -> str | None:
+        try:
+            location = locate(landmark.url, self.storage)
+            entry = location.fs.info(location.path)
+        except Exception as error:
+            if not (is_storage_error(error) or isinstance(error, PlumblineError)):
+                raise
+            return first_line(error)
+        return None if (entry["size"], etag(entry)) == (landmark.size, landmark.etag) else "another file is there"
+
+
+@contextmanager
+def surroundings(store: Store, storage: StorageConfig, plan: Plan) -> Iterator[Surroundings]:
+    """What the processes of a run are given; a marker stands in the store until the end.
+
+    Raises RunnerError for a machine that does not see what the driver sees.
+    """
+    models = [model for item in plan.nodes for model in item.node.models.values()]
+    keys = {model.config.key_variable for model in models if not model.local}
+    names = [name for name in os.environ if name.startswith("AWS_") or name in keys or name in VARIABLES]
+    location, marker = store.location, f"markers/{uuid.uuid4().hex}"
+    store.write_text(marker, marker)
+    try:
+        given = Surroundings(
+            variables={name: os.environ[name] for name in names},
+            landmarks=(_marker_seen(store, marker), *_sources_seen(plan)),
+            storage=storage,
+        )
+        _enter_everywhere(given)
+        yield given
+    finally:
+        with suppress(OSError):
+            location.fs.rm_file(location.at(marker))
+
+
+def _marker_seen(store: Store, marker: str) -> Landmark:
+    entry = store.location.fs.info(store.location.at(marker))
+    return Landmark(
+        place=f"store {store.url}", url=f"{store.location.url}/{marker}", size=entry["size"], etag=etag(entry)
+    )
+
+
+def _sources_seen(plan: Plan) -> list[Landmark]:
+    """A file of the prompts and one of the images, where there is work on them."""
+    shards = [work[0].shard for work in (plan.prompt_work, plan.image_work) if work]
+    return [
+        Landmark(place=f"source {shard.url.removeprefix('file://')}", url=shard.url, size=shard.size, etag=shard.etag)
+        for shard in shards
+    ]
+
+
+def _enter_everywhere(given: Surroundings) -> None:
+    """Looks on each machine that works, where there are several; one that joins later looks when it begins to work."""
+    machines = [machine["NodeID"] for machine in ray.nodes() if machine["Alive"] and machine["Resources"].get("CPU")]
+    if len(machines) < 2:
+        return
+    look, argument = ray.remote(num_cpus=0)(_refusal), ray.put(given)
+    places = [NodeAffinitySchedulingStrategy(machine, soft=False) for machine in machines]
+    refusals = [look.options(scheduling_strategy=place).remote(argument) for place in places]
+    for machine, refusal in zip(machines, refusals, strict=True):
+        try:
+            message = ray.get(refusal)
+        except RayError:
+            if machine in living_machines():
+                raise
+        else:
+            if message is not None:
+                raise RunnerError(message)
+
+
+def _refusal(given: Surroundings) -> str | None:
+    try:
+        given.enter()
+    except RunnerError as error:
+        return str(error)
+    return None

@@ -1,0 +1,127 @@
+"""What Ray costs: the phases of a small sweep, and the driver's work for a cell of a model that does nothing."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.command import load_values
+from pipelines.cells.cells import Outcome, Shard, Work, make_cell, make_recipe
+from pipelines.cells.plan import Node
+from pipelines.config import SweepConfig, read_config
+from pipelines.running import runner, session
+from pipelines.running.actor import RunTerms
+from pipelines.running.pools import ClusterConfig, PoolConfig
+from pipelines.running.progress import NodeProgress
+from pipelines.sweep import judge_metrics, plan_sweep, run_sweep
+
+CELLS = 500
+MOST_MS = 10.0
+"""That the driver may take for a cell."""
+
+
+class EmptyActor:
+    """Says of every cell that it is committed."""
+
+    def __init__(self, node: Node, pool: PoolConfig, terms: RunTerms) -> None:
+        self.node = node
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        work = Work.from_json(str(batch["work"][0]))
+        committed = {cell.path: Outcome(state="committed", rows=work.shard.rows) for cell in work.cells}
+        return {"work": [replace(work, outcomes=committed).to_json()]}
+
+
+def claims(count: int) -> list[Work]:
+    return [claim(n) for n in range(count)]
+
+
+def claim(number: int) -> Work:
+    shard = Shard(group="b", name=f"{number:06}", url="b", size=1, etag="1", row_groups=(number,), rows=256)
+    recipe = make_recipe("questions", 1, {})
+    cell = make_cell(recipe, shard, str(number), node="questions", metric="m", inputs={})
+    return Work(shard=shard, cells=(cell,), outcomes={})
+
+
+def test_the_driver_takes_less_than_ten_milliseconds_for_a_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "StageActor", EmptyActor)
+    cluster = ClusterConfig(num_cpus=2, pools={})
+    node = Node(name="questions", stage="questions", models={}, metrics={})
+    with session.ray_session(cluster), runner.progress_log() as progress:
+        runner.quieten()
+        terms: Any = RunTerms(context=None, surroundings=None, progress=progress, max_attempts=1)  # type: ignore[arg-type]
+        seconds = {}
+        for count in (10, CELLS):  # the first time actors are started and modules imported
+            running = runner.Runner([node], terms, cluster, lambda progress: None)
+            work = claims(count)
+            began, began_cpu = time.monotonic(), time.process_time()
+            running.run(work)
+            seconds[count] = (time.monotonic() - began, time.process_time() - began_cpu)
+            assert len(running.outcomes) == count
+    (first, first_cpu), (all_of_them, cpu) = seconds.values()
+    more = (CELLS - 10) / 1000
+    with capsys.disabled():
+        print(
+            f"\n{CELLS} empty cells: {CELLS / all_of_them:.0f} cells/s, {(all_of_them - first) / more:.1f} ms for one "
+            f"more cell, {(cpu - first_cpu) / more:.1f} ms of them the driver's CPU"
+        )
+    assert (cpu - first_cpu) / more < MOST_MS
+
+
+Phases = dict[str, float]
+
+
+@contextmanager
+def phase(phases: Phases, name: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    phases[name] = phases.get(name, 0.0) + time.monotonic() - began
+
+
+def timed(phases: Phases, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed_function(*arguments: Any, **options: Any) -> Any:
+        with phase(phases, name):
+            return function(*arguments, **options)
+
+    return timed_function
+
+
+def test_the_phases_of_a_small_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`metric=[clipscore]` on the pack, which is a few seconds of work."""
+    phases: Phases = {}
+    with phase(phases, "imports"):
+        subprocess.run([sys.executable, "-c", "import jobs.sweep, pipelines.running.runner"], check=True)
+    values = load_values("sweep", ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]"])
+    monkeypatch.setattr(session, "_connect", timed(phases, "start of Ray", session._connect))
+    monkeypatch.setattr(runner.ray, "shutdown", timed(phases, "end of Ray", runner.ray.shutdown))
+    monkeypatch.setattr(runner.Runner, "run", timed(phases, "stages", runner.Runner.run))
+    computing: dict[str, float] = {}
+
+    def noted(progress: Mapping[str, NodeProgress]) -> None:
+        computing.update({name: state.seconds for name, state in progress.items()})
+
+    with phase(phases, "all"):
+        with phase(phases, "plan"):
+            planned = plan_sweep(read_config(values, SweepConfig))
+        with phase(phases, "run"):
+            finished = run_sweep(planned, noted)
+        with phase(phases, "judging"):
+            judge_metrics(planned, finished)
+        with phase(phases, "report"):
+            from pipelines.report.report import write_report
+
+            write_report(planned.store, finished.run_id)
+    phases["of the stages, computing"] = max(computing.values())
+    phases["fixed"] = phases["all"] - phases["of the stages, computing"]
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{name:>26} {seconds:5.1f} s" for name, seconds in phases.items()))

@@ -1,0 +1,181 @@
+"""Runs on several machines: raylets of their own, which join late, are lost, or do not see what the driver sees."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.cells.runs import newest_run
+from pipelines.cells.store import Store
+from pipelines.storage import StorageConfig
+from pipelines.sweep import plan_sweep, run_sweep
+from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.faults.test_interruptions import until
+from tests.ray_head import RayHead, RayNode, head_environment, run_head, run_node
+from tests.s3 import S3Server
+
+ROOT = Path(__file__).parent.parent.parent
+IMAGES, SHARD = 24, 2
+OVERRIDES = ("metric=[clipscore]", f"shard_rows={SHARD}")
+WORKER = "--labels=kind=worker"
+PLACED = ("+cluster.pools.similarities.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
+"""Pools that the head has no place for."""
+SECRET = "a-word-that-no-log-may-have"
+
+
+class Cluster(NamedTuple):
+    """A head, and where its logs are."""
+
+    head: RayHead
+    logs: Path
+    folder: Path
+
+    @contextmanager
+    def node(self, *flags: str, without: Path | None = None) -> Iterator[RayNode]:
+        log = self.folder / f"{len(list(self.folder.iterdir()))}.log"
+        with run_node(self.head, log, "--num-cpus=1", *flags, without=without) as node:
+            yield node
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A head that has no credentials, with logs of its own."""
+    folder = tmp_path_factory.mktemp("cluster")
+    logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # for sockets, whose names must be short
+    with run_head(folder / "head.log", "--num-cpus=1", f"--temp-dir={logs}") as head:
+        yield Cluster(head, logs, folder)
+    shutil.rmtree(logs, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench")
+    write_rows(folder / "prompts.parquet", prompts(IMAGES))
+    write_rows(folder / "images/atlas/00000.parquet", images("atlas", IMAGES), row_group=SHARD)
+    return folder
+
+
+@pytest.fixture
+def undisturbed(bench: Path, here: None, tmp_path: Path) -> pd.DataFrame:
+    """The scores of a run in this process."""
+    store = str(tmp_path / "undisturbed")
+    run_sweep(plan_sweep(sweep_config(bench, store, *OVERRIDES)), lambda progress: None)
+    return scores(Store(url=store, storage=StorageConfig()))
+
+
+def scores(store: Store) -> pd.DataFrame:
+    location = store.location
+    with location.fs.open(location.at(f"runs/{newest_run(store)}/scores.parquet"), "rb") as stream:
+        return pq.read_table(stream).to_pandas().sort_values("image_id", ignore_index=True)
+
+
+def committed(store: Store) -> int:
+    return len(store.location.fs.find(store.location.at("similarities")))
+
+
+@contextmanager
+def sweep(cluster: Cluster, bench: Path, store: str, *overrides: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """The job, in a process of its own that has what workers need in its environment."""
+    printed = cluster.folder / f"{len(list(cluster.folder.iterdir()))}.printed"
+    arguments = [
+        "sweep=shapes", "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
+        f"benchmark.images={bench}/images", f"store={store}", f"cluster.address={cluster.head.address}",
+        *OVERRIDES, *overrides,
+    ]  # fmt: skip
+    with printed.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jobs.sweep", *arguments],
+            cwd=ROOT, env=head_environment() | {"HF_TOKEN": SECRET}, stdout=stream, stderr=stream,
+        )  # fmt: skip
+    try:
+        yield process, printed
+    finally:
+        process.kill()
+        process.wait()
+
+
+def working(nodes: list[RayNode]) -> list[RayNode]:
+    """The nodes on which an actor of a stage is."""
+    return [node for node in nodes if any("StageActor" in command for command in node.processes().values())]
+
+
+def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothing(
+    cluster: Cluster, bench: Path, bucket: str, s3_server: S3Server, undisturbed: pd.DataFrame
+) -> None:
+    """Also no credential that the driver hands on to them is in any log of theirs."""
+    store = Store(url=bucket, storage=StorageConfig())
+    with sweep(cluster, bench, bucket, *PLACED) as (job, printed), ExitStack() as stack:
+        assert until(lambda: "for machines to join: stage similarities:clip" in printed.read_text() or ended(job))
+        nodes = [stack.enter_context(cluster.node(WORKER)) for _ in range(2)]
+        assert until(lambda: committed(store) > 2 or ended(job))
+        assert not ended(job), printed.read_text()
+        lost, *_ = working(nodes)
+        lost.kill()
+        assert job.wait(240) == 0, printed.read_text()
+    pd.testing.assert_frame_equal(scores(store), undisturbed, rtol=1e-5)
+    assert holding(cluster.logs, SECRET) == holding(cluster.logs, s3_server.secret) == []
+
+
+def ended(job: subprocess.Popen[bytes]) -> bool:
+    return job.poll() is not None
+
+
+def holding(folder: Path, secret: str) -> list[str]:
+    """The files below a folder that hold a secret."""
+    found = subprocess.run(["grep", "-rlas", "--devices=skip", secret, folder], capture_output=True, text=True)
+    return found.stdout.splitlines()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a process needs root")
+@pytest.mark.parametrize("hidden", ["store", "source"])
+def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
+    hidden: str, cluster: Cluster, bench: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "store").mkdir()
+    without = tmp_path / "store" if hidden == "store" else bench / "images"
+    with (
+        cluster.node(WORKER, without=without),
+        sweep(cluster, bench, str(tmp_path / "store"), *PLACED) as (job, printed),
+    ):
+        assert job.wait(120) == 1
+    (error,) = [line for line in printed.read_text().splitlines() if line.startswith("error:")]
+    assert f"does not see the {hidden} {without}" in error
+    assert list((tmp_path / "store").glob("similarities/**/*.parquet")) == []
+
+
+@pytest.mark.slow
+def test_a_run_whose_workers_have_no_room_any_more_goes_on_where_a_machine_joins(
+    cluster: Cluster, bench: Path, bucket: str, undisturbed: pd.DataFrame
+) -> None:
+    """So it does where the progress log's process is killed."""
+    store = Store(url=bucket, storage=StorageConfig())
+    with cluster.node(WORKER) as lost, sweep(cluster, bench, bucket, *PLACED) as (job, printed):
+        assert until(lambda: committed(store) > 2 or ended(job))
+        (log,) = [pid for pid, command in cluster.head.node.processes().items() if "ProgressLog" in command]
+        os.kill(log, signal.SIGKILL)
+        known = committed(store)
+        assert until(lambda: committed(store) > known or ended(job))
+        lost.kill()
+        assert until(lambda: "for machines to join" in printed.read_text() or ended(job))
+        with cluster.node(WORKER):
+            assert job.wait(240) == 0, printed.read_text()
+    pd.testing.assert_frame_equal(scores(store), undisturbed, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_machines_that_never_come_are_waited_for_up_to_the_limit(cluster: Cluster, bench: Path, tmp_path: Path) -> None:
+    with sweep(cluster, bench, str(tmp_path / "store"), *PLACED, "cluster.wait_seconds=3") as (job, printed):
+        assert job.wait(120) == 1
+    lines = printed.read_text()
+    assert "waiting up to 3 s for machines to join: stage similarities:clip" in lines
+    assert "error: stage similarities:clip: 1 actor(s)" in lines and "with kind=worker cannot be placed" in lines
