@@ -21,7 +21,7 @@ def test_videos_are_scored_by_the_mean_of_their_frames_and_kept_like_images(tmp_
     write_rows(folder / "images" / "videos" / "00000.parquet", [video, broken])
     config = sweep_config(folder, tmp_path / "store", "metric=[vqascore,clipscore,gecko]")
     done = run_sweep(plan_sweep(config), lambda progress: None)
-    scores = {(row["metric"], row["image_id"]): row["score"] for row in done.results.scores.to_pylist()}
+    scores = {(row["metric"], row["image_id"]): row["score"] for row in done.results.read_scores().to_pylist()}
     for metric in ("vqascore", "clipscore", "gecko"):
         of_frames = [scores[metric, f"frame-{number}"] for number in range(3)]
         assert scores[metric, "video"] == pytest.approx(sum(of_frames) / 3, abs=1e-6)
