@@ -9,14 +9,15 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from evalica import Winner
 from evalica import bradley_terry as fit_bradley_terry
 from numpy.typing import NDArray
 
 from operators.statistics.letters import compact_letters
 from operators.statistics.ordering import holm, signed_rank
-from operators.statistics.poisson import poisson_weights, ratio_intervals
-from operators.summary import OVERALL, summarise
+from operators.statistics.poisson import ratio_intervals, weighted_sums
+from operators.summary import OVERALL
 
 Floats = NDArray[np.float64]
 
@@ -151,8 +152,8 @@ def _by_mean(standing: Standing) -> tuple[float, str]:
     return -standing.mean if standing.n else math.inf, standing.generator
 
 
-def standings(scores: pa.Table, skills: Mapping[str, Sequence[str]], duels: Sequence[Duel]) -> list[Standing]:
-    """Every metric's standings, overall and by skill, best first; `scores` has generator, metric, prompt_id and score.
+def standings(summary: pa.Table, duels: Sequence[Duel]) -> list[Standing]:
+    """Every metric's standings, overall and by skill, best first, of a summary (schema SUMMARY).
 
     The duels of the same scores say which generators share a tie group.
     """
@@ -160,10 +161,9 @@ def standings(scores: pa.Table, skills: Mapping[str, Sequence[str]], duels: Sequ
     for duel in duels:
         if duel.better is not None:
             apart[duel.metric, duel.skill].add(frozenset((duel.generator_a, duel.generator_b)))
-    summary = summarise(scores, skills).to_pandas()
     return [
         standing
-        for (metric, skill), rows in summary.groupby(["metric", "skill"], sort=False)
+        for (metric, skill), rows in summary.to_pandas().groupby(["metric", "skill"], sort=False)
         for standing in _ranked(rows, apart[str(metric), str(skill)])
     ]
 
@@ -190,10 +190,13 @@ def duels(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> list[Duel]:
 
 def prompt_means(scores: pa.Table) -> Iterator[tuple[str, pd.DataFrame]]:
     """By metric, the mean score of every prompt (down) and generator (across)."""
-    frame = scores.select(["generator", "metric", "prompt_id", "score"]).to_pandas()
-    for metric, rows in frame.groupby("metric", sort=False):
-        means = rows.dropna(subset=["score"]).groupby(["prompt_id", "generator"])["score"].mean()
-        yield str(metric), means.unstack("generator")
+    for metric in pc.unique(scores.column("metric")).to_pylist():
+        of_metric = scores.filter(pc.equal(scores.column("metric"), metric))
+        frame = of_metric.select(["generator", "prompt_id", "score"]).to_pandas(strings_to_categorical=True)
+        means = frame.dropna(subset=["score"]).groupby(["prompt_id", "generator"], observed=True)["score"].mean()
+        wide = means.unstack("generator")
+        named = wide.set_axis(wide.index.astype(str)).set_axis(wide.columns.astype(str), axis=1)
+        yield str(metric), named.sort_index().sort_index(axis=1)
 
 
 def by_skill(means: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -207,28 +210,28 @@ def by_skill(means: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> Iterat
 
 def compare_columns(metric: str, skill: str, means: pd.DataFrame) -> list[Duel]:
     """Every two columns of a frame of means by prompt."""
-    weights = poisson_weights(list(means.index)).astype(np.float64)
-    duels = []
-    for a, b in combinations(means.columns, 2):
-        values = means[[a, b]].to_numpy(np.float64)
-        test = signed_rank(values[:, 0], values[:, 1])
-        if test.n:
-            low, high = _interval(values[:, 0] - values[:, 1], weights)
-            duels.append(
-                Duel(
-                    metric=metric,
-                    skill=skill,
-                    better=None,
-                    generator_a=str(a),
-                    generator_b=str(b),
-                    low=low,
-                    high=high,
-                    p_holm=math.nan,
-                    **test._asdict(),
-                )
+    values = means.to_numpy(np.float64)
+    pairs = list(combinations(range(len(means.columns)), 2))
+    tests = [signed_rank(values[:, a], values[:, b]) for a, b in pairs]
+    compared = [(pair, test) for pair, test in zip(pairs, tests, strict=True) if test.n]
+    intervals = _intervals(list(means.index), values, [pair for pair, _ in compared])
+    corrected = holm([test.p_value for _, test in compared])
+    return [
+        _decided(
+            Duel(
+                metric=metric,
+                skill=skill,
+                better=None,
+                generator_a=str(means.columns[a]),
+                generator_b=str(means.columns[b]),
+                low=float(low),
+                high=float(high),
+                p_holm=p_holm,
+                **test._asdict(),
             )
-    corrected = holm([duel.p_value for duel in duels])
-    return [_decided(duel._replace(p_holm=p)) for duel, p in zip(duels, corrected, strict=True)]
+        )
+        for ((a, b), test), low, high, p_holm in zip(compared, *intervals, corrected, strict=True)
+    ]
 
 
 def _decided(duel: Duel) -> Duel:
@@ -237,12 +240,17 @@ def _decided(duel: Duel) -> Duel:
     return duel._replace(better=duel.generator_a if duel.effect > 0 else duel.generator_b)
 
 
-def _interval(differences: Floats, weights: Floats) -> tuple[float, float]:
-    """The interval of the mean of differences (prompts,); nan are left out."""
-    both = np.isfinite(differences)
-    totals = np.where(both, differences, 0.0)[None, :] @ weights
-    low, high = ratio_intervals(totals, both.astype(np.float64)[None, :] @ weights)
-    return float(low[0]), float(high[0])
+def _intervals(prompt_ids: Sequence[str], values: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:
+    """Low and high ends (2, pairs) of the mean differences of pairs of columns (prompts, k); nan are left out."""
+    first, second = np.array(pairs, np.intp).reshape(-1, 2).T
+
+    def differences(part: slice) -> Floats:
+        apart = values[part][:, first] - values[part][:, second]
+        both = np.isfinite(apart)
+        return np.hstack([np.where(both, apart, 0.0), both])
+
+    sums = weighted_sums(prompt_ids, differences)
+    return ratio_intervals(sums[: len(pairs)], sums[len(pairs) :])
 
 
 def bradley_terry(scores: pa.Table) -> dict[str, dict[str, float]]:

@@ -133,7 +133,10 @@ class Tally:
         n_of_skill = member.T @ n
         mean = _ratio(member.T @ total, n_of_skill)
         apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
-        weighted = weighted_sums(names, np.hstack([member * total[:, None], member * n[:, None]]))
+        per_prompt_sums = np.stack([total, n], axis=1)
+        weighted = weighted_sums(
+            names, lambda part: (per_prompt_sums[part, :, None] * member[part, None, :]).reshape(-1, 2 * len(mean))
+        )
         return _Sums(
             rows=member.T @ per_prompt(codes),
             n=n_of_skill,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.comparison import Board, Duel, Standing, boards, bradley_terry, duels, standings
 from operators.report import charts, tables
@@ -102,7 +103,8 @@ def take_statistics(run: GatheredRun, *, rated: bool = False) -> Statistics:
     `rated` adds Bradley-Terry ratings to the overall standings.
     """
     compared = duels(run.scores, run.skills)
-    ranked = standings(run.scores, run.skills, compared)
+    overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
+    ranked = standings(run.summary if run.skills else overall, compared)
     if rated:
         ratings = bradley_terry(run.scores)
         ranked = [

@@ -6,7 +6,7 @@ machine, gets the sums of the whole. Source: Chamandy et al. 2012, Estimating Un
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -34,12 +34,15 @@ def poisson_weights(prompt_ids: Sequence[str]) -> NDArray[np.uint8]:
     return np.asarray(np.searchsorted(CUMULATIVE, uniform, side="right"), np.uint8)
 
 
-def weighted_sums(prompt_ids: Sequence[str], values: Floats) -> Floats:
-    """Sums over the prompts of k values each, (prompts, k), by their weights in every resample: (k, RESAMPLES)."""
-    sums = np.zeros((values.shape[1], RESAMPLES))
+def weighted_sums(prompt_ids: Sequence[str], values: Callable[[slice], Floats]) -> Floats:
+    """Sums over the prompts of k values each by their weights in every resample, (k, RESAMPLES).
+
+    `values` gives those of a run of the prompts, (prompts, k): so neither they nor the weights are held whole.
+    """
+    sums: Floats = np.zeros((1, RESAMPLES))
     for first in range(0, len(prompt_ids), PROMPTS_AT_ONCE):
         part = slice(first, first + PROMPTS_AT_ONCE)
-        sums += values[part].T @ poisson_weights(prompt_ids[part]).astype(np.float64)
+        sums = sums + values(part).T @ poisson_weights(prompt_ids[part]).astype(np.float64)
     return sums
 
 

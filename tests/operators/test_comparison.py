@@ -8,6 +8,7 @@ import pytest
 
 from operators import rows
 from operators.comparison import Standing, boards, bradley_terry, duels, standings
+from operators.summary import summarise
 
 
 def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
@@ -31,7 +32,7 @@ BOARD = scores_table({"good": noisy(0.8, 1), "twin": noisy(0.8, 2), "poor": nois
 
 
 def board(scores: pa.Table) -> list[Standing]:
-    return standings(scores, {}, duels(scores, {}))
+    return standings(summarise(scores, {}), duels(scores, {}))
 
 
 def test_a_clear_difference_is_told_and_a_tie_is_not() -> None:
@@ -89,10 +90,10 @@ def test_a_generator_with_few_prompts_is_told_from_nobody_and_makes_nobody_the_b
     assert {(its.generator_a, its.generator_b): its.better for its in found} == {
         ("a", "b"): "a", ("a", "c"): None, ("b", "c"): None,
     }  # fmt: skip
-    groups = {its.generator: set(its.group) for its in standings(scores, {}, found)}
+    groups = {its.generator: set(its.group) for its in standings(summarise(scores, {}), found)}
     assert not groups["a"] & groups["b"]
     assert groups["a"] & groups["c"] and groups["b"] & groups["c"]
-    [overall] = boards(standings(scores, {}, found), found).values()
+    [overall] = boards(standings(summarise(scores, {}), found), found).values()
     assert [its.generator for its in overall.leaders()] == ["a"] and overall.best() is None
     assert [its.generator for its in overall.close()] == ["c"]
 
