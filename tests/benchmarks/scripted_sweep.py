@@ -118,6 +118,7 @@ def measure(folder: str, store: str) -> dict[str, Any]:
     sweep.gather_results = timed(seconds, "results", sweep.gather_results)
     sweep._write_run = timed(seconds, "written", sweep._write_run)  # type: ignore[assignment]
     job.plan_sweep = timed(seconds, "plan", plan_sweep)
+    job.judge_metrics = timed(seconds, "agreement", sweep.judge_metrics)
     report.write_report = timed(seconds, "report", report.write_report)
     config = sweep_config(folder, store, f"metric=[{METRIC}]", f"shard_rows={ROW_GROUP}", "benchmark.name=large")
     code = job.main(config)

@@ -1,0 +1,63 @@
+"""What a run's tables and report cost while rows grow a hundredfold, and what a night with one new generator costs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.scripted_sweep import ROW_GROUP, write_images, write_prompts
+from tests.benchmarks.test_scale import ROOT
+
+GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember")
+PROMPTS = (2_000, 20_000, 200_000)
+"""Of each benchmark: with five generators 10,000, 100,000 and 1,000,000 rows."""
+FLAT = 1.25
+"""The most that the time of a row may grow by while rows grow a hundredfold."""
+MEGABYTES = 1_000
+"""Below it the driver's memory is to stay."""
+NIGHT = 0.5
+"""The most that the results of a night with a sixth generator may take, of what those of the first five took."""
+
+
+def swept(folder: Path) -> dict[str, Any]:
+    """What a scripted sweep in a process of its own says of itself."""
+    command = [sys.executable, "-m", "tests.benchmarks.scripted_sweep", str(folder), str(folder / "store")]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def said(rows: int, measured: dict[str, Any]) -> str:
+    times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in measured["seconds"].items())
+    per_row = measured["seconds"]["results"] / rows * 1e6
+    return f"{rows:,} rows: {times} of CPU; results {per_row:.1f} us a row; driver at most {measured['peak']:.0f} MB"
+
+
+def test_results_take_the_same_time_for_a_row_of_ten_thousand_and_of_a_million(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    per_row = []
+    for count in PROMPTS:
+        folder, rows = tmp_path / str(count), count * len(GENERATORS)
+        write_prompts(folder, count)
+        for generator in GENERATORS:
+            write_images(folder, generator, count)
+        measured = swept(folder)
+        per_row.append(measured["seconds"]["results"] / rows)
+        with capsys.disabled():
+            print("\n" + said(rows, measured))
+        assert measured["exit_code"] == 0 and measured["cells_read"] == rows / ROW_GROUP
+    assert measured["peak"] < MEGABYTES
+    assert per_row[-1] < FLAT * per_row[0]
+    write_images(folder, "flint", count)
+    night = swept(folder)
+    with capsys.disabled():
+        print("a sixth generator: " + said(count, night))
+    assert night["cells_read"] == count / ROW_GROUP, "the cells of the new generator alone"
+    assert night["seconds"]["results"] < NIGHT * measured["seconds"]["results"]
+    assert night["peak"] < MEGABYTES
