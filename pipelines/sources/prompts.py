@@ -35,6 +35,9 @@ from pipelines.sources.uris import LocateImage, StoredObjects
 from pipelines.storage import StorageConfig, locate, readable_errors
 from pipelines.tables import SEPARATORS
 
+FILES_AT_ONCE = 4 * FILE_READERS
+"""Whose ids, or prompts, are in memory at a time."""
+
 
 class Prompts(NamedTuple):
     """The prompts, and where they are read."""
@@ -117,10 +120,14 @@ def _read_files(
     files: dict[tuple[str, str], list[Shard]] = {}
     for shard in shards:
         files.setdefault((shard.group, shard.url), []).append(shard)
+    in_files = list(files.values())
     with ThreadPoolExecutor(FILE_READERS) as pool:
-        tables = pool.map(lambda of_file: read_each(of_file, storage, columns), files.values())
-        for of_file, read in zip(files.values(), tables, strict=True):
-            yield from zip(of_file, read, strict=True)
+        for first in range(0, len(in_files), FILES_AT_ONCE):
+            window = in_files[first : first + FILES_AT_ONCE]
+            for of_file, read in zip(
+                window, pool.map(lambda file: read_each(file, storage, columns), window), strict=True
+            ):
+                yield from zip(of_file, read, strict=True)
 
 
 def _prompt_shards(
