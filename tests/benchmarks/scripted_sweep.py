@@ -86,10 +86,11 @@ def timed(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Cal
 
     def calling(*arguments: Any, **options: Any) -> Any:
         began = time.process_time()
-        result = call(*arguments, **options)
-        seconds[name] = seconds.get(name, 0.0) + time.process_time() - began
-        peaks[name] = peak_megabytes()
-        return result
+        try:
+            return call(*arguments, **options)
+        finally:
+            seconds[name] = seconds.get(name, 0.0) + time.process_time() - began
+            peaks[name] = peak_megabytes()
 
     return calling
 
