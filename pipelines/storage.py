@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -219,6 +220,23 @@ def duplicate(location: Location, source: str, target: str) -> None:
     Path(target).parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.link(source, target)
+
+
+@contextmanager
+def written_whole(location: Location, path: str) -> Iterator[Path]:
+    """A local file to write, which takes the place of `path` once it is finished; nothing is left of one that is
+    not.
+    """
+    local = isinstance(location.fs, LocalFileSystem)
+    if local:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".draft-", dir=Path(path).parent if local else None) as folder:
+        draft = Path(folder) / "draft"
+        yield draft
+        if local:
+            draft.replace(path)
+        else:
+            location.fs.put_file(str(draft), path)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError
+from pipelines.ingest.placing import Outline, Shards
 from pipelines.ingest.rows import (
     COLUMNS,
     Candidate,
@@ -26,7 +27,7 @@ from pipelines.ingest.rows import (
     relative_path,
     require_names,
 )
-from pipelines.ingest.shards import Report, Shards, SourceFile
+from pipelines.ingest.shards import Drafted, Drafts, ShardSize, SourceFile
 from pipelines.ingest.tables import Table
 from pipelines.storage import Location, etag, readable_errors
 from pipelines.tables import Refused, Rejection, Row
@@ -50,6 +51,20 @@ class Offer(NamedTuple):
     image: ImageFile | Rejection
 
 
+class TableRow(NamedTuple):
+    """A row of a table, and its image's path below the folder of images."""
+
+    candidate: Candidate
+    path: str
+
+
+class FileUnit(NamedTuple):
+    """The rows that make a shard."""
+
+    generator: str
+    rows: Sequence[TableRow]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileSource:
     """A table and the folder that its paths start from."""
@@ -61,6 +76,7 @@ class FileSource:
     link_roots: Sequence[str]
     """Folders, besides `folder`, that links may lead to."""
     max_bytes: int
+    size: ShardSize
     recipe: Mapping[str, Any]
     """The options that change what is in the shards."""
 
@@ -96,27 +112,21 @@ class FileSource:
             entry = location.fs.info(location.path)
         return [SourceFile(location.url, entry["size"], etag(entry))]
 
-    def write(self, shards: Shards, report: Report) -> None:
-        """Writes every shard that does not stand; raises ConfigError where the storage does not answer."""
-        with ThreadPoolExecutor(READERS) as pool:
-            for rows in self._slices(shards):
-                self._write_shard(rows, shards, pool, report)
-
-    def _slices(self, shards: Shards) -> Iterator[list[tuple[Candidate, str]]]:
-        """The rows with their paths, a generator's shard at a time; what remains comes last, by name."""
-        waiting: dict[str, list[tuple[Candidate, str]]] = defaultdict(list)
-        for row in self.table.rows(self.names.image or ""):
-            found = row if isinstance(row, Rejection) else self._candidate(row)
-            if isinstance(found, Rejection):
-                shards.rejected.append(found)
+    def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
+        """The rows a generator's shard at a time, what remains last, by name; lines that are none go to `rejected`."""
+        waiting: dict[str, list[TableRow]] = defaultdict(list)
+        for line in self.table.rows(self.names.image or ""):
+            row = line if isinstance(line, Rejection) else self._candidate(line)
+            if isinstance(row, Rejection):
+                rejected.append(row)
                 continue
-            generator = found[0].generator
-            waiting[generator].append(found)
-            if len(waiting[generator]) == shards.size.shard_rows:
-                yield waiting.pop(generator)
-        yield from (waiting[generator] for generator in sorted(waiting))
+            generator = row.candidate.generator
+            waiting[generator].append(row)
+            if len(waiting[generator]) == self.size.shard_rows:
+                yield FileUnit(generator, waiting.pop(generator))
+        yield from (FileUnit(generator, waiting[generator]) for generator in sorted(waiting))
 
-    def _candidate(self, row: Row) -> tuple[Candidate, str] | Rejection:
+    def _candidate(self, row: Row) -> TableRow | Rejection:
         file = self.table.location.url
         try:
             path = relative_path(row.values.get(self.names.image or ""))
@@ -131,21 +141,46 @@ class FileSource:
             )
         except Refused as refused:
             return refused.at(file, row.line)
-        return candidate, path
+        return TableRow(candidate, path)
 
-    def _write_shard(
-        self, rows: Sequence[tuple[Candidate, str]], shards: Shards, pool: ThreadPoolExecutor, report: Report
-    ) -> None:
-        """Makes a shard, unless it stands: its content is the rows as they are, and each image's size and etag."""
-        offers = list(pool.map(lambda row: self._find(row[0], row[1]), rows))
-        shard = shards.begin(rows[0][0].generator, digest([self.recipe, str(shards.schema), self.folder.url, offers]))
-        for group in [] if shard.stands else _groups(offers, shards):
-            for offer, image in zip(group, pool.map(self._read, group), strict=True):
-                if isinstance(offer.image, Rejection):
-                    shard.refuse(offer.image)
-                else:
-                    shard.add(offer.candidate, image)
-        report(shard.close())
+    def outline(self, unit: FileUnit, shards: Shards) -> Outline | None:
+        """What the unit's shard is made of, where one stands in its place: its rows and each image's size and etag."""
+        if not shards.next_stands(unit.generator):
+            return None
+        with ThreadPoolExecutor(READERS) as pool:
+            return Outline([(unit.generator, self._content(self._find_all(unit, pool)))], [])
+
+    def draft(self, unit: FileUnit, drafts: Drafts) -> list[Rejection]:
+        """Drafts the unit's shard; raises ConfigError where the storage does not answer."""
+        with ThreadPoolExecutor(READERS) as pool:
+            offers = self._find_all(unit, pool)
+            shard = drafts.begin(unit.generator, self._content(offers))
+            for group in _groups(offers, self.size):
+                for offer, image in zip(group, pool.map(self._read, group), strict=True):
+                    if isinstance(offer.image, Rejection):
+                        shard.refuse(offer.image)
+                    else:
+                        shard.add(offer.candidate, image)
+        return []
+
+    @property
+    def urls(self) -> list[str]:
+        """Where images are read."""
+        return [self.folder.url]
+
+    def name(self, unit: FileUnit) -> str:
+        """What a unit is called in messages."""
+        lines = [row.candidate.line for row in unit.rows]
+        return f"{self.table.location.url}, lines {lines[0]} to {lines[-1]}"
+
+    def end(self, unit: FileUnit, drafted: Drafted, output: Location) -> None:
+        """A shard that stands tells by itself that it is there."""
+
+    def _content(self, offers: Sequence[Offer]) -> str:
+        return digest([self.recipe, str(self.schema), self.folder.url, offers])
+
+    def _find_all(self, unit: FileUnit, pool: ThreadPoolExecutor) -> list[Offer]:
+        return list(pool.map(lambda row: self._find(row.candidate, row.path), unit.rows))
 
     def _find(self, candidate: Candidate, relative: str) -> Offer:
         """Looks the image file up; raises ConfigError where the storage does not answer."""
@@ -164,13 +199,13 @@ class FileSource:
         return content
 
 
-def _groups(offers: Sequence[Offer], shards: Shards) -> Iterator[list[Offer]]:
+def _groups(offers: Sequence[Offer], limits: ShardSize) -> Iterator[list[Offer]]:
     """As many rows as may be in memory at once."""
     group: list[Offer] = []
     total = 0
     for offer in offers:
         size = offer.image.size if isinstance(offer.image, ImageFile) else 0
-        if group and (len(group) == shards.size.row_group_rows or total + size > shards.size.row_group_bytes):
+        if group and (len(group) == limits.row_group_rows or total + size > limits.row_group_bytes):
             yield group
             group, total = [], 0
         group.append(offer)

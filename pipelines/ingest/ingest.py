@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from operators.errors import ConfigError
 from pipelines.endings import OVER_BUDGET, exit_code
 from pipelines.ingest.archives import find_tars
+from pipelines.ingest.drafting import Line, Source, Workers, WorkersConfig
 from pipelines.ingest.files import FileSource
-from pipelines.ingest.records import Record, Records, Source
+from pipelines.ingest.placing import Shards
+from pipelines.ingest.records import Identity, Record, Records
 from pipelines.ingest.rows import DAMAGED, InputColumnsConfig, check_generator
 from pipelines.ingest.samples import TarSource
-from pipelines.ingest.shards import OnChange, Report, ShardRecord, Shards, ShardSize, SourceFile
+from pipelines.ingest.shards import OnChange, Report, ShardRecord, ShardSize, SourceFile
 from pipelines.ingest.tables import open_table
 from pipelines.storage import Location, StorageConfig, locate, readable_errors
 from pipelines.tables import Refused, Rejection
@@ -61,6 +63,7 @@ class IngestConfig:
     """What to do with a shard that stands and was made from other input: `fail`, or `replace` it."""
     max_failed: float = 0.01
     """Share of rejected rows up to which the exit code is 2 instead of 1."""
+    cluster: WorkersConfig = field(default_factory=WorkersConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -122,20 +125,21 @@ def ingest(config: IngestConfig, report: Report) -> Ingested:
     Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
     """
     output = locate(config.output, config.storage)
-    size = ShardSize(
-        shard_rows=config.shard_rows, row_group_rows=config.row_group_rows, row_group_bytes=config.row_group_bytes
-    )
-    source = _open_table(config) if config.table is not None else _open_tars(config)
+    source: Source = _open_table(config) if config.table is not None else _open_tars(config)
     records = Records(output, _identity(config))
-    shards = Shards(records, source.schema, size, config.on_change)
-    try:
-        source.write(shards, report)
-    finally:
-        shards.abandon()
+    shards = Shards(records, config.on_change)
+    with Workers(source, config.output, config.storage, config.cluster) as workers:
+        Line(source, shards, workers, report).run()
     return _finish(config, records, shards, source.files)
 
 
-def _identity(config: IngestConfig) -> Source:
+def _size(config: IngestConfig) -> ShardSize:
+    return ShardSize(
+        shard_rows=config.shard_rows, row_group_rows=config.row_group_rows, row_group_bytes=config.row_group_bytes
+    )
+
+
+def _identity(config: IngestConfig) -> Identity:
     """What is taken in, which says which of an output's ingests this is."""
     tars, table = (locate(url, config.storage).url if url is not None else None for url in (config.tars, config.table))
     images = _images(config).url if table is not None else None
@@ -162,6 +166,7 @@ def _open_table(config: IngestConfig) -> FileSource:
         generator=config.generator,
         link_roots=config.link_roots,
         max_bytes=config.limits.max_bytes,
+        size=_size(config),
         recipe=config.recipe(),
     )
 
@@ -172,6 +177,7 @@ def _open_tars(config: IngestConfig) -> TarSource:
         columns=config.columns,
         generator=config.generator,
         max_bytes=config.limits.max_bytes,
+        size=_size(config),
         recipe=config.recipe(),
     )
 
@@ -189,7 +195,7 @@ def _finish(config: IngestConfig, records: Records, shards: Shards, sources: Seq
         url=shards.output.url,
         shards=written,
         rejected=rejected,
-        prompts=len(shards.seen.prompts),
+        prompts=shards.ledger.count_prompts(),
         unfinished=[],
         exit_code=OVER_BUDGET if uncounted else exit_code(len(rejected), rows + len(rejected), config.max_failed),
     )
@@ -199,17 +205,17 @@ def _finish(config: IngestConfig, records: Records, shards: Shards, sources: Seq
 
 def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
     """Writes what tells of all ingests, again if another one ended meanwhile; the generators of those that have not."""
-    prompts, standing = shards.prompts()
+    shards.refresh()
     records.write(record)
     while True:
         ended = records.listing()
-        unfinished = records.publish(prompts, standing)
+        unfinished = records.publish(shards.ledger.prompts(), shards.standing)
         if records.listing() == ended:
             return unfinished
-        prompts, standing = shards.prompts()
+        shards.refresh()
 
 
-def _manifest(config: IngestConfig, source: Source, ended: Ingested, sources: Sequence[SourceFile]) -> dict[str, Any]:
+def _manifest(config: IngestConfig, source: Identity, ended: Ingested, sources: Sequence[SourceFile]) -> dict[str, Any]:
     return {
         "source": source,
         "recipe": config.recipe(),

@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -11,13 +12,14 @@ import pyarrow.parquet as pq
 from operators.errors import ConfigError
 from operators.rows import table as make_table
 from pipelines.ingest.rows import REJECTED, digest
-from pipelines.storage import Location, etag, readable_errors, replace
+from pipelines.storage import Location, etag, readable_errors, replace, written_whole
 from pipelines.tables import Rejection
 
 MANIFEST = "manifest.json"
 RECORDS = ".ingest/records"
+PROMPTS_AT_ONCE = 65_536
 PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string())])
-Source = Mapping[str, str | None]
+Identity = Mapping[str, str | None]
 """What an ingest takes in: its table and images or its tars, and its generator. It says which ingest it is."""
 
 
@@ -37,7 +39,7 @@ class Record(NamedTuple):
 class Records:
     """The records in an output, of which one is this ingest's own."""
 
-    def __init__(self, output: Location, source: Source) -> None:
+    def __init__(self, output: Location, source: Identity) -> None:
         """Raises ConfigError where the manifest names an ingest of which there is no record."""
         self.output = output
         self.source = source
@@ -65,10 +67,10 @@ class Records:
         """Each record's path below the output with what changes when it does."""
         with readable_errors(self.output, "output"):
             try:
-                found = self.output.fs.find(self.output.at(RECORDS), detail=True)
+                entries = self.output.fs.find(self.output.at(RECORDS), detail=True)
             except FileNotFoundError:
                 return {}
-        return {path.removeprefix(self.output.at("")): etag(entry) for path, entry in sorted(found.items())}
+        return {path.removeprefix(self.output.at("")): etag(entry) for path, entry in sorted(entries.items())}
 
     def write(self, record: Record) -> None:
         """Says that this ingest has ended."""
@@ -82,18 +84,26 @@ class Records:
                 self._write_manifest([record for path, record in self._read() if path != self._own], [])
                 self.output.fs.rm_file(self.output.at(self._own))
 
-    def publish(self, prompts: Mapping[str, str], standing: Sequence[str]) -> list[str]:
+    def publish(self, prompts: Iterator[tuple[str, str]], standing: Collection[str]) -> list[str]:
         """Writes the output's tables and manifest; the generators whose shards stand without a record."""
         with readable_errors(self.output, "output"):
             records = [record for _, record in self._read() if record.paths <= set(standing)]
             recorded = {path for record in records for path in record.paths}
             unfinished = sorted({path.partition("/")[0] for path in standing if path not in recorded})
-            texts = [{"prompt_id": name, "text": text} for name, text in sorted(prompts.items())]
             rejected = [rejection._asdict() for record in records for rejection in record.rejected]
-            replace(self.output, self.output.at("prompts.parquet"), _encode(make_table(texts, PROMPTS)))
+            self._write_prompts(prompts)
             replace(self.output, self.output.at("rejected.parquet"), _encode(make_table(rejected, REJECTED)))
             self._write_manifest(records, unfinished)
         return unfinished
+
+    def _write_prompts(self, prompts: Iterator[tuple[str, str]]) -> None:
+        """The prompts by their ids, a row group of them in memory at a time."""
+        with (
+            written_whole(self.output, self.output.at("prompts.parquet")) as draft,
+            pq.ParquetWriter(draft, PROMPTS, compression="zstd") as writer,
+        ):
+            while part := list(islice(prompts, PROMPTS_AT_ONCE)):
+                writer.write_table(pa.table(list(zip(*part, strict=True)), schema=PROMPTS))
 
     def _read(self) -> Iterator[tuple[str, Record]]:
         """Every record that can be read, by its path: of another, the ingest counts as not ended."""
@@ -113,7 +123,7 @@ class Records:
             self.output.fs.rm_file(path)
 
 
-def _record_path(source: Source) -> str:
+def _record_path(source: Identity) -> str:
     return f"{RECORDS}/{digest(source)[:32]}.json"
 
 

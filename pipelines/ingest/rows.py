@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from operators.errors import ConfigError
+from pipelines.sources.shards import text_id
 from pipelines.tables import Refused, require_utf8
 
 DEFAULT_NAMES = {
@@ -77,9 +78,9 @@ class Candidate(NamedTuple):
         return {**ids, "image": image, "prompt": self.prompt, **self.extras}
 
 
-def find_names(found: Iterable[str], columns: InputColumnsConfig) -> Names:
-    """The first of each role's names that is among `found`."""
-    have = set(found)
+def find_names(available: Iterable[str], columns: InputColumnsConfig) -> Names:
+    """The first of each role's names that is among `available`."""
+    have = set(available)
     chosen: dict[str, str | None] = {}
     for role, defaults in DEFAULT_NAMES.items():
         asked = getattr(columns, role)
@@ -87,10 +88,10 @@ def find_names(found: Iterable[str], columns: InputColumnsConfig) -> Names:
     return Names(**chosen)
 
 
-def require_names(found: list[str], columns: InputColumnsConfig, generator: str | None, url: str) -> Names:
+def require_names(available: list[str], columns: InputColumnsConfig, generator: str | None, url: str) -> Names:
     """The table's columns by role; raises ConfigError naming the first that is needed and not there."""
-    names = find_names(found, columns)
-    listed = ", ".join(found) or "none"
+    names = find_names(available, columns)
+    listed = ", ".join(available) or "none"
     for role in DEFAULT_NAMES:
         if getattr(columns, role) and getattr(names, role) is None:
             raise ConfigError(f"columns.{role}: no column {getattr(columns, role)!r} in {url}; found {listed}")
@@ -124,7 +125,7 @@ def make_candidate(
         line=line,
         generator=check_generator(generator or _text(values, names.generator)),
         image_id=_text(values, names.image_id) or default_id,
-        prompt_id=prompt_id or digest(prompt)[:16],
+        prompt_id=prompt_id or text_id(prompt or ""),
         prompt=prompt,
         extras=extras,
     )
@@ -177,6 +178,6 @@ def leads_out(path: str, roots: Sequence[Path]) -> bool:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of text, or of anything JSON can say."""
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    """SHA-256 of a value's JSON, whose form is in the shards that stand: another one would have all made anew."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,18 +1,18 @@
 """WebDataset tars to shards: a tar's samples, a row group of them in memory at a time."""
 
 import json
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.ingest.archives import Tar
+from pipelines.ingest.placing import Outline, Shards
 from pipelines.ingest.rows import COLUMNS, InputColumnsConfig, digest
-from pipelines.ingest.shards import Report, Shards, ShardWriter, SourceFile, next_key, shard_path
+from pipelines.ingest.shards import Drafted, Drafts, ShardDraft, ShardSize, SourceFile
 from pipelines.ingest.tars import EXTRAS, read_samples
-from pipelines.storage import readable_errors, replace
+from pipelines.storage import Location, readable_errors, replace
 from pipelines.tables import Rejection
 
 
@@ -24,6 +24,7 @@ class TarSource:
     columns: InputColumnsConfig
     generator: str | None
     max_bytes: int
+    size: ShardSize
     recipe: Mapping[str, Any]
     """The options that change what is in the shards."""
 
@@ -35,34 +36,57 @@ class TarSource:
     def files(self) -> list[SourceFile]:
         return [SourceFile(tar.location.url, tar.size, tar.etag) for tar in self.tars]
 
-    def write(self, shards: Shards, report: Report) -> None:
-        """Writes every shard that does not stand; a tar whose receipt and shards stand is not read again."""
-        for tar in self.tars:
-            key = digest([self.recipe, tar.location.url, tar.size, tar.etag])
-            if not _restore(key, shards, report):
-                self._write_tar(tar, key, shards, report)
+    def units(self, rejected: list[Rejection]) -> Iterator[Tar]:
+        """The tars by name."""
+        return iter(self.tars)
 
-    def _write_tar(self, tar: Tar, key: str, shards: Shards, report: Report) -> None:
-        current: dict[str, ShardWriter] = {}
-        begun: list[str] = []
+    def outline(self, tar: Tar, shards: Shards) -> Outline | None:
+        """What a tar became, where it was read to its end before."""
+        key = self._key(tar)
+        path = shards.output.at(_receipt_path(key))
+        with readable_errors(shards.output, "output"):
+            if not shards.output.fs.exists(path):
+                return None
+            encoded = shards.output.fs.cat_file(path)
+        try:
+            receipt = json.loads(encoded)
+            contents = [(generator, _content(key, index)) for index, generator in enumerate(receipt["generators"])]
+            return Outline(contents, [Rejection(*values) for values in receipt["rejected"]])
+        except (ValueError, KeyError, TypeError):  # damaged: the tar is read again
+            return None
+
+    def draft(self, tar: Tar, drafts: Drafts) -> list[Rejection]:
+        """Drafts a tar's shards; its samples that are refused."""
+        key = self._key(tar)
+        current: dict[str, ShardDraft] = {}
         refused: list[Rejection] = []
         for sample in read_samples(tar, self.columns, generator=self.generator, max_bytes=self.max_bytes):
             if isinstance(sample, Rejection):
                 refused.append(sample)
                 continue
             generator = sample.candidate.generator
-            if generator not in current:
-                current[generator] = shards.begin(generator, _content(key, len(begun)))
-                begun.append(generator)
+            if generator not in current or current[generator].full:
+                current[generator] = drafts.begin(generator, _content(key, len(drafts.shards)))
             current[generator].add(sample.candidate, sample.image)
-            if current[generator].full:
-                report(current.pop(generator).close())
-        for generator in sorted(current):
-            report(current[generator].close())
-        shards.rejected += refused
-        receipt = json.dumps({"generators": begun, "rejected": refused})
-        with readable_errors(shards.output, "output"):
-            replace(shards.output, shards.output.at(_receipt_path(key)), receipt.encode())
+        return refused
+
+    @property
+    def urls(self) -> list[str]:
+        """Where images are read."""
+        return [self.tars[0].location.url]
+
+    def name(self, tar: Tar) -> str:
+        """What a tar is called in messages."""
+        return tar.location.url
+
+    def end(self, tar: Tar, drafted: Drafted, output: Location) -> None:
+        """Leaves a receipt that the tar was read to its end, so that it need not be read again."""
+        receipt = {"generators": [shard.generator for shard in drafted.shards], "rejected": drafted.rejected}
+        with readable_errors(output, "output"):
+            replace(output, output.at(_receipt_path(self._key(tar))), json.dumps(receipt).encode())
+
+    def _key(self, tar: Tar) -> str:
+        return digest([self.recipe, tar.location.url, tar.size, tar.etag])
 
 
 def _content(tar_key: str, index: int) -> str:
@@ -72,34 +96,3 @@ def _content(tar_key: str, index: int) -> str:
 
 def _receipt_path(key: str) -> str:
     return f".ingest/{key[:32]}.json"
-
-
-def _restore(key: str, shards: Shards, report: Report) -> bool:
-    """Takes over the shards of a tar that was read to its end; False where any is missing."""
-    path = shards.output.at(_receipt_path(key))
-    with readable_errors(shards.output, "output"):
-        if not shards.output.fs.exists(path):
-            return False
-        encoded = shards.output.fs.cat_file(path)
-    try:
-        receipt = json.loads(encoded)
-        generators, rejected = receipt["generators"], [Rejection(*values) for values in receipt["rejected"]]
-    except (ValueError, KeyError, TypeError):  # damaged: the tar is read again
-        return False
-    if not _stand(key, generators, shards):
-        return False
-    for index, generator in enumerate(generators):
-        report(shards.begin(generator, _content(key, index)).close())
-    shards.rejected += rejected
-    return True
-
-
-def _stand(tar_key: str, generators: list[str], shards: Shards) -> bool:
-    """Whether each shard of a tar is there, in its place and after the same shards."""
-    chain, numbers = shards.chain, Counter(shards.numbers)
-    for index, generator in enumerate(generators):
-        chain = next_key(chain, _content(tar_key, index))
-        if not shards.has(shard_path(generator, numbers[generator]), chain):
-            return False
-        numbers[generator] += 1
-    return True

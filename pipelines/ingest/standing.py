@@ -1,7 +1,7 @@
 """What stands in an output already: the shards of this ingest, and those of the others that share it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from operators.errors import ConfigError
-from pipelines.ingest.records import Source
+from pipelines.ingest.records import Identity
 from pipelines.storage import Location, etag, readable_errors
 from pipelines.tables import Refused, Rejection
 
@@ -26,7 +26,7 @@ class Footer(NamedTuple):
     key: str
     """A hash of what it was made from, and how."""
     rejected: list[Rejection]
-    source: Source
+    source: Identity
     """What the ingest took in."""
 
 
@@ -36,27 +36,10 @@ class StandingShard(NamedTuple):
     size: int
     tag: str
     footer: Footer
-    prompts: Mapping[str, str]
-    """The texts of its prompts, where another ingest made it."""
-
-
-class OtherText(NamedTuple):
-    """The text that a prompt_id stands for in another ingest of the output."""
-
-    text: str
-    path: str
-
-    def check(self, prompt_id: str, text: str, where: str) -> None:
-        """Raises ConfigError where the id stands for another text than this."""
-        if text != self.text:
-            raise ConfigError(
-                f"{where}: prompt_id {prompt_id!r} stands for another text in {self.path}, of another ingest of this "
-                "output; make the two agree, or choose another output"
-            )
 
 
 def read_standing(
-    output: Location, source: Source, known: Mapping[str, StandingShard] = MappingProxyType({})
+    output: Location, known: Mapping[str, StandingShard] = MappingProxyType({})
 ) -> dict[str, StandingShard]:
     """The shards by their paths; those that are `known` and did not change are not read again.
 
@@ -67,8 +50,7 @@ def read_standing(
         size, tag = entry["size"], etag(entry)
         if path in known and (known[path].size, known[path].tag) == (size, tag):
             return known[path]
-        footer = read_footer(output, path)
-        return StandingShard(size, tag, footer, _texts(output, path) if footer.source != source else {})
+        return StandingShard(size, tag, read_footer(output, path))
 
     with readable_errors(output, "output"):
         listed = _listing(output)
@@ -78,10 +60,10 @@ def read_standing(
 
 def _listing(output: Location) -> dict[str, Mapping[str, Any]]:
     try:
-        found = output.fs.find(output.path, detail=True)
+        entries = output.fs.find(output.path, detail=True)
     except FileNotFoundError:
         return {}
-    below = {path.removeprefix(output.at("")): entry for path, entry in found.items()}
+    below = {path.removeprefix(output.at("")): entry for path, entry in entries.items()}
     return {
         path: entry
         for path, entry in sorted(below.items())
@@ -107,8 +89,15 @@ def damage_named(output: Location, path: str) -> Iterator[None]:
         ) from error
 
 
+def read_texts(output: Location, paths: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """These shards with the texts of their prompts by id; raises ConfigError where one is damaged."""
+    with ThreadPoolExecutor(READERS) as pool:
+        for start in range(0, len(paths), READERS):
+            part = paths[start : start + READERS]
+            yield from zip(part, pool.map(lambda path: _texts(output, path), part), strict=True)
+
+
 def _texts(output: Location, path: str) -> dict[str, str]:
-    """The texts of a shard's prompts by their ids; raises ConfigError where it is damaged."""
     rows = read_columns(output, path, ["prompt_id", "prompt"])
     return {row["prompt_id"]: row["prompt"] for row in rows if row["prompt"] is not None}
 
@@ -133,21 +122,12 @@ def _opened(output: Location, path: str) -> Iterator[Any]:
             raise pa.ArrowInvalid(str(error)) from error
 
 
-def other_texts(standing: Mapping[str, StandingShard]) -> dict[str, OtherText]:
-    """What the prompt ids of other ingests stand for; raises ConfigError where two of them disagree."""
-    texts: dict[str, OtherText] = {}
-    for path, shard in standing.items():
-        for prompt_id, text in shard.prompts.items():
-            texts.setdefault(prompt_id, OtherText(text, path)).check(prompt_id, text, path)
-    return texts
-
-
-def other_generators(standing: Mapping[str, StandingShard], own: Source) -> dict[str, str]:
+def other_generators(standing: Mapping[str, StandingShard], own: Identity) -> dict[str, str]:
     """The generators of other ingests, with what those took in."""
     sources = {path.partition("/")[0]: shard.footer.source for path, shard in standing.items()}
     return {name: _words(source) for name, source in sources.items() if source != own}
 
 
-def _words(source: Source) -> str:
+def _words(source: Identity) -> str:
     """What an ingest takes in, as its command says it."""
     return " ".join(f"{name}={value}" for name, value in source.items() if value is not None)

@@ -113,14 +113,14 @@ def _kind(value: Any) -> str:
     return {type(None): "null", bool: "bool", float: "float", str: "text"}.get(type(value), "json")
 
 
-def _join(one: str, other: str) -> str:
+def _join(kind: str, other: str) -> str:
     """What two kinds of values have in common."""
-    if one == other or other == "null":
-        return one
-    if one == "null":
+    if kind == other or other == "null":
+        return kind
+    if kind == "null":
         return other
     return {frozenset(("int", "float")): "float", frozenset(("int", "long")): "long"}.get(
-        frozenset((one, other)), "json"
+        frozenset((kind, other)), "json"
     )
 
 

@@ -256,12 +256,13 @@ def _with_prompt_ids(table: pa.Table, shard: Shard) -> pa.Table:
     texts = [prompt_text(value, shard, row) or "" for row, value in enumerate(column_values(table, "prompt", shard))]
     in_rows = "prompt_id" in table.column_names
     given = column_values(table, "prompt_id", shard) if in_rows else [None] * len(texts)
-    ids = [id_text(one) or _text_id(text) for one, text in zip(given, texts, strict=True)]
+    ids = [id_text(one) or text_id(text) for one, text in zip(given, texts, strict=True)]
     others = table.drop_columns(["prompt_id"]) if "prompt_id" in table.column_names else table
     return others.append_column("prompt_id", pa.array(ids, pa.string()))
 
 
-def _text_id(text: str) -> str:
+def text_id(text: str) -> str:
+    """The id of a prompt that has none of its own."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

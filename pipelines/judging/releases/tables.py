@@ -116,10 +116,10 @@ def first_that_exists(folder: Location, names: Sequence[str]) -> Location | None
 
 def one_that_exists(folder: Location, names: Sequence[str]) -> Location:
     """The first of these files that the folder has; raises SourceError where it has none of them."""
-    found = first_that_exists(folder, names)
-    if found is None:
+    file = first_that_exists(folder, names)
+    if file is None:
         raise SourceError(f"{folder.url}: expected a folder with {' or '.join(names)}, found none; check the path")
-    return found
+    return file
 
 
 @contextmanager
@@ -150,12 +150,12 @@ def read_json(location: Location) -> Any:
 
 def read_objects(location: Location) -> dict[str, Mapping[str, Any]]:
     """A JSON object of objects by id; raises SourceError naming the first that is none, or that nothing is in it."""
-    found = read_json(location)
-    if not isinstance(found, dict):
-        raise SourceError(f"{location.url}: expected an object of records by id, found {type(found).__name__}")
-    if not found:
+    records = read_json(location)
+    if not isinstance(records, dict):
+        raise SourceError(f"{location.url}: expected an object of records by id, found {type(records).__name__}")
+    if not records:
         raise SourceError(f"{location.url}: holds no rows; {AGAIN}")
-    return {key: as_object(value, row_name(location.url, row, key)) for row, (key, value) in enumerate(found.items())}
+    return {key: as_object(value, row_name(location.url, row, key)) for row, (key, value) in enumerate(records.items())}
 
 
 def as_list(value: Any, what: str, where: str) -> list[Any]:
@@ -213,15 +213,15 @@ def _parquet(location: Location, only: Collection[str] | None) -> Sheet:
 
 def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:
     """The columns that are there; of `name.field` the column itself where it has no such field."""
-    found = []
+    columns = []
     for name in names:
         column, _, field = name.partition(".")
         if column in schema.names:
             kind = schema.field(column).type
-            found.append(
+            columns.append(
                 name if not field or (pa.types.is_struct(kind) and kind.get_field_index(field) >= 0) else column
             )
-    return found
+    return columns
 
 
 def _records(location: Location, only: Collection[str] | None) -> Sheet:

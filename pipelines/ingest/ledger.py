@@ -1,0 +1,84 @@
+"""The ids and texts that rows have taken, in a table on disk: memory does not grow with them."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+
+from operators.errors import ConfigError
+from pipelines.tables import Refused
+
+CACHE_KIB = 64 * 1024
+"""Of the table; what is beyond is in a temporary file that the system removes with the process."""
+TABLES = """
+PRAGMA journal_mode = OFF;
+PRAGMA cache_size = -{cache};
+BEGIN;
+CREATE TABLE images (id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE prompts (prompt_id TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID;
+CREATE TABLE other_prompts (prompt_id TEXT PRIMARY KEY, text TEXT, path TEXT) WITHOUT ROWID;
+"""
+
+
+class Ledger:
+    """What the rows of this ingest have taken, so that none is taken twice, and what those of others have."""
+
+    def __init__(self) -> None:
+        self._tables = sqlite3.connect("", isolation_level=None)
+        self._tables.executescript(TABLES.format(cache=CACHE_KIB))
+
+    def take(self, generator: str, image_id: str, prompt_id: str, prompt: str | None) -> None:
+        """Remembers a row; raises Refused where its id was taken, or its prompt_id stands for another text.
+
+        Raises ConfigError where it does so in another ingest: shards must not depend on what another one made.
+        """
+        identity = blake2b(f"{generator}\0{image_id}".encode(), digest_size=16).digest()
+        if self._tables.execute("SELECT 1 FROM images WHERE id = ?", (identity,)).fetchone():
+            raise Refused("duplicate_id", f"image_id {image_id!r} of {generator} was taken by a row before; rename one")
+        if prompt is not None:
+            self._take_prompt(prompt_id, prompt, f"image_id {image_id!r} of {generator}")
+        self._tables.execute("INSERT INTO images VALUES (?)", (identity,))
+
+    def _take_prompt(self, prompt_id: str, text: str, where: str) -> None:
+        known = self._tables.execute("SELECT text FROM prompts WHERE prompt_id = ?", (prompt_id,)).fetchone()
+        if known is None:
+            other = self._tables.execute("SELECT text, path FROM other_prompts WHERE prompt_id = ?", (prompt_id,))
+            for other_text, path in other:
+                _check_same(prompt_id, text, other_text, where, path)
+            self._tables.execute("INSERT INTO prompts VALUES (?, ?)", (prompt_id, text))
+        elif known[0] != text:
+            raise Refused(
+                "other_prompt", f"prompt_id {prompt_id!r} stands for another text in a row before; make ids unique"
+            )
+
+    def add_others(self, path: str, texts: Mapping[str, str]) -> None:
+        """Remembers the prompts of a shard of another ingest; raises ConfigError where two ingests disagree."""
+        for prompt_id, text in texts.items():
+            for (own_text,) in self._tables.execute("SELECT text FROM prompts WHERE prompt_id = ?", (prompt_id,)):
+                _check_same(prompt_id, own_text, text, "this ingest", path)
+            other = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
+            for other_text, other_path in self._tables.execute(other, (prompt_id,)):
+                _check_same(prompt_id, text, other_text, path, other_path)
+        self._tables.executemany(
+            "INSERT OR IGNORE INTO other_prompts VALUES (?, ?, ?)", [(*pair, path) for pair in texts.items()]
+        )
+
+    def forget_others(self) -> None:
+        """Forgets the prompts of all other ingests."""
+        self._tables.execute("DELETE FROM other_prompts")
+
+    def count_prompts(self) -> int:
+        """How many prompts this ingest has."""
+        return int(self._tables.execute("SELECT COUNT(*) FROM prompts").fetchone()[0])
+
+    def prompts(self) -> Iterator[tuple[str, str]]:
+        """Every prompt of the output with its text, by its id."""
+        all_prompts = "SELECT prompt_id, text FROM prompts UNION SELECT prompt_id, text FROM other_prompts"
+        return iter(self._tables.execute(f"{all_prompts} ORDER BY 1"))
+
+
+def _check_same(prompt_id: str, text: str, other_text: str, where: str, path: str) -> None:
+    if text != other_text:
+        raise ConfigError(
+            f"{where}: prompt_id {prompt_id!r} stands for another text in {path}, of another ingest of this "
+            "output; make the two agree, or choose another output"
+        )

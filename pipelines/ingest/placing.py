@@ -1,0 +1,189 @@
+"""The shards of an output in order: which stand already, the place of each draft, and which of its rows may stand."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from operators.errors import ConfigError
+from pipelines.ingest.ledger import Ledger
+from pipelines.ingest.records import Records
+from pipelines.ingest.rows import digest
+from pipelines.ingest.shards import DraftedShard, OnChange, Placement, ShardRecord
+from pipelines.ingest.standing import (
+    Footer,
+    StandingShard,
+    damage_named,
+    other_generators,
+    read_columns,
+    read_standing,
+    read_texts,
+)
+from pipelines.storage import readable_errors
+from pipelines.tables import Refused, Rejection
+
+
+class Outline(NamedTuple):
+    """What a unit of the input becomes, as far as that is known without reading its images."""
+
+    shards: Sequence[tuple[str, str]]
+    """The generator and the content of each shard."""
+    rejected: Sequence[Rejection]
+    """Rows that are of no shard."""
+
+
+class Shards:
+    """All shards of an output that one ingest makes, and what is known of their rows.
+
+    A shard's key has its content and the keys before it, whose rows decide which of its ids were taken already. So
+    shards are placed in the order of the input, whatever the order in which they were drafted.
+    """
+
+    def __init__(self, records: Records, on_change: OnChange) -> None:
+        self.output = records.output
+        self.source = records.source
+        self.forget = records.forget
+        self.on_change = on_change
+        self.standing = read_standing(self.output)
+        self.others = other_generators(self.standing, self.source)
+        self.ledger = Ledger()
+        self._add_others()
+        self.records: list[ShardRecord] = []
+        self.rejected: list[Rejection] = []
+        self._numbers: Counter[str] = Counter()
+        self._chain = ""
+
+    def _add_others(self) -> None:
+        for path, texts in read_texts(self.output, list(self._of_others(self.standing))):
+            self.ledger.add_others(path, texts)
+
+    def next_stands(self, generator: str) -> bool:
+        """Whether something stands in the place of the generator's next shard."""
+        return _path(generator, self._numbers[generator]) in self.standing
+
+    def restore(self, outline: Outline) -> list[ShardRecord] | None:
+        """Takes over the shards of a unit of the input; None where any of them is not there, or after other shards."""
+        chain, numbers = self._chain, Counter(self._numbers)
+        for generator, content in outline.shards:
+            chain = digest([chain, content])
+            path = _path(generator, numbers[generator])
+            if path not in self.standing or self.standing[path].footer.key != chain:
+                return None
+            numbers[generator] += 1
+        self.rejected += outline.rejected
+        return [self._restore(generator, *self._next(generator, content)) for generator, content in outline.shards]
+
+    def place(self, draft: DraftedShard) -> Placement | ShardRecord:
+        """Where the next draft goes, or the shard that stands there and was made from the same.
+
+        Raises ConfigError where another shard is in its place and `on_change` is not `replace`, and where the
+        generator is another ingest's.
+        """
+        path, key = self._next(draft.generator, draft.content)
+        if path in self.standing and self.standing[path].footer.key == key:
+            return self._restore(draft.generator, path, key)
+        if path in self.standing and self.on_change != "replace":
+            raise ConfigError(
+                f"{self.output.at(path)}: the shard that stands there was made from other input or by other options; "
+                "on_change=replace writes it anew, or choose another output"
+            )
+        if path in self.standing:
+            self.forget()
+        rejected, refused = self._take(draft)
+        self.rejected += rejected
+        return Placement(path, draft.content, Footer(key, rejected, self.source), refused, path in self.standing)
+
+    def _next(self, generator: str, content: str) -> tuple[str, str]:
+        """The path and the key of the generator's next shard."""
+        if generator in self.others:
+            raise ConfigError(
+                f"{self.output.at(generator)}: holds the images of another ingest ({self.others[generator]}); "
+                "give this one's generator another name, or choose another output"
+            )
+        path = _path(generator, self._numbers[generator])
+        self._numbers[generator] += 1
+        self._chain = digest([self._chain, content])
+        return path, self._chain
+
+    def _take(self, draft: DraftedShard) -> tuple[list[Rejection], set[int]]:
+        """Takes the ids and texts of a draft; its rejections, and the places of the drafted rows among them."""
+        rejected: list[Rejection] = []
+        refused: set[int] = set()
+        drafted = 0
+        for row in draft.rows:
+            if isinstance(row, Rejection):
+                rejected.append(row)
+                continue
+            try:
+                self.ledger.take(draft.generator, row.image_id, row.prompt_id, row.prompt)
+            except Refused as error:
+                rejected.append(error.at(row.file, row.line))
+                refused.add(drafted)
+            drafted += 1
+        return rejected, refused
+
+    def _restore(self, generator: str, path: str, key: str) -> ShardRecord:
+        """Takes the ids and texts of a shard that stands, without its images."""
+        rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt"])
+        with damage_named(self.output, path):
+            for row in rows:
+                self.ledger.take(generator, **row)
+        self.rejected += self.standing[path].footer.rejected
+        record = ShardRecord(path, generator, len(rows), self.standing[path].size, key, False)
+        self.records.append(record)
+        return record
+
+    def committed(self, draft: DraftedShard, placement: Placement, size: int) -> ShardRecord:
+        """Notes that a draft stands in its place; raises ConfigError where no other machine sees it."""
+        with readable_errors(self.output, "output"):
+            if not self.output.fs.exists(self.output.at(placement.path)):
+                raise ConfigError(
+                    f"{self.output.at(placement.path)}: a worker wrote it and it is not there; choose an output on S3, "
+                    "or a folder that all machines of the cluster share"
+                )
+        rows = sum(not isinstance(row, Rejection) for row in draft.rows) - len(placement.refused)
+        record = ShardRecord(placement.path, draft.generator, rows, size, placement.footer.key, True)
+        self.records.append(record)
+        return record
+
+    def finish(self) -> None:
+        """Removes this ingest's shards that its input no longer fills; raises ConfigError where that is not to be.
+
+        A generator as a whole is never removed, nor anything that another ingest made.
+        """
+        known = {record.path for record in self.records}
+        generators = {record.generator for record in self.records}
+        for path in sorted(self.standing):
+            generator = path.partition("/")[0]
+            if path in known or generator in self.others:
+                continue
+            if generator not in generators:
+                raise ConfigError(
+                    f"{self.output.at(path)}: this ingest made it before, and its input has no rows of {generator!r} "
+                    "now; keep both by choosing another output, or move that folder away"
+                )
+            if self.on_change != "replace":
+                raise ConfigError(
+                    f"{self.output.at(path)}: the input has fewer rows of {generator!r} than before; "
+                    "on_change=replace removes this shard, or choose another output"
+                )
+            self.forget()
+            with readable_errors(self.output, "output"):
+                self.output.fs.rm_file(self.output.at(path))
+
+    def refresh(self) -> None:
+        """Reads what stands in the output now.
+
+        Raises ConfigError where an ingest that ran at the same time gives a prompt_id another text.
+        """
+        before, self.standing = self.standing, read_standing(self.output, self.standing)
+        if self._of_others(before) != self._of_others(self.standing):
+            self.ledger.forget_others()
+            self._add_others()
+
+    def _of_others(self, standing: Mapping[str, StandingShard]) -> dict[str, StandingShard]:
+        return {path: shard for path, shard in standing.items() if shard.footer.source != self.source}
+
+
+def _path(generator: str, number: int) -> str:
+    """Where a generator's shard is, below the output."""
+    return f"{generator}/{number:05d}.parquet"

@@ -1,0 +1,156 @@
+"""Any number of workers makes the same bytes, whichever of them die; what is small or unchanged needs no Ray."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operators.errors import ConfigError
+from pipelines.ingest import drafting
+from pipelines.ingest.drafting import WorkersConfig
+from pipelines.ingest.ingest import IngestConfig, ingest
+from pipelines.ingest.shards import ShardRecord
+from tests.pipelines.ingest.test_ingest import (
+    contents,
+    kinds,
+    members_of,
+    messy_input,
+    place,
+    run,
+    source_rows,
+    write_csv,
+    write_files,
+    write_tar,
+)
+
+assert place  # the fixture
+ROOT = Path(__file__).parents[3]
+TWO = WorkersConfig(num_cpus=2)
+
+
+@pytest.fixture
+def at_once(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray is started for any unit that is to be drafted."""
+    monkeypatch.setattr(drafting, "PATIENCE", -1.0)
+
+
+def repeated_input(folder: Path) -> dict[str, Any]:
+    """Four tars, of which the later ones repeat ids and give prompts other texts."""
+    rows = [{**row, "prompt_id": f"p{index % 7}"} for index, row in enumerate(source_rows(20))]
+    named = [{**row, "text": f"a text of {row['prompt_id']}"} for row in rows]
+    wrong = [{**row, "image_id": f"other-{row['image_id']}", "text": "another text"} for row in named[:3]]
+    for index, part in enumerate([named[:8], named[4:12], [*wrong, *named[12:16]], named]):
+        members = [(name, content.replace(b'"seed"', b'"image_id": "' + name.partition(".")[0].encode() + b'", "seed"'))
+                   for name, content in members_of(part)]  # fmt: skip
+        write_tar(folder / f"{index}.tar", members)
+    return {"tars": str(folder), "shard_rows": 3, "row_group_rows": 2, "max_failed": 1.0}
+
+
+@pytest.mark.parametrize("kind", ["table", "tars"])
+def test_two_workers_make_what_one_makes(kind: str, place: str, tmp_path: Path, at_once: None) -> None:
+    options = messy_input(tmp_path / "in", kind)
+    one = run(f"{place}/one", **options, cluster=WorkersConfig(num_cpus=1))
+    two = run(f"{place}/two", **options, cluster=TWO)
+    assert contents(f"{place}/two") == contents(f"{place}/one") and len(one.shards) > 4
+    assert (two.rejected, sorted(two.shards)) == (one.rejected, sorted(one.shards))
+
+
+def test_what_was_taken_in_a_tar_before_is_refused_whoever_reads_it(tmp_path: Path, at_once: None) -> None:
+    options = repeated_input(tmp_path / "in")
+    one = run(tmp_path / "one", **options, cluster=WorkersConfig(num_cpus=1))
+    assert one.rows == 20 and {kind for _, kind in kinds(tmp_path / "one")} == {"duplicate_id", "other_prompt"}
+    run(tmp_path / "two", **options, cluster=TWO)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert not any(record.written for record in run(tmp_path / "two", **options).shards)
+
+
+def drafters() -> list[int]:
+    """The processes that draft shards, of this test's Ray alone."""
+    import ray
+
+    session = ray._private.worker._global_node.get_session_dir_path()  # type: ignore[attr-defined]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and is_drafter(entry, session)]
+
+
+def is_drafter(process: Path, session: str) -> bool:
+    try:
+        files = [str(file.readlink()) for file in (process / "fd").iterdir()]
+        return b"ray::Drafter" in (process / "cmdline").read_bytes() and any(session in file for file in files)
+    except OSError:  # it has ended
+        return False
+
+
+def test_a_worker_that_dies_costs_its_units_another_try(tmp_path: Path, at_once: None) -> None:
+    options = messy_input(tmp_path / "in", "table") | {"shard_rows": 2}
+    run(tmp_path / "one", **options, cluster=WorkersConfig(num_cpus=1))
+    killed: list[int] = []
+
+    def kill_one(record: ShardRecord) -> None:
+        if not killed:
+            killed.append(drafters()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    ended = ingest(IngestConfig(output=str(tmp_path / "two"), **options, cluster=TWO), kill_one)
+    assert killed and ended.rows == 18
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+KILLED = """
+import os, signal, sys
+from pipelines.ingest import drafting
+from pipelines.ingest.ingest import IngestConfig, ingest
+drafting.PATIENCE = -1.0
+committed = []
+def report(record):
+    committed.append(record)
+    if len(committed) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+cluster = drafting.WorkersConfig(num_cpus=2)
+ingest(IngestConfig(output=sys.argv[1], tars=sys.argv[2], shard_rows=2, cluster=cluster), report)
+"""
+
+
+def test_a_driver_that_is_killed_while_others_draft_is_gone_on_with(tmp_path: Path) -> None:
+    options = messy_input(tmp_path / "in", "tars")
+    run(tmp_path / "one", **options)
+    command = [sys.executable, "-c", KILLED, f"{tmp_path}/two", options["tars"]]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert run(tmp_path / "two", **options).exit_code == 1
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+def test_what_goes_wrong_in_a_worker_is_one_line_and_leaves_no_draft(tmp_path: Path, at_once: None) -> None:
+    table = write_csv(tmp_path / "table.csv", write_files(tmp_path, source_rows(8)))
+    options = {"table": str(table), "shard_rows": 2, "cluster": TWO}
+    run(tmp_path / "out", **options)
+    (tmp_path / "out/atlas/00002.parquet").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"00002\.parquet: not written by an ingest, or damaged; move it"):
+        run(tmp_path / "out", **options)
+    (tmp_path / "out/atlas/00002.parquet").unlink()
+    with pytest.raises(ConfigError, match=r"00002\.parquet: the shard that stands there|on_change=replace"):
+        run(tmp_path / "out", **options, row_group_rows=1)
+    assert sorted(path.name for path in (tmp_path / "out/atlas").iterdir()) == [
+        "00000.parquet", "00001.parquet", "00003.parquet"
+    ]  # fmt: skip
+    assert [record.written for record in run(tmp_path / "out", **options).shards] == [False, False, True, False]
+
+
+WITHOUT_RAY = """
+import sys
+from pipelines.ingest.ingest import IngestConfig, ingest
+ended = ingest(IngestConfig(output=sys.argv[1], table=sys.argv[2], shard_rows=2), lambda record: None)
+assert not {"ray", "torch", "transformers"} & set(sys.modules), "imported"
+print(sum(record.written for record in ended.shards))
+"""
+
+
+def test_a_small_ingest_and_an_unchanged_one_import_no_ray(tmp_path: Path) -> None:
+    table = write_csv(tmp_path / "table.csv", write_files(tmp_path, source_rows(6)))
+    command = [sys.executable, "-c", WITHOUT_RAY, f"{tmp_path}/out", str(table)]
+    for written in ("3", "0"):
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        assert done.stdout.strip() == written
