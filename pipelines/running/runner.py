@@ -158,15 +158,15 @@ def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, report: 
 
 @contextmanager
 def _running(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> Iterator[Runner]:
-    _quieten()
+    quieten()
     nodes = [item.node for item in plan.nodes if item.missing]
-    with surroundings(context.store, context.storage, plan) as given, _progress_log() as progress:
+    with surroundings(context.store, context.storage, plan) as given, progress_log() as progress:
         terms = RunTerms(context=context, surroundings=given, progress=progress, max_attempts=cluster.max_attempts)
         yield Runner(nodes, terms, cluster, report)
 
 
 @contextmanager
-def _progress_log() -> Iterator[Any]:
+def progress_log() -> Iterator[Any]:
     """A ProgressLog on the driver's own machine, without which there is no run anyway."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     lasting = ray.remote(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)(ProgressLog)
@@ -198,7 +198,7 @@ def _watch(pools: Sequence[PoolConfig]) -> type[ExecutionCallback]:
     return Watch
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """Leaves the terminal to our own progress."""
     context = DataContext.get_current()
     context.enable_progress_bars = False
