@@ -192,7 +192,9 @@ def _watch(pools: Sequence[PoolConfig]) -> type[ExecutionCallback]:
         def on_execution_step(self, executor: Any) -> None:
             if time.monotonic() > self.looked + LOOK_SECONDS:
                 self.looked = time.monotonic()
-                if not fits(pools, offered()):
+                counts = [operator.get_actor_info() for operator in executor._topology]
+                waiting = any(count.pending or count.restarting for count in counts)
+                if waiting and not fits(pools, offered()):
                     raise LostWave("the machines that are left have no room for its workers")
 
     return Watch
