@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from pipelines.cells.runs import newest_run
@@ -20,7 +19,7 @@ from pipelines.cells.store import Store
 from pipelines.storage import StorageConfig
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
-from tests.faults.test_interruptions import until
+from tests.faults.test_interruptions import scores, until
 from tests.ray_head import RayHead, RayNode, head_environment, run_head, run_node
 from tests.s3 import S3Server
 
@@ -70,13 +69,11 @@ def undisturbed(bench: Path, here: None, tmp_path: Path) -> pd.DataFrame:
     """The scores of a run in this process."""
     store = str(tmp_path / "undisturbed")
     run_sweep(plan_sweep(sweep_config(bench, store, *OVERRIDES)), lambda progress: None)
-    return scores(Store(url=store, storage=StorageConfig()))
+    return newest_scores(Store(url=store, storage=StorageConfig()))
 
 
-def scores(store: Store) -> pd.DataFrame:
-    location = store.location
-    with location.fs.open(location.at(f"runs/{newest_run(store)}/scores.parquet"), "rb") as stream:
-        return pq.read_table(stream).to_pandas().sort_values("image_id", ignore_index=True)
+def newest_scores(store: Store) -> pd.DataFrame:
+    return scores(f"{store.url}/runs/{newest_run(store)}")
 
 
 def committed(store: Store) -> int:
@@ -122,7 +119,7 @@ def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothi
         lost, *_ = working(nodes)
         lost.kill()
         assert job.wait(240) == 0, printed.read_text()
-    pd.testing.assert_frame_equal(scores(store), undisturbed, rtol=1e-5)
+    pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
     assert holding(cluster.logs, SECRET) == holding(cluster.logs, s3_server.secret) == []
 
 
@@ -169,7 +166,7 @@ def test_a_run_whose_workers_have_no_room_any_more_goes_on_where_a_machine_joins
         assert until(lambda: "for machines to join" in printed.read_text() or ended(job))
         with cluster.node(WORKER):
             assert job.wait(240) == 0, printed.read_text()
-    pd.testing.assert_frame_equal(scores(store), undisturbed, rtol=1e-5)
+    pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
 
 
 @pytest.mark.slow
