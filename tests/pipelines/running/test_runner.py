@@ -1,0 +1,25 @@
+"""What the runner hands out."""
+
+from typing import Any
+
+from pipelines.cells.cells import Cell, Outcome, Shard, Work, make_cell, make_recipe
+from pipelines.running.pools import ClusterConfig
+from pipelines.running.runner import Runner
+
+SHARD = Shard(group="bench", name="0", url="0", size=1, etag="1", row_groups=(0,), rows=1)
+PROMPT_SHARDS = 400
+
+
+def cell(stage: str, name: str, **inputs: tuple[str, ...]) -> Cell:
+    return make_cell(make_recipe(stage, 1, {}), SHARD, f'"{name}"', node=stage, metric="vqascore", inputs=inputs)
+
+
+def test_a_claim_check_tells_of_the_cells_upstream_that_did_not_commit_and_of_no_others() -> None:
+    questions = [cell("questions", str(number)).path for number in range(PROMPT_SHARDS)]
+    unused: Any = None
+    runner = Runner([], unused, ClusterConfig(pools={}), unused)
+    runner.outcomes = {path: Outcome(state="committed", rows=1) for path in questions}
+    unsound = {questions[0]: Outcome(state="draft"), questions[1]: Outcome(state="failed", message="no disk")}
+    runner.outcomes |= unsound
+    work = Work(shard=SHARD, cells=(cell("answers", "0", questions=tuple(questions)),), outcomes={})
+    assert runner._with_outcomes(work).outcomes == unsound
