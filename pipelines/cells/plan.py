@@ -180,7 +180,7 @@ def _cells_of_images(
     for name, chain in links.items():
         own = cells[name]
         for link in (link for link in chain if link.stage.over == "images"):
-            inputs = {read: (own[read].path,) if read in own else about[name][read] for read in link.reads}
+            inputs = {read: (own[read].path,) if read in own else about[name].get(read, ()) for read in link.reads}
             own[link.stage.name] = _cell(link, shard, semantic, name, inputs)
     return cells
 
