@@ -10,115 +10,16 @@ from operators.metrics import reading
 from operators.metrics.answered import Answered, Scored, element, mean_scored
 from operators.metrics.metric import Expected
 from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import STOP, WriterConfig, digest, likeliest
+from operators.metrics.writer import STOP, WriterConfig, digest, likeliest, prompt_template
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_TUPLES = 200
 Zeroing = Literal["direct", "recursive"]
 """Whether a question needs its parents alone (the DSG release), or also theirs (T2IScoreScore)."""
 
-TUPLES_INSTRUCTIONS = """\
-Read the description of an image and split it into tuples that say one thing each. Write one tuple per line: its \
-number, a bar, its category and its words in brackets. The categories are entity - whole, entity - part, attribute - \
-color, attribute - type, attribute - material, attribute - count, attribute - texture, attribute - text, attribute - \
-shape, attribute - size, attribute - state, relation - spatial, relation - action, global.
-
-Description:
-A blue motorcycle parked by paint chipped doors.
-Tuples:
-1 | entity - whole (motorcycle)
-2 | attribute - color (motorcycle, blue)
-3 | attribute - state (motorcycle, parked)
-4 | entity - whole (doors)
-5 | attribute - texture (doors, paint chipped)
-6 | relation - spatial (motorcycle, doors, by)
-
-Description:
-watercolor of two cats and a dog chasing them
-Tuples:
-1 | global (watercolor)
-2 | entity - whole (cats)
-3 | attribute - count (cats, two)
-4 | entity - whole (dog)
-5 | relation - action (dog, cats, chasing)
-
-"""
-
-QUESTIONS_INSTRUCTIONS = """\
-Read the description of an image and the tuples that it says. Write for each tuple, under its number, a yes/no \
-question whose answer is yes where an image shows what the tuple says.
-
-Description:
-A blue motorcycle parked by paint chipped doors.
-Tuples:
-1 | entity - whole (motorcycle)
-2 | attribute - color (motorcycle, blue)
-3 | attribute - state (motorcycle, parked)
-4 | entity - whole (doors)
-5 | attribute - texture (doors, paint chipped)
-6 | relation - spatial (motorcycle, doors, by)
-Questions:
-1 | Is there a motorcycle?
-2 | Is the motorcycle blue?
-3 | Is the motorcycle parked?
-4 | Are there doors?
-5 | Are the doors paint chipped?
-6 | Is the motorcycle by the doors?
-
-Description:
-watercolor of two cats and a dog chasing them
-Tuples:
-1 | global (watercolor)
-2 | entity - whole (cats)
-3 | attribute - count (cats, two)
-4 | entity - whole (dog)
-5 | relation - action (dog, cats, chasing)
-Questions:
-1 | Is this a watercolor?
-2 | Are there cats?
-3 | Are there two cats?
-4 | Is there a dog?
-5 | Is the dog chasing the cats?
-
-"""
-
-DEPENDENCIES_INSTRUCTIONS = """\
-Read the description of an image and the tuples that it says. Write for each tuple, under its number, the numbers of \
-the tuples that must hold for it to make sense, or 0 where there is none.
-
-Description:
-A blue motorcycle parked by paint chipped doors.
-Tuples:
-1 | entity - whole (motorcycle)
-2 | attribute - color (motorcycle, blue)
-3 | attribute - state (motorcycle, parked)
-4 | entity - whole (doors)
-5 | attribute - texture (doors, paint chipped)
-6 | relation - spatial (motorcycle, doors, by)
-Dependencies:
-1 | 0
-2 | 1
-3 | 1
-4 | 0
-5 | 4
-6 | 1,4
-
-Description:
-watercolor of two cats and a dog chasing them
-Tuples:
-1 | global (watercolor)
-2 | entity - whole (cats)
-3 | attribute - count (cats, two)
-4 | entity - whole (dog)
-5 | relation - action (dog, cats, chasing)
-Dependencies:
-1 | 0
-2 | 0
-3 | 2
-4 | 0
-5 | 2,4
-
-"""
+TUPLES_INSTRUCTIONS = prompt_template("dsg_tuples")
+QUESTIONS_INSTRUCTIONS = prompt_template("dsg_questions")
+DEPENDENCIES_INSTRUCTIONS = prompt_template("dsg_dependencies")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,95 +20,15 @@ from operators.metrics.writer import (
     digest,
     likeliest,
     log_likelihoods,
+    prompt_template,
     require_share,
 )
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 
 MAX_SPANS = 200
 
-SPANS_INSTRUCTIONS = """\
-Read the description of an image and write it again with every word or phrase labelled that can be seen in an image. A \
-label is the word's number in braces, then in brackets the word as it stands in the description, its type and a score \
-from 0.0 to 1.0 of how well it can be seen. The types are entity, activity, attribute, counting, color, material, \
-spatial, location, shape, style, other.
-
-Description:
-A red colored dog.
-The visually groundable words and their scores are labelled below:
-A {1}[red colored, color, 1.0] {2}[dog, entity, 1.0].
-
-Description:
-square blue apples on a tree with circular yellow leaves
-The visually groundable words and their scores are labelled below:
-{1}[square, shape, 1.0] {2}[blue, color, 1.0] {3}[apples, entity, 1.0] {4}[on, spatial, 1.0] {5}[a, counting, 1.0] \
-{6}[tree, entity, 1.0] with {7}[circular, shape, 1.0] {8}[yellow, color, 1.0] {9}[leaves, entity, 1.0]
-
-Description:
-A small dog running on a beach happily, naive watercolor
-The visually groundable words and their scores are labelled below:
-{1}[A, counting, 1.0] {2}[small, attribute, 0.3] {3}[dog, entity, 1.0] {4}[running, activity, 1.0] {5}[on, spatial, \
-1.0] a {6}[beach, location, 1.0] {7}[happily, attribute, 0.4], {8}[naive, attribute, 0.1] {9}[watercolor, style, 1.0]
-
-"""
-
-QUESTIONS_INSTRUCTIONS = """\
-Read the description of an image, then the same description with its visible words labelled with a number and a type. \
-Write for each label, in their order, one or two multiple-choice questions that check whether an image shows what the \
-description says about that word. End each question with its right answer.
-
-Description:
-A man posing for a selfie in a jacket and bow tie.
-The visually groundable words are labelled below:
-A {1}[man, human] {2}[posing, activity] for a {3}[selfie, object] in a {4}[jacket, object] and {5}[bow tie, object].
-Generated questions and answers are below:
-About {1}:
-Q: is there a man in the image?
-Choices: yes, no
-A: yes
-About {2}:
-Q: is the man posing for the selfie?
-Choices: yes, no
-A: yes
-About {3}:
-Q: is the man taking a selfie?
-Choices: yes, no
-A: yes
-About {4}:
-Q: is the man wearing a jacket?
-Choices: yes, no
-A: yes
-About {5}:
-Q: is the man wearing a bow tie?
-Choices: yes, no
-A: yes
-
-Description:
-Two red apples and several cows
-The visually groundable words are labelled below:
-{1}[Two, counting] {2}[red, color] {3}[apples, food] and {4}[several, counting] {5}[cows, animal]
-Generated questions and answers are below:
-About {1}:
-Q: how many apples are there?
-Choices: one, two, three, four
-A: two
-About {2}:
-Q: what color are the apples?
-Choices: green, yellow, red, brown
-A: red
-About {3}:
-Q: are there apples?
-Choices: yes, no
-A: yes
-About {4}:
-Q: are there several cows?
-Choices: yes, no
-A: yes
-About {5}:
-Q: are there cows?
-Choices: yes, no
-A: yes
-
-"""
+SPANS_INSTRUCTIONS = prompt_template("gecko_spans")
+QUESTIONS_INSTRUCTIONS = prompt_template("gecko_questions")
 
 SPANS_HEADING = "The visually groundable words and their scores are labelled below:\n"
 LABELLED_HEADING = "The visually groundable words are labelled below:\n"

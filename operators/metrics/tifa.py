@@ -10,115 +10,13 @@ from operators.metrics.answered import Answered, Element, Scored, element, mean_
 from operators.metrics.blocks import Block, read_blocks
 from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
-from operators.metrics.writer import STOP, WriterConfig, digest, require_share
+from operators.metrics.writer import STOP, WriterConfig, digest, prompt_template, require_share
 from operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, read_each
 from operators.models.calls import Request
 
-QUESTIONS_INSTRUCTIONS = """\
-Read the description of an image and write questions that check whether an image shows what it says. Go through the \
-words of the description that can be seen in an image. For each, write "About", the word and its type in brackets \
-(object, human, animal, food, activity, attribute, counting, color, material, spatial, location, shape, other). Below \
-it write one or two questions about that word. A question is a yes/no question with the choices yes and no, or has \
-four choices of which exactly one is right by the description. End each question with its right answer.
-
-Description:
-A man posing for a selfie in a jacket and bow tie.
-Questions and answers are below:
-About man (human):
-Q: is there a man?
-Choices: yes, no
-A: yes
-Q: who is posing for a selfie?
-Choices: man, woman, boy, girl
-A: man
-About selfie (activity):
-Q: is the man taking a selfie?
-Choices: yes, no
-A: yes
-About jacket (object):
-Q: is the man wearing a jacket?
-Choices: yes, no
-A: yes
-About bow tie (object):
-Q: what is the man wearing around his neck?
-Choices: scarf, necklace, bow tie, towel
-A: bow tie
-
-Description:
-Two red apples on a round wooden table
-Questions and answers are below:
-About two (counting):
-Q: how many apples are there?
-Choices: one, two, three, four
-A: two
-About red (color):
-Q: what color are the apples?
-Choices: green, yellow, red, brown
-A: red
-About apples (food):
-Q: are there apples?
-Choices: yes, no
-A: yes
-About on (spatial):
-Q: are the apples on the table?
-Choices: yes, no
-A: yes
-About round (shape):
-Q: what shape is the table?
-Choices: round, square, oval, triangular
-A: round
-About wooden (material):
-Q: what is the table made of?
-Choices: glass, metal, plastic, wood
-A: wood
-About table (object):
-Q: is there a table?
-Choices: yes, no
-A: yes
-
-"""
-
-CHOOSE_INSTRUCTIONS = """\
-Answer the question by the description alone. Write one of the choices and nothing else.
-
-Description:
-Two red apples on a round wooden table
-Question:
-what color are the apples?
-Choices:
-green, yellow, red, brown
-Answer:
-red
-
-Description:
-A man posing for a selfie in a jacket and bow tie.
-Question:
-is the man sitting?
-Choices:
-yes, no
-Answer:
-no
-
-"""
-
-ANSWER_INSTRUCTIONS = """\
-Answer the question by the description alone, in as few of its words as will do. Write "unknown" where it does not say.
-
-Description:
-Two red apples on a round wooden table
-Question:
-how many apples are there?
-Answer:
-two
-
-Description:
-A man posing for a selfie in a jacket and bow tie.
-Question:
-what is the weather like?
-Answer:
-unknown
-
-"""
+QUESTIONS_INSTRUCTIONS = prompt_template("tifa_questions")
+CHOOSE_INSTRUCTIONS = prompt_template("tifa_choose")
+ANSWER_INSTRUCTIONS = prompt_template("tifa_answer")
 
 QUESTIONS_HEADING = "Questions and answers are below:\n"
 

@@ -14,88 +14,25 @@ from operators.metrics.answered import Answered, Element, Scored, element, mean_
 from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
 from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import STOP, WriterConfig, digest, likeliest, log_likelihoods, require_share
+from operators.metrics.writer import (
+    STOP,
+    WriterConfig,
+    digest,
+    likeliest,
+    log_likelihoods,
+    prompt_template,
+    require_share,
+)
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_SPANS = 100
 MAX_LINES = 500
 """Lines, or parts of them between commas, that are looked at for phrases."""
 
-SPANS_INSTRUCTIONS = """\
-Read the description of an image and list the phrases in it that could be the answer to a question about the image: \
-things, their colors, counts, materials and states, actions and places. Write one phrase per line, exactly as it \
-stands in the description.
-
-Description:
-Two red apples on a round wooden table
-Phrases:
-Two
-red
-apples
-Two red apples
-round
-wooden
-a round wooden table
-
-"""
-
-QUESTION_INSTRUCTIONS = """\
-Read the description of an image and write a question about the image that the given phrase of the description answers.
-
-Description:
-Two red apples on a round wooden table
-Phrase:
-red
-Question:
-What color are the apples?
-
-Description:
-Two red apples on a round wooden table
-Phrase:
-a round wooden table
-Question:
-What are the apples on?
-
-"""
-
-ANSWER_INSTRUCTIONS = """\
-Answer the question by the description alone, in as few of its words as will do. Write "unknown" where it does not say.
-
-Description:
-Two red apples on a round wooden table
-Question:
-What color are the apples?
-Answer:
-red
-
-Description:
-A man posing for a selfie
-Question:
-What is the man wearing?
-Answer:
-unknown
-
-"""
-
-NOUN_PHRASES_INSTRUCTIONS = """\
-Read the description of an image and list its names, numbers and dates and then its noun phrases, each with all words \
-that belong to it. Write one phrase per line, exactly as it stands in the description.
-
-Description:
-Two red apples on a round wooden table
-Phrases:
-Two
-Two red apples
-a round wooden table
-
-Description:
-A man posing for a selfie in Paris
-Phrases:
-Paris
-A man
-a selfie
-
-"""
+SPANS_INSTRUCTIONS = prompt_template("vq2_spans")
+QUESTION_INSTRUCTIONS = prompt_template("vq2_question")
+ANSWER_INSTRUCTIONS = prompt_template("vq2_answer")
+NOUN_PHRASES_INSTRUCTIONS = prompt_template("vq2_noun_phrases")
 
 Convention = Literal["paper", "released"]
 """Whether VQ2 is as its paper describes it or as its code does it (yonatanbitton/wysiwyr, vq2_zeroshot)."""

@@ -5,6 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from operators.errors import ConfigError
@@ -109,6 +110,11 @@ def require_share(kind: str, name: str, value: float) -> None:
     """Raises ConfigError where the value is not in [0, 1]."""
     if not 0 <= value <= 1:
         raise ConfigError(f"{kind} {name}: expected a number from 0 to 1, got {value}")
+
+
+def prompt_template(name: str) -> str:
+    """What stands in templates/NAME.txt, to the byte: its digest is in the keys of the questions' cells."""
+    return (Path(__file__).parent / "templates" / f"{name}.txt").read_text("utf-8")
 
 
 def digest(*templates: str) -> str:
