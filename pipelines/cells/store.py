@@ -90,8 +90,9 @@ class Store:
 
     def listing(self, cells: Iterable[Cell]) -> dict[str, float]:
         """What stands in the folders of these cells, with the time it was written: one listing per stage and recipe."""
-        folders = {"/".join(cell.path.split("/")[:2]) for cell in cells}
-        return {path: written for folder in sorted(folders) for path, written in self._listing(folder)}
+        paths = {cell.path: cell.path for cell in cells}  # a million of them are not to be held twice
+        folders = sorted({"/".join(path.split("/")[:2]) for path in paths})
+        return {paths.get(path, path): written for folder in folders for path, written in self._listing(folder)}
 
     def _listing(self, folder: str) -> Iterator[tuple[str, float]]:
         location = self.location
@@ -101,7 +102,8 @@ class Store:
                 entries = location.fs.find(location.at(folder), detail=True)
             except FileNotFoundError:
                 return
-        for path, entry in entries.items():
+        while entries:  # each is let go as it is read: what a storage tells of a file is longer than its path
+            path, entry = entries.popitem()
             yield path.removeprefix(prefix), modified(entry)
 
     def save(self, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
