@@ -21,6 +21,7 @@ from operators import rows
 from operators.errors import PlumblineError, RowError
 from operators.images import identify, image_records
 from operators.stages.scores import written_bases
+from operators.stages.table import STAGES
 from operators.summary import Skills, Tally
 from pipelines.cells.cells import Cell, Outcome, Shard, digest, is_draft
 from pipelines.cells.plan import Plan
@@ -39,8 +40,8 @@ ROWS_OF_A_PART = 1 << 15
 """At most, but for a larger shard; a generator that grows changes its last part alone."""
 MOST_RUNS = 16
 """Of which the parts are looked for, the newest first."""
-WRITTEN = ("questions", "entailment")
-"""The stages whose cells a score may stand on besides its answers."""
+WRITTEN = tuple(stage.name for stage in STAGES.values() if stage.over == "prompts")
+"""The stages whose cells a score may stand on besides what was measured of its image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
