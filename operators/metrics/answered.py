@@ -78,19 +78,15 @@ def mean_over_images(scored: Sequence[Scored]) -> Scored:
     first = scored[0]
     if len(scored) == 1:
         return first
-    failed = next((one for one in scored if one.error is not None), None)
+    failed = next((image for image in scored if image.error is not None), None)
     if failed is not None:
         return failed
-    elements = None if first.elements is None else tuple(map(_mean_element, zip(*_elements(scored), strict=True)))
+    questions = zip(*(image.elements or () for image in scored), strict=True)
     return first._replace(
-        score=math.fsum(one.score or 0.0 for one in scored) / len(scored),
-        elements=elements,
-        truncated=any(one.truncated for one in scored),
+        score=math.fsum(image.score or 0.0 for image in scored) / len(scored),
+        elements=None if first.elements is None else tuple(map(_mean_element, questions)),
+        truncated=any(image.truncated for image in scored),
     )
-
-
-def _elements(scored: Sequence[Scored]) -> list[tuple[Element, ...]]:
-    return [one.elements or () for one in scored]
 
 
 def _mean_element(images: Sequence[Element]) -> Element:

@@ -47,9 +47,9 @@ def read_blocks(reply: str) -> list[Block]:
     Raises UnreadableReply, saying what is wrong with the first few, where none can be read.
     """
     read = [_block(draft) for draft in _drafts(reply)]
-    blocks = list(dict.fromkeys(one for one in read if isinstance(one, Block)))
+    blocks = list(dict.fromkeys(block for block in read if isinstance(block, Block)))
     if not blocks:
-        problems = [one for one in read if isinstance(one, str)][:3]
+        problems = [problem for problem in read if isinstance(problem, str)][:3]
         raise UnreadableReply("; ".join(problems) or 'no line that begins with "Q:" was found')
     if len(blocks) > MAX_BLOCKS:
         raise UnreadableReply(f"expected at most {MAX_BLOCKS} questions, found {len(blocks)}")

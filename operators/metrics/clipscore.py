@@ -2,7 +2,7 @@
 
 import html
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from operators.metrics.answered import Scored
 from operators.metrics.metric import Evidence, Metric
@@ -18,6 +18,10 @@ class ClipScoreConfig(Metric):
     """Which CLIPScore."""
 
     kind: Literal["clipscore"] = "clipscore"
+    story: ClassVar[str] = (
+        "compares the image and the prompt as wholes by CLIP, a model trained on captioned images; it is "
+        "blind to much of counting, places and negation"
+    )
     model: str = "clip"
     """The role, among the sweep's models, of the dual encoder."""
     variant: Variant = "cosine"

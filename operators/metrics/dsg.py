@@ -4,13 +4,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Scored, element, mean_scored
 from operators.metrics.metric import Expected
 from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import STOP, WriterConfig, digest, likeliest, prompt_template
+from operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_TUPLES = 200
@@ -27,6 +27,10 @@ class DsgConfig(WriterConfig):
     """How DSG's questions are written and how an answer of no bears on the questions that depend on it."""
 
     kind: Literal["dsg"] = "dsg"
+    story: ClassVar[str] = (
+        "lets a language model write yes/no questions that build on each other; where one fails, those that "
+        "build on it fail too"
+    )
     reduction: Reduction = "product"
     """How the likelihoods of a choice's tokens become one (operators/metrics/vqascore.py); decides a close answer."""
     zeroing: Zeroing = "direct"
@@ -48,13 +52,13 @@ class DsgConfig(WriterConfig):
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its tuples, then side by side a question and the dependencies of each."""
         about = f"Description:\n{reading.one_line(prompt)}\nTuples:\n"
-        tuples = yield from ask(self.sampling.request(TUPLES_INSTRUCTIONS + about, stop=STOP), read_tuples)
-        about += "".join(f"{number} | {one.text}\n" for number, one in tuples.items())
+        tuples = yield from ask(self.sampling.request(TUPLES_INSTRUCTIONS + about), read_tuples)
+        about += "".join(f"{number} | {stated.text}\n" for number, stated in tuples.items())
         texts = [QUESTIONS_INSTRUCTIONS + about + "Questions:\n", DEPENDENCIES_INSTRUCTIONS + about + "Dependencies:\n"]
         readers: list[Callable[[str], dict[int, str]]] = [
             partial(reader, list(tuples)) for reader in (read_questions, read_dependencies)
         ]
-        questions, parents = yield from read_each([self.sampling.request(text, stop=STOP) for text in texts], readers)
+        questions, parents = yield from read_each([self.sampling.request(text) for text in texts], readers)
         if isinstance(questions, UnreadableReply):
             raise questions
         return _written(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
@@ -64,13 +68,12 @@ class DsgConfig(WriterConfig):
 
         A parent that is not among the questions counts as holding. In a cycle every question depends on all others.
         """
-        given = {one.question.question_id: likeliest(one, self.reduction) for one in answered}
-        right = {one.question.question_id: given[one.question.question_id] == one.question.answer for one in answered}
-        parents = {one.question.question_id: one.question.parents for one in answered}
-        holds = holding(right, parents, self.zeroing)
-        ids = [one.question.question_id for one in answered]
+        by_id = {answer.question.question_id: answer for answer in answered}
+        given = {name: likeliest(answer, self.reduction) for name, answer in by_id.items()}
+        right = {name: given[name] == answer.question.answer for name, answer in by_id.items()}
+        holds = holding(right, {name: answer.question.parents for name, answer in by_id.items()}, self.zeroing)
         return mean_scored(
-            [element(one, given=given[name], score=float(holds[name])) for one, name in zip(answered, ids, strict=True)]
+            [element(answer, given=given[name], score=float(holds[name])) for name, answer in by_id.items()]
         )
 
 
@@ -80,7 +83,8 @@ TEMPLATES = digest(TUPLES_INSTRUCTIONS, QUESTIONS_INSTRUCTIONS, DEPENDENCIES_INS
 def holding(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
     """Which questions count: those answered right whose parents hold too, directly or all the way up."""
     return {
-        one: right[one] and all(right.get(other, True) for other in _needed(one, parents, zeroing)) for one in right
+        name: own and all(right.get(other, True) for other in _needed(name, parents, zeroing))
+        for name, own in right.items()
     }
 
 
@@ -88,14 +92,14 @@ def _needed(question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Zer
     """The questions whose answer must be right for this one to count."""
     if zeroing == "direct":
         return set(parents[question_id])
-    found: set[str] = set()
+    needed: set[str] = set()
     waiting = list(parents[question_id])
     while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting.extend(parents.get(one, ()))
-    return found
+        parent = waiting.pop()
+        if parent not in needed:
+            needed.add(parent)
+            waiting.extend(parents.get(parent, ()))
+    return needed
 
 
 class SemanticTuple(NamedTuple):
@@ -113,12 +117,12 @@ def read_tuples(reply: str) -> dict[int, SemanticTuple]:
 
     Here and below the last line of a number counts, as in the DSG release.
     """
-    found = {line.number: _tuple(line.text) for line in reading.numbered(reply) if "(" in line.text}
-    if not found:
+    tuples = {line.number: _tuple(line.text) for line in reading.numbered(reply) if "(" in line.text}
+    if not tuples:
         raise UnreadableReply('no line such as "1 | entity - whole (motorcycle)" was found')
-    if len(found) > MAX_TUPLES:
-        raise UnreadableReply(f"expected at most {MAX_TUPLES} tuples, found {len(found)}")
-    return found
+    if len(tuples) > MAX_TUPLES:
+        raise UnreadableReply(f"expected at most {MAX_TUPLES} tuples, found {len(tuples)}")
+    return tuples
 
 
 def _tuple(text: str) -> SemanticTuple:
@@ -132,12 +136,12 @@ def read_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
     """Lines `1 | Is there a motorcycle?` by the number of their tuple; raises UnreadableReply where there are none."""
     lines = [line for line in reading.numbered(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
-    found = {
+    questions = {
         number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, reading.MAX_QUESTION)
     }
-    if not found:
+    if not questions:
         raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
-    return found
+    return questions
 
 
 def read_dependencies(numbers: Sequence[int], reply: str) -> dict[int, str]:
@@ -147,13 +151,13 @@ def read_dependencies(numbers: Sequence[int], reply: str) -> dict[int, str]:
     would score higher than it should.
     """
     lines = [line for line in reading.numbered(reply) if line.number in numbers]
-    found = {line.number: line.text for line in lines if named_parents(line.text) is not None}
-    unread = next((line for line in lines if line.number not in found), None)
+    parents = {line.number: line.text for line in lines if named_parents(line.text) is not None}
+    unread = next((line for line in lines if line.number not in parents), None)
     if unread is not None:
         raise UnreadableReply(f'expected numbers such as "1,3", or 0, after "{unread.number} |", found "{unread.text}"')
-    if not found:
+    if not parents:
         raise UnreadableReply('no line such as "2 | 1" or "1 | 0" was found')
-    return found
+    return parents
 
 
 _PARENT = re.compile(rf"{reading.NUMBER}(?: ?[(:|=-] ?\D.*)?", re.IGNORECASE)

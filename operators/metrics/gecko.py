@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
@@ -15,7 +15,6 @@ from operators.metrics.reading import Place
 from operators.metrics.tifa import ONE_STEP_TEMPLATES, write_once
 from operators.metrics.vqascore import Reduction
 from operators.metrics.writer import (
-    STOP,
     WriterConfig,
     digest,
     likeliest,
@@ -45,6 +44,10 @@ class GeckoConfig(WriterConfig):
     """How Gecko's questions are written, filtered and scored; the paper's ablations by switches."""
 
     kind: Literal["gecko"] = "gecko"
+    story: ClassVar[str] = (
+        "lets a language model write a question about every visible word of the prompt, drops those that the "
+        "prompt does not support, and takes the mean probability of the right answers"
+    )
     nli: str | None = "nli"
     """The role of the entailment model that finds hallucinated questions (gecko.txt, sec. 5); null does without."""
     coverage: bool = True
@@ -104,18 +107,18 @@ class GeckoConfig(WriterConfig):
         if not self.coverage:
             return (yield from write_once(prompt, self.sampling))
         about = f"Description:\n{reading.one_line(prompt)}\n"
-        request = self.sampling.request(SPANS_INSTRUCTIONS + about + SPANS_HEADING, stop=STOP)
-        found = yield from ask(request, partial(read_spans, prompt))
-        spans = [span for span in found if span.groundable >= self.min_groundable]
+        request = self.sampling.request(SPANS_INSTRUCTIONS + about + SPANS_HEADING)
+        labelled = yield from ask(request, partial(read_spans, prompt))
+        spans = [span for span in labelled if span.groundable >= self.min_groundable]
         if not spans:
             return []
         about += f"{LABELLED_HEADING}{annotated(prompt, spans)}\n{QUESTIONS_HEADING}"
-        request = self.sampling.request(QUESTIONS_INSTRUCTIONS + about, stop=STOP)
+        request = self.sampling.request(QUESTIONS_INSTRUCTIONS + about)
         return (yield from ask(request, partial(read_questions, spans)))
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The mean of the questions' scores, hallucinated ones left out (eq. 1 or 2)."""
-        return mean_scored([self._element(one) for one in answered])
+        return mean_scored([self._element(answer) for answer in answered])
 
     def _element(self, answered: Answered) -> Element:
         given = likeliest(answered, self.reduction)

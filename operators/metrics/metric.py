@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from operators.metrics.answered import Answered, Scored
 
@@ -37,6 +37,8 @@ class Metric(ABC):
     """
 
     kind: str
+    story: ClassVar[str] = ""
+    """What it does, for a newcomer; completes a sentence that begins with its name."""
 
     @property
     @abstractmethod

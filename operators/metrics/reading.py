@@ -89,8 +89,8 @@ def numbered(reply: str) -> list[NumberedLine]:
 
     The id may have a word before it (`tuple 1`) and words in brackets behind it (`1 (dog)`).
     """
-    found = (_NUMBERED.fullmatch(line.strip("| ")) for line in lines(reply))
-    return [NumberedLine(int(one[1]), text) for one in found if one and (text := one["text"].strip())]
+    matches = (_NUMBERED.fullmatch(line.strip("| ")) for line in lines(reply))
+    return [NumberedLine(int(match[1]), text) for match in matches if match and (text := match["text"].strip())]
 
 
 def key(text: str) -> str:
@@ -104,12 +104,16 @@ def is_yes_no(choices: Iterable[str]) -> bool:
 
 
 def same_choice(answer: str, choices: Sequence[str]) -> str | None:
-    """The choice that the answer is, but for case and punctuation; a leading yes or no, followed by a stop, counts."""
+    """The choice that the answer is, but for case, spacing and punctuation around it.
+
+    Where the choices are yes and no, a leading yes or no followed by a stop counts too ("Yes, there is a dog."); this
+    goes beyond the exact match of the TIFA release, for models that answer in sentences.
+    """
     by_key = {key(choice): choice for choice in reversed(choices)}
-    found = by_key.get(key(answer))
-    if found is None and is_yes_no(choices):
+    choice = by_key.get(key(answer))
+    if choice is None and is_yes_no(choices):
         return by_key.get(key(re.split("[,.;:!(]", answer, maxsplit=1)[0]))
-    return found
+    return choice
 
 
 def choice_of(answer: str, choices: Sequence[str]) -> str | None:
@@ -117,10 +121,10 @@ def choice_of(answer: str, choices: Sequence[str]) -> str | None:
 
     What follows in brackets does not count.
     """
-    found = same_choice(answer, choices) or same_choice(answer.partition(" (")[0], choices)
+    choice = same_choice(answer, choices) or same_choice(answer.partition(" (")[0], choices)
     letter = _LETTER.fullmatch(one_line(answer))
-    if found is not None or letter is None:
-        return found
+    if choice is not None or letter is None:
+        return choice
     if key(letter[2] or ""):
         return same_choice(letter[2], choices)
     index = ord(letter[1].upper()) - ord("A")
@@ -159,11 +163,10 @@ def first_answer(reply: str) -> str:
 
 def token_f1(answer: str, gold: str) -> float:
     """The F1 of two answers as bags of words, without articles and punctuation; number words count as numbers."""
-    mine, its = Counter(_tokens(answer)), Counter(_tokens(gold))
-    if not mine or not its:
+    given, right = Counter(_tokens(answer)), Counter(_tokens(gold))
+    if not given or not right:
         return float(key(answer) == key(gold))
-    shared = (mine & its).total()
-    return 2 * shared / (mine.total() + its.total())
+    return 2 * (given & right).total() / (given.total() + right.total())
 
 
 def _tokens(text: str) -> list[str]:
@@ -194,9 +197,9 @@ def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[Place] = ()
     """
     if len(one_line(words)) > 2 * len(prompt):
         return None
-    found = list(islice(_places(words, prompt), 64))
-    free = [place for place in found if not any(place.overlaps(other) for other in taken)]
-    return next((place for place in free if place.start >= after), next(iter([*free, *found]), None))
+    places = list(islice(_places(words, prompt), 64))
+    free = [place for place in places if not any(place.overlaps(other) for other in taken)]
+    return next((place for place in free if place.start >= after), next(iter([*free, *places]), None))
 
 
 def _places(words: str, prompt: str) -> Iterator[Place]:

@@ -16,6 +16,12 @@ from operators.metrics.vqascore import VqaScoreConfig
 
 METRICS: tuple[type[Metric], ...] = (VqaScoreConfig, ClipScoreConfig, GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
 
+
+def metric_story(kind: str) -> str:
+    """What metrics of the kind do, for a newcomer; empty for a kind that is not known here."""
+    return next((metric.story for metric in METRICS if metric.__dataclass_fields__["kind"].default == kind), "")
+
+
 if TYPE_CHECKING:
     AnyMetric = Metric
 else:

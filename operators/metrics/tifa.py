@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from operators.metrics.blocks import Block, read_blocks
 from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
-from operators.metrics.writer import STOP, WriterConfig, digest, prompt_template, require_share
+from operators.metrics.writer import WriterConfig, digest, prompt_template, require_share
 from operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, read_each
 from operators.models.calls import Request
 
@@ -26,6 +26,9 @@ class TifaConfig(WriterConfig):
     """How TIFA's questions are written and filtered; its score has no options."""
 
     kind: Literal["tifa"] = "tifa"
+    story: ClassVar[str] = (
+        "lets a language model write multiple-choice questions about the prompt, and takes the share answered right"
+    )
     matcher: str = "matcher"
     """The role of the text embedder that finds the choice nearest to an answer that is none of them (the release)."""
     filter: bool = True
@@ -68,7 +71,7 @@ class TifaConfig(WriterConfig):
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The share of kept questions whose chosen answer is the right one."""
-        return mean_scored([_element(one) for one in answered])
+        return mean_scored([_element(answer) for answer in answered])
 
 
 ONE_STEP_TEMPLATES = digest(QUESTIONS_INSTRUCTIONS, QUESTIONS_HEADING)
@@ -80,20 +83,10 @@ def _element(answered: Answered) -> Element:
     return element(answered, given=answered.chosen, score=None if answered.question.keep is False else right)
 
 
-def match_choice(reply: str, choices: Sequence[str]) -> str | None:
-    """The choice that the VQA model's reply is, or None.
-
-    Case, spacing and punctuation around it do not count. Where the choices are yes and no, a leading yes or no
-    followed by a stop counts too ("Yes, there is a dog."); this goes beyond the release's exact match, for models that
-    answer in sentences.
-    """
-    return reading.same_choice(reply, choices)
-
-
 def write_once(prompt: str, sampling: Sampling) -> Writing[list[WrittenQuestion]]:
     """All questions in one reply, unfiltered."""
     tail = f"Description:\n{reading.one_line(prompt)}\n{QUESTIONS_HEADING}"
-    request = sampling.request(QUESTIONS_INSTRUCTIONS + tail, stop=STOP)
+    request = sampling.request(QUESTIONS_INSTRUCTIONS + tail)
     return (yield from ask(request, partial(read_questions, prompt)))
 
 
@@ -129,26 +122,20 @@ def _filtered(prompt: str, questions: Sequence[WrittenQuestion], metric: TifaCon
     """The questions with `keep`: true for the first of its text that the prompt alone answers right in every form."""
     firsts = {reading.key(question.text): question for question in reversed(questions)}
     asked = [question for question in questions if firsts[reading.key(question.text)] is question]
-    checks = [(question.question_id, request) for question in asked for request in _checks(prompt, question, metric)]
-    right = yield from read_each([check[1] for check in checks], [reading.first_answer] * len(checks))
-    return _with_keep(questions, asked, [reply if isinstance(reply, str) else "" for reply in right], metric)
+    checks = [request for question in asked for request in _checks(prompt, question, metric)]
+    replies = yield from read_each(checks, [reading.first_answer] * len(checks))
+    answers = iter([reply if isinstance(reply, str) else "" for reply in replies])
+    kept = {question.question_id for question in asked if _passes(question, answers, metric.min_f1)}
+    return [question._replace(keep=question.question_id in kept) for question in questions]
 
 
 def _checks(prompt: str, question: WrittenQuestion, metric: TifaConfig) -> Iterator[Request]:
     """The question with its choices and, unless these are yes and no, without."""
     about = f"Description:\n{reading.one_line(prompt)}\nQuestion:\n{question.text}\n"
     chosen = f"{CHOOSE_INSTRUCTIONS}{about}Choices:\n{', '.join(question.choices)}\nAnswer:\n"
-    yield metric.sampling.request(chosen, stop=STOP)
+    yield metric.sampling.request(chosen)
     if not reading.is_yes_no(question.choices):
-        yield metric.sampling.request(f"{ANSWER_INSTRUCTIONS}{about}Answer:\n", stop=STOP)
-
-
-def _with_keep(
-    questions: Sequence[WrittenQuestion], asked: Sequence[WrittenQuestion], replies: Sequence[str], metric: TifaConfig
-) -> list[WrittenQuestion]:
-    rest = iter(replies)
-    kept = {question.question_id for question in asked if _passes(question, rest, metric.min_f1)}
-    return [question._replace(keep=question.question_id in kept) for question in questions]
+        yield metric.sampling.request(f"{ANSWER_INSTRUCTIONS}{about}Answer:\n")
 
 
 def _passes(question: WrittenQuestion, replies: Iterator[str], min_f1: float) -> bool:
@@ -169,7 +156,7 @@ def free_f1(answer: str, gold: str) -> float:
     """
     given = "".join(char for char in answer.casefold() if char.isalnum() or char.isspace())
     number = reading.number_in(given) if gold.isnumeric() else None
-    mine, right = given.split() if number is None else [str(number)], gold.casefold().split()
-    shared = sum(word in mine for word in right)
-    surplus = sum(word not in right for word in mine)
-    return 2 * shared / (shared + surplus + len(right)) if shared else float(mine == right)
+    words, right = given.split() if number is None else [str(number)], gold.casefold().split()
+    shared = sum(word in words for word in right)
+    surplus = sum(word not in right for word in words)
+    return 2 * shared / (shared + surplus + len(right)) if shared else float(words == right)

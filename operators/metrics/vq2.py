@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from operators.errors import ConfigError
 from operators.metrics import reading
@@ -15,7 +15,6 @@ from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
 from operators.metrics.vqascore import Reduction
 from operators.metrics.writer import (
-    STOP,
     WriterConfig,
     digest,
     likeliest,
@@ -64,6 +63,9 @@ class Vq2Config(WriterConfig):
     """How VQ2's questions are written and checked, and how the likelihood of yes is taken."""
 
     kind: Literal["vq2"] = "vq2"
+    story: ClassVar[str] = (
+        "lets a language model write questions and answers from the prompt, and takes how likely the answers are"
+    )
     convention: Convention = "paper"
     """`paper`: one question for each phrase, in single quotes, kept where its answer from the prompt is the phrase;
     `released`: five questions drawn for each name and noun phrase, in double quotes inside `Question: ... Answer:`,
@@ -114,13 +116,14 @@ class Vq2Config(WriterConfig):
         """
         parts, about = self.parts, f"Description:\n{reading.one_line(prompt)}\n"
         listing = self.sampling if parts.samples == 1 else self.sampling._replace(temperature=0.0)
-        request = listing.request(parts.phrases + about + "Phrases:\n", stop=STOP)
+        request = listing.request(parts.phrases + about + "Phrases:\n")
         places = yield from ask(request, partial(read_spans, prompt))
         asked = yield from self._ask_each(prompt, about, places)
         kept: Sequence[bool | None] = [None] * len(asked)
         if parts.filtered:
             kept = yield from self._round_trip(about, asked)
-        return [self._written(index, *one) for index, one in enumerate(zip(asked, kept, strict=True), start=1)]
+        pairs = zip(asked, kept, strict=True)
+        return [self._written(index, question, keep) for index, (question, keep) in enumerate(pairs, start=1)]
 
     def _ask_each(self, prompt: str, about: str, places: Sequence[Place]) -> Writing[list["_Asked"]]:
         samples = self.parts.samples
@@ -128,36 +131,35 @@ class Vq2Config(WriterConfig):
         phrases = [prompt[place.start : place.end] for place in drawn]
         requests = [
             self.sampling._replace(seed=self.seed * samples + index % samples).request(
-                f"{QUESTION_INSTRUCTIONS}{about}Phrase:\n{reading.one_line(phrase)}\nQuestion:\n", stop=STOP
+                f"{QUESTION_INSTRUCTIONS}{about}Phrase:\n{reading.one_line(phrase)}\nQuestion:\n"
             )
             for index, phrase in enumerate(phrases)
         ]
         read = yield from read_each(requests, [read_question] * len(requests))
-        found = zip(phrases, drawn, read, strict=True)
-        asked = [_Asked(phrase, place, one) for phrase, place, one in found if isinstance(one, str)]
+        written = zip(phrases, drawn, read, strict=True)
+        asked = [_Asked(phrase, place, question) for phrase, place, question in written if isinstance(question, str)]
         if not asked:
-            raise next(one for one in read if isinstance(one, UnreadableReply))
+            raise next(result for result in read if isinstance(result, UnreadableReply))
         return asked
 
     def _round_trip(self, about: str, asked: Sequence["_Asked"]) -> Writing[list[bool]]:
         """Whether each question's answer from the prompt alone is its phrase."""
-        texts = [f"{ANSWER_INSTRUCTIONS}{about}Question:\n{one.question}\nAnswer:\n" for one in asked]
-        requests = [self.sampling.request(text, stop=STOP) for text in texts]
+        texts = [f"{ANSWER_INSTRUCTIONS}{about}Question:\n{written.question}\nAnswer:\n" for written in asked]
+        requests = [self.sampling.request(text) for text in texts]
         answers = yield from read_each(requests, [reading.first_answer] * len(requests))
         return [
-            isinstance(answer, str) and reading.token_f1(answer, one.phrase) >= self.min_f1
-            for one, answer in zip(asked, answers, strict=True)
+            isinstance(answer, str) and reading.token_f1(answer, written.phrase) >= self.min_f1
+            for written, answer in zip(asked, answers, strict=True)
         ]
 
     def _written(self, index: int, asked: "_Asked", keep: bool | None) -> WrittenQuestion:
         before, between, behind = self.parts.statement
         text = before + reading.one_line(asked.phrase) + between + asked.question + behind
-        question = WrittenQuestion(str(index), text, reading.YES_NO, "yes", None, asked.phrase, *asked.place)
-        return question._replace(keep=keep)
+        return WrittenQuestion(str(index), text, reading.YES_NO, "yes", None, asked.phrase, *asked.place, keep=keep)
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The mean likelihood of yes over the kept questions."""
-        return mean_scored([self._element(one) for one in answered])
+        return mean_scored([self._element(answer) for answer in answered])
 
     def _element(self, answered: Answered) -> Element:
         if answered.question.keep is False:
@@ -183,24 +185,24 @@ def read_spans(prompt: str, reply: str) -> list[Place]:
 
     What does not stand in the prompt is left out; raises UnreadableReply where nothing does.
     """
-    found: dict[str, Place] = {}
+    places: dict[str, Place] = {}
     parts = (part for line in reading.lines(reply) for part in _phrases(prompt, line))
     for phrase in islice(parts, MAX_LINES):
         place = reading.find(phrase, prompt)
         if place:
-            found.setdefault(reading.key(phrase), place)
-    if not found:
+            places.setdefault(reading.key(phrase), place)
+    if not places:
         raise UnreadableReply("no line is a phrase of the description")
-    if len(found) > MAX_SPANS:
-        raise UnreadableReply(f"expected at most {MAX_SPANS} phrases, found {len(found)}")
-    return list(found.values())
+    if len(places) > MAX_SPANS:
+        raise UnreadableReply(f"expected at most {MAX_SPANS} phrases, found {len(places)}")
+    return list(places.values())
 
 
 def _phrases(prompt: str, line: str) -> list[str]:
     """The line without a number before it; its parts between commas where it does not stand in the prompt whole."""
     if reading.find(line, prompt):
         return [line]
-    line = " ".join(one.text for one in reading.numbered(line)) or line
+    line = " ".join(rest.text for rest in reading.numbered(line)) or line
     return [line] if reading.find(line, prompt) else reading.split_choices(line)
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Literal
+from typing import ClassVar, Literal
 
 from operators.errors import ConfigError
 from operators.metrics.answered import Scored, incomplete
@@ -23,6 +23,9 @@ class VqaScoreConfig(Metric):
     """
 
     kind: Literal["vqascore"] = "vqascore"
+    story: ClassVar[str] = (
+        "asks a model one question, whether the image shows the whole prompt, and takes the probability of “yes”"
+    )
     model: str = "vqa"
     """The role, among the sweep's models, of the VQA model."""
     template: str | None = None
@@ -100,7 +103,12 @@ class VqaScoreConfig(Metric):
 
 def reduce_answer(token_logprobs: Sequence[float], reduction: Reduction) -> float:
     """The score in [0, 1] of one answer from the natural-log probabilities of its tokens, EOS last."""
+    return math.exp(log_likelihood(token_logprobs, reduction))
+
+
+def log_likelihood(token_logprobs: Sequence[float], reduction: Reduction) -> float:
+    """The natural log of `reduce_answer`, which does not vanish for long answers."""
     if reduction == "first":
-        return math.exp(token_logprobs[0])
+        return token_logprobs[0]
     total = math.fsum(token_logprobs)
-    return math.exp(total / len(token_logprobs) if reduction == "mean" else total)
+    return total / len(token_logprobs) if reduction == "mean" else total

@@ -12,11 +12,8 @@ from operators.errors import ConfigError
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Scored
 from operators.metrics.metric import Evidence, Metric
-from operators.metrics.vqascore import Reduction
-from operators.metrics.writing import TOLD, Put, Sampling, Writing, WrittenQuestion
-
-STOP = ("\nDescription:",)
-"""Where a base model goes on with a further example."""
+from operators.metrics.vqascore import Reduction, log_likelihood
+from operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +40,8 @@ class WriterConfig(Metric):
         if self.template.count("{}") != 1:
             raise ConfigError(f"{kind} template: expected exactly one {{}} for the question, got {self.template!r}")
         for name, role in self.roles.items():
-            require_role(kind, name, role)
+            if not role.strip():
+                raise ConfigError(f"{kind} {name}: expected the role of one of the sweep's models, got {role!r}")
         if self.max_tokens < 1:
             raise ConfigError(f"{kind} max_tokens: expected at least 1, got {self.max_tokens}")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -100,12 +98,6 @@ class WriterConfig(Metric):
         return Put(before + text + after, tuple(choices), free)
 
 
-def require_role(kind: str, name: str, value: str) -> None:
-    """Raises ConfigError where a model role has no name."""
-    if not value.strip():
-        raise ConfigError(f"{kind} {name}: expected the role of one of the sweep's models, got {value!r}")
-
-
 def require_share(kind: str, name: str, value: float) -> None:
     """Raises ConfigError where the value is not in [0, 1]."""
     if not 0 <= value <= 1:
@@ -119,15 +111,7 @@ def prompt_template(name: str) -> str:
 
 def digest(*templates: str) -> str:
     """A short name for exactly these texts, together with those that all requests share."""
-    return hashlib.sha256("\0".join([*STOP, TOLD, *templates]).encode()).hexdigest()[:16]
-
-
-def log_likelihood(token_logprobs: Sequence[float], reduction: Reduction) -> float:
-    """The natural log of vqascore.reduce_answer, which does not vanish for long answers."""
-    if reduction == "first":
-        return token_logprobs[0]
-    total = math.fsum(token_logprobs)
-    return total / len(token_logprobs) if reduction == "mean" else total
+    return hashlib.sha256("\0".join([*STOP, RETRY, *templates]).encode()).hexdigest()[:16]
 
 
 def log_likelihoods(answered: Answered, reduction: Reduction) -> list[float]:

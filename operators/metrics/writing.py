@@ -17,7 +17,9 @@ Writing = Generator[Sequence[Request], Sequence[Generation], T]
 All requests of one `yield` are answered together; the programs of many prompts run side by side.
 """
 
-TOLD = "That reply could not be read: {error}. Write the whole reply again, exactly in the form of the examples."
+STOP = ("\nDescription:",)
+"""Where a base model goes on with a further example."""
+RETRY = "That reply could not be read: {error}. Write the whole reply again, exactly in the form of the examples."
 
 
 class UnreadableReply(PlumblineError):
@@ -62,7 +64,7 @@ def identified(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
         alike[content] += 1
         ids[question.question_id] = content if alike[content] == 1 else f"{content}-{alike[content]}"
     return [
-        question._replace(question_id=ids[question.question_id], parents=tuple(ids[one] for one in question.parents))
+        question._replace(question_id=ids[question.question_id], parents=tuple(map(ids.__getitem__, question.parents)))
         for question in questions
     ]
 
@@ -87,24 +89,17 @@ class Sampling(NamedTuple):
     seed: int = 0
     """Seed of the draws at a temperature above 0."""
 
-    def request(self, text: str, *, stop: tuple[str, ...] = (), schema: str | None = None) -> Request:
+    def request(self, text: str) -> Request:
         """A conversation that opens with this text."""
-        messages = (Message("user", text),)
-        return Request(messages, self.max_tokens, self.temperature, self.seed, stop, schema)
+        return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, STOP)
 
 
 def ask(request: Request, read: Callable[[str], T]) -> Writing[T]:
     """One reply, read; raises UnreadableReply where it cannot be read even after the model was told why."""
-    return (yield from ask_each([request], [read]))[0]
-
-
-def ask_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]) -> Writing[list[T]]:
-    """Several replies side by side; raises UnreadableReply for the first that cannot be read even when told why."""
-    read = yield from read_each(requests, readers)
-    for one in read:
-        if isinstance(one, UnreadableReply):
-            raise one
-    return [one for one in read if not isinstance(one, UnreadableReply)]
+    (result,) = yield from read_each([request], [read])
+    if isinstance(result, UnreadableReply):
+        raise result
+    return result
 
 
 def read_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]) -> Writing[list[T | UnreadableReply]]:
@@ -116,13 +111,13 @@ def read_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]
     if not requests:
         return []
     replies = yield requests
-    read = [_try(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
-    again = [index for index, one in enumerate(read) if isinstance(one, UnreadableReply)]
-    if again:
-        retries = yield [_told(requests[index], replies[index], read[index]) for index in again]
-        for index, reply in zip(again, retries, strict=True):
-            read[index] = _try(readers[index], reply, cut_too=True)
-    return read
+    results = [_try(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
+    unread = [index for index, result in enumerate(results) if isinstance(result, UnreadableReply)]
+    if unread:
+        retries = yield [_retry(requests[index], replies[index], results[index]) for index in unread]
+        for index, reply in zip(unread, retries, strict=True):
+            results[index] = _try(readers[index], reply, cut_too=True)
+    return results
 
 
 def _try(reader: Callable[[str], T], reply: Generation, *, cut_too: bool = False) -> T | UnreadableReply:
@@ -135,7 +130,7 @@ def _try(reader: Callable[[str], T], reply: Generation, *, cut_too: bool = False
         return error
 
 
-def _told(request: Request, reply: Generation, error: object) -> Request:
+def _retry(request: Request, reply: Generation, error: object) -> Request:
     """The conversation so far and what was wrong with the reply."""
-    told = (Message("assistant", reply.text), Message("user", TOLD.format(error=error)))
-    return request._replace(messages=(*request.messages, *told))
+    turns = (Message("assistant", reply.text), Message("user", RETRY.format(error=error)))
+    return request._replace(messages=(*request.messages, *turns))

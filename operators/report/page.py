@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.comparison import Board, Duel, Standing, boards, bradley_terry, duels, standings
+from operators.metrics.table import metric_story
 from operators.report import charts, tables
 from operators.report.changes import Changes, compare
 from operators.report.findings import Boards, Decision, decide, overall_boards
@@ -16,29 +17,6 @@ from operators.report.gallery import NO_DETAIL, Card, ImageDetail, ImageKey, Pic
 from operators.report.health import Health, health, reasons
 from operators.report.words import Shown, plural
 from operators.summary import OVERALL
-
-STORIES: Mapping[str, str] = {
-    "vqascore": (
-        "asks a model one question, whether the image shows the whole prompt, and takes the probability of “yes”"
-    ),
-    "clipscore": (
-        "compares the image and the prompt as wholes by CLIP, a model trained on captioned images; it is blind to "
-        "much of counting, places and negation"
-    ),
-    "gecko": (
-        "lets a language model write a question about every visible word of the prompt, drops those that the prompt "
-        "does not support, and takes the mean probability of the right answers"
-    ),
-    "tifa": (
-        "lets a language model write multiple-choice questions about the prompt, and takes the share answered right"
-    ),
-    "dsg": (
-        "lets a language model write yes/no questions that build on each other; where one fails, those that build on "
-        "it fail too"
-    ),
-    "vq2": "lets a language model write questions and answers from the prompt, and takes how likely the answers are",
-}
-"""What each kind of metric does, for a newcomer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +164,7 @@ def _panel(board: Board, at_skills: Mapping[tuple[str, str], Board], run: Gather
     config = run.manifest.get("config", {}).get("metrics", {}).get(board.metric, {})
     return MetricPanel(
         name=board.metric,
-        story=STORIES.get(str(config.get("kind", board.metric)), ""),
+        story=metric_story(str(config.get("kind", board.metric))),
         interval=charts.interval_chart(board),
         distribution=charts.distribution_chart(run.scores, board),
         heat=tables.heat_map(at_skills, board.metric),

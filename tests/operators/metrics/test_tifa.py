@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from operators.errors import ConfigError
 from operators.metrics import tifa
 from operators.metrics.answered import NO_QUESTIONS, Answered
-from operators.metrics.tifa import TifaConfig, free_f1, match_choice, read_questions
+from operators.metrics.reading import same_choice
+from operators.metrics.tifa import TifaConfig, free_f1, read_questions
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import examples, run
 
@@ -199,13 +200,13 @@ def test_a_prompt_is_taken_literally_whatever_it_holds(prompt: str) -> None:
 def test_a_reply_is_a_choice_but_for_case_and_punctuation(
     reply: str, choices: tuple[str, ...], chosen: str | None
 ) -> None:
-    assert match_choice(reply, choices) == chosen
+    assert same_choice(reply, choices) == chosen
 
 
 @given(st.text(), st.lists(st.text(min_size=1), min_size=1, max_size=5))
 def test_what_matches_is_a_choice_and_a_choice_matches_itself(reply: str, choices: list[str]) -> None:
-    assert match_choice(reply, choices) in [None, *choices]
-    assert match_choice(choices[0], choices) == choices[0]
+    assert same_choice(reply, choices) in [None, *choices]
+    assert same_choice(choices[0], choices) == choices[0]
 
 
 def answered(chosen: str | None, *, keep: bool | None = None) -> Answered:

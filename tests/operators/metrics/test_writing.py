@@ -12,11 +12,11 @@ from operators.metrics.gecko import GeckoConfig
 from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
 from operators.metrics.writer import WriterConfig
-from operators.metrics.writing import Put, Sampling, UnreadableReply, ask, ask_each, read_each
+from operators.metrics.writing import Put, Sampling, UnreadableReply, ask, read_each
 from tests.operators.metrics.scripted import reply, run
 
 CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
-REQUEST = Sampling(max_tokens=50, temperature=0.5, seed=3).request("How many?", stop=("\n\n",))
+REQUEST = Sampling(max_tokens=50, temperature=0.5, seed=3).request("How many?")
 
 
 def number(text: str) -> int:
@@ -53,7 +53,7 @@ def test_a_cut_reply_is_asked_for_again_and_then_read_as_far_as_it_goes() -> Non
 
 
 def test_of_several_replies_only_the_unreadable_are_asked_for_again() -> None:
-    result, rounds = run(ask_each([REQUEST] * 3, [number] * 3), ["1", "two", "3"], ["2"])
+    result, rounds = run(read_each([REQUEST] * 3, [number] * 3), ["1", "two", "3"], ["2"])
     assert result == [1, 2, 3]
     assert [len(requests) for requests in rounds] == [3, 1]
 
@@ -65,7 +65,7 @@ def test_replies_that_may_fail_alone_leave_the_others_be() -> None:
 
 
 def test_nothing_to_ask_asks_nothing() -> None:
-    assert run(ask_each([], [])) == ([], [])
+    assert run(read_each([], [])) == ([], [])
 
 
 @pytest.mark.parametrize("config", CONFIGS)
