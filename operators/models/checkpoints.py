@@ -102,10 +102,6 @@ class ModelConfig:
         """The calls it serves on its engine."""
         return FAMILIES[self.family].loads_on(self.engine).keys()
 
-    def semantic_engine_options(self) -> dict[str, Any]:
-        """Those of its engine's options that can change a result; only vLLM has any."""
-        return semantic_options(self.engine_options) if self.engine == "vllm" else {}
-
 
 def _default(option: "Field[Any]") -> Any:
     return option.default if option.default_factory is MISSING else option.default_factory()
@@ -179,7 +175,9 @@ class ResolvedModel:
         if self.kind is not None and self.kind.pads:
             semantic["padding"] = self.config.padding
         if self.family.engine_in_keys:
-            semantic |= {"engine": self.config.engine, "engine_options": self.config.semantic_engine_options()}
+            engine = self.config.engine
+            options = semantic_options(self.config.engine_options) if engine == "vllm" else {}
+            semantic |= {"engine": engine, "engine_options": options}
         return semantic
 
 

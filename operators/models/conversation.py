@@ -82,21 +82,16 @@ def _separate_template(folder: Path) -> str | None:
         raise ModelError(f"{wrapped}: not a chat template ({error!r}); download the checkpoint again") from error
 
 
-def conversation_text(tokenizer: Any, messages: Sequence[Message]) -> str:
-    """The conversation in the tokenizer's chat template, open for the reply; without a template, a text a line.
+def conversation_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+    """The conversation's tokens in the tokenizer's chat template, open for the reply; without one, a text a line.
 
-    Templates that offer to think aloud first are told not to: what is wanted is the reply.
+    Templates that offer to think aloud first are told not to: what is wanted is the reply. A template brings its own
+    special tokens, a plain text gets the tokenizer's.
     """
     if tokenizer.chat_template is None:
-        return "\n".join(message.text for message in messages)
-    turns = [{"role": message.role, "content": message.text} for message in messages]
-    return _render(tokenizer, turns)
-
-
-def conversation_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    """The conversation's tokens; a template brings its own special tokens, a plain text gets the tokenizer's."""
-    text = conversation_text(tokenizer, messages)
-    return list(tokenizer(text, add_special_tokens=tokenizer.chat_template is None).input_ids)
+        return list(tokenizer("\n".join(message.text for message in messages)).input_ids)
+    text = _render(tokenizer, [{"role": message.role, "content": message.text} for message in messages])
+    return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def image_question_text(tokenizer: Any, question: str, *, system: str | None) -> str:

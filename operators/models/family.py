@@ -33,15 +33,6 @@ TOKENIZER = Files(
 )
 
 
-def no_other_parts(config: "ModelConfig", checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """For a family that is made of a checkpoint and a tokenizer alone."""
-    return {}
-
-
-def no_other_checks(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
-    """For a family whose form and files say enough."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
     """Models that are configured, found, checked and loaded in one way; nothing here imports torch before a load."""
@@ -62,9 +53,9 @@ class Family:
     """Whether a config.json is of that form."""
     files: tuple[Files, ...] = (TOKENIZER,)
     """What is looked for beside config.json and weights."""
-    parts: "Callable[[ModelConfig, Checkpoint, FileDigest], Mapping[str, Part]]" = no_other_parts
+    parts: "Callable[[ModelConfig, Checkpoint, FileDigest], Mapping[str, Part]]" = lambda config, checkpoint, digest: {}
     """Finds the parts beside the checkpoint and its tokenizer, by role."""
-    check: "Callable[[ModelConfig, Mapping[str, Part], Fields], None]" = no_other_checks
+    check: "Callable[[ModelConfig, Mapping[str, Part], Fields], None]" = lambda config, parts, fields: None
     """Raises ModelError where a checkpoint of the right form would not load, or would give wrong answers."""
     kind: Callable[[Fields], VqaKind] | None = None
     """Of a family of VQA models, the kind that a config.json tells: what metrics leave for it to say."""

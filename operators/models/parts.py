@@ -115,7 +115,12 @@ def subfields(fields: Fields, name: str) -> Fields:
 def check_weights(part: Part) -> list[str]:
     """The names of a part's tensors, from the headers of its safetensors files; nothing of a hub model is fetched."""
     if part.commit is not None:
-        return _check_hub_weights(part.source, part.commit)
+        from operators.models import hub
+
+        names = hub.find_tensor_names(part.source, part.commit)
+        if not names:
+            raise ModelError(f"{part.source}@{part.commit}: expected safetensors weights, found none; {CONVERT}")
+        return names
     files = _local_weight_files(Path(part.source))
     if not files:
         pickled = any(Path(part.source).glob("*.bin"))
@@ -136,15 +141,6 @@ def _local_weight_files(folder: Path) -> list[Path]:
     if lacking:
         raise ModelError(f"{folder}: lacks {lacking[0]}, which its index names; download the checkpoint again")
     return files
-
-
-def _check_hub_weights(source: str, commit: str) -> list[str]:
-    from operators.models import hub
-
-    names = hub.find_tensor_names(source, commit)
-    if not names:
-        raise ModelError(f"{source}@{commit}: expected safetensors weights, found none; {CONVERT}")
-    return names
 
 
 def read_tensor_names(file: Path) -> list[str]:

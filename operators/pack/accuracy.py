@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from operators.models.calls import Question
-from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from operators.models.families.clip import ClipSimilarity
 from operators.pack.checkpoints import IMAGE_BATCH
 from operators.pack.claims import NUMBERS, RELATIONS, SKILLS
 from operators.pack.drawing import draw_scene, to_png

@@ -8,8 +8,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from operators.models.calls import EntailmentModel, GenerateModel
 from operators.models.checkpoints import ModelConfig, ResolvedModel, resolve_model
-from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
+from operators.models.families.clip import ClipSimilarity
 from operators.models.loading import load
 
 CLIP_FOLDER = "clip-shapes"

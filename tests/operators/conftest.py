@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from operators.models.clip import ClipSimilarity
     from operators.models.clip_flant5 import ClipFlanT5Likelihood
+    from operators.models.families.clip import ClipSimilarity
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,8 @@ from PIL import Image
 
 from operators.errors import ConfigError, PlumblineError, RowError
 from operators.images import ImageLimits, PreparedImages, decode_image, identify, prepare_images
-from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from operators.models.families.clip import ClipSimilarity
 from tests.operators.tiny import encoded, image_table, no_fetch, picture
 
 LIMITS = ImageLimits(max_pixels=1_000_000, max_bytes=1_000_000)

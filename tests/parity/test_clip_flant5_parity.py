@@ -19,8 +19,8 @@ from operators.metrics.vqascore import reduce_answer
 from operators.models import loading
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
+from operators.models.families.clip import ClipSimilarity
 from tests.operators import tiny
 
 METRIC = tiny.vqascore()

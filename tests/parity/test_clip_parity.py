@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, CLIPModel
 
 from operators.models import loading
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.clip import ClipSimilarity
+from operators.models.families.clip import ClipSimilarity
 from tests.operators import tiny
 
 PICTURES = [

@@ -16,8 +16,8 @@ from transformers import CLIPModel, CLIPVisionConfig, CLIPVisionModel
 from operators.errors import ModelError
 from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
+from operators.models.families.clip import ClipSimilarity
 from operators.models.family import Call
 from operators.models.loading import load
 from operators.models.processing import load_tokenizer

@@ -14,8 +14,8 @@ from operators import rows
 from operators.metrics.clipscore import ClipScoreConfig, Variant
 from operators.models import dual_encoder
 from operators.models.calls import PixelRule, SimilarityModel, TextFeatures
-from operators.models.clip import ClipSimilarity
 from operators.models.dual_encoder import DualEncoder
+from operators.models.families.clip import ClipSimilarity
 from operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import CONTEXT, encoded, image_table, picture

@@ -11,8 +11,8 @@ import pytest
 from operators.errors import RowError
 from operators.models.calls import Generation, Request
 from operators.models.causal_lm import CausalLM
-from operators.models.clip import ClipSimilarity
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from operators.models.families.clip import ClipSimilarity
 from pipelines.cells.cells import Outcome
 from pipelines.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
