@@ -224,17 +224,14 @@ def annotated(prompt: str, spans: Sequence[Span]) -> str:
     text, end, rest = "", 0, []
     order = sorted(range(len(spans)), key=lambda index: spans[index].place or (len(prompt), len(prompt)))
     for index in order:
-        span, label = spans[index], _written(index, spans[index])
+        span = spans[index]
+        label = f"{{{index + 1}}}[{span.words}, {span.kind or 'other'}]"
         if span.place is None or span.place.start < end:
             rest.append(label)
             continue
         text += prompt[end : span.place.start] + label
         end = span.place.end
     return reading.one_line(" ".join([text + prompt[end:], *rest]))
-
-
-def _written(index: int, span: Span) -> str:
-    return f"{{{index + 1}}}[{span.words}, {span.kind or 'other'}]"
 
 
 def read_questions(spans: Sequence[Span], reply: str) -> list[WrittenQuestion]:

@@ -190,7 +190,8 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     family = FAMILIES[config.family]
     if not family.local:
         return ResolvedModel(config=config, endpoint=_pinned_endpoint(config, family))
-    checkpoint = _open_checkpoint(config, digest)
+    part = find_part(config.checkpoint, config.revision, digest)
+    checkpoint = Checkpoint(part, _read_config(part, config.family), check_weights(part))
     parts = _find_parts(config, checkpoint, digest)
     family.check(config, parts, checkpoint.fields)
     return ResolvedModel(
@@ -215,11 +216,6 @@ def find_vqa_kind(config: ModelConfig) -> VqaKind:
     kind = FAMILIES[config.family].kind
     assert kind is not None, f"family {config.family} serves VQA models"
     return kind(_read_config(part, config.family))
-
-
-def _open_checkpoint(config: ModelConfig, digest: FileDigest) -> Checkpoint:
-    part = find_part(config.checkpoint, config.revision, digest)
-    return Checkpoint(part, _read_config(part, config.family), check_weights(part))
 
 
 def _read_config(part: Part, family: str) -> Fields:

@@ -102,9 +102,6 @@ class Encoded(NamedTuple):
     mask: torch.Tensor
     """(n, tokens), 1 where a token stands."""
 
-    def take(self, rows: torch.Tensor) -> "Encoded":
-        return Encoded(self.states[rows], self.mask[rows])
-
 
 class ClipFlanT5Likelihood:
     """The `likelihood` call served by a CLIP-FlanT5 checkpoint."""
@@ -141,7 +138,7 @@ class ClipFlanT5Likelihood:
         """
         ids = self._question_ids(questions)
         asked = list(zip(questions, ids, strict=True))
-        return in_batches(partial(self._answer, features), asked, [len(own) for own in ids], size=self.pair_batch)
+        return in_batches(partial(self._answer, features), asked, [len(tokens) for tokens in ids], size=self.pair_batch)
 
     def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
@@ -183,7 +180,9 @@ class ClipFlanT5Likelihood:
         labels = [self._choice(choice) for question in questions for choice in question.choices]
         padded = self._pad(labels)
         rows = torch.tensor(owners, device=self.parameter.device)
-        logits = self.model.decode(encoded.take(rows), padded)[..., : self.entries].float()
+        logits = self.model.decode(Encoded(encoded.states[rows], encoded.mask[rows]), padded)[
+            ..., : self.entries
+        ].float()
         chosen = torch.gather(logits.log_softmax(-1), 2, padded.unsqueeze(-1)).squeeze(-1).cpu()
         answers: list[list[list[float]]] = [[] for _ in questions]
         for owner, label, logprobs in zip(owners, labels, chosen, strict=True):

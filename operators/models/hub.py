@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from httpx import HTTPError
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
@@ -32,15 +33,8 @@ def find_commit(repo: str, revision: str | None) -> str:
             f"model {repo!r} at revision {revision or 'main'!r}: the hub answered {error.response.status_code}; check "
             "the id and the revision, and log in (`hf auth login`) if the model is gated"
         ) from error
-    except Exception as error:
-        if isinstance(error, OfflineModeIsEnabled | OSError | HFValidationError) or _is_network(error):
-            return _cached_commit(repo, revision)
-        raise
-
-
-def _is_network(error: Exception) -> bool:
-    """The hub's HTTP client raises its own errors where it cannot connect."""
-    return type(error).__module__.split(".")[0] in ("httpx", "requests")
+    except (HTTPError, OfflineModeIsEnabled, OSError, HFValidationError):
+        return _cached_commit(repo, revision)
 
 
 def _cached_commit(repo: str, revision: str | None) -> str:
