@@ -59,18 +59,11 @@ def before_stop(text: str, request: Request) -> str:
     return text[: min(places)] if places else text
 
 
-def with_template(tokenizer: Any, *folders: Path) -> Any:
-    """The tokenizer, given the chat template of the first folder that keeps one apart from its tokenizer's files.
+def separate_template(folder: Path) -> str | None:
+    """The chat template that a folder keeps apart from its tokenizer's files.
 
     Raises ModelError where a chat_template.json cannot be read.
     """
-    for folder in folders:
-        if tokenizer.chat_template is None:
-            tokenizer.chat_template = _separate_template(folder)
-    return tokenizer
-
-
-def _separate_template(folder: Path) -> str | None:
     plain, wrapped = folder / "chat_template.jinja", folder / "chat_template.json"
     if plain.is_file():
         return plain.read_text()

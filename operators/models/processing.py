@@ -15,7 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from operators.errors import ModelError
 from operators.images import STORED
 from operators.models.checkpoints import ResolvedModel
-from operators.models.conversation import with_template
+from operators.models.conversation import separate_template
 
 
 class PixelTransform:
@@ -105,8 +105,11 @@ def load_tokenizer(folder: Path) -> Any:
 
 def load_chat_tokenizer(model: ResolvedModel) -> Any:
     """The model's tokenizer with its chat template, wherever the checkpoint keeps that."""
-    folder = model.folder("tokenizer")
-    return with_template(load_tokenizer(folder), folder, model.folder("checkpoint"))
+    tokenizer = load_tokenizer(model.folder("tokenizer"))
+    for role in ("tokenizer", "checkpoint"):
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = separate_template(model.folder(role))
+    return tokenizer
 
 
 @contextmanager
