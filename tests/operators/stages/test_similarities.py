@@ -13,7 +13,7 @@ from PIL import Image
 from operators import rows
 from operators.metrics.clipscore import ClipScoreConfig, Variant
 from operators.models import dual_encoder
-from operators.models.calls import PixelRule, SimilarityModel, TextFeatures
+from operators.models.calls import Compared, Pair, PixelRule, SimilarityModel, TextFeatures
 from operators.models.dual_encoder import DualEncoder
 from operators.models.families.clip import ClipSimilarity
 from operators.stages.similarities import PromptTexts, SimilaritiesStage
@@ -234,3 +234,33 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
     assert full.to_pylist() == [expected]
     again, other = (compare(operator, image_table(PICTURES[:1], [one]))["clipscore"] for one in ("p0", "p1"))
     assert again.column("basis").to_pylist() == [basis] != other.column("basis").to_pylist()
+
+
+class JointModel:
+    """A reward model: reads image and text together and gives a number that is no cosine; keeps what it encoded."""
+
+    def __init__(self) -> None:
+        self.encoded = 0
+
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> torch.Tensor:
+        return torch.tensor([float(image.width)])
+
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        self.encoded += len(pixels)
+        return pixels
+
+    def compare(self, features: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> list[Compared]:
+        if any("thirteen" in pair.text for pair in pairs):
+            raise ValueError("thirteen")
+        return [Compared(float(features[pair.image]) + len(pair.text), len(pair.text) > 12) for pair in pairs]
+
+
+def test_a_model_that_reads_image_and_text_together_fits_as_a_dual_encoder_does() -> None:
+    model = JointModel()
+    images = [encoded(picture(number, width=60 + number)) for number in range(3)]
+    prompts = {"p": "a cat", "q": "a longer text", "r": "thirteen"}
+    table = compare(operator_of(model), image_table(images, ["p", "q", "r"]), prompts)["clipscore"]
+    assert table["similarity"].to_pylist() == [60 + 5, 61 + 13, None]
+    assert table["truncated"].to_pylist() == [False, True, None]
+    assert error_kinds(table) == [None, None, "model_failed"]
+    assert model.encoded == 3, "each image once, by the one rule that is asked for"
