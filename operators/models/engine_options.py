@@ -22,7 +22,6 @@ THROUGHPUT_OPTIONS = frozenset(
         "gpu_memory_utilization",
         "kv_cache_memory_bytes",
         "max_num_batched_tokens",
-        "max_num_partial_prefills",
         "max_num_seqs",
         "max_parallel_loading_workers",
         "mm_encoder_tp_mode",
@@ -30,7 +29,6 @@ THROUGHPUT_OPTIONS = frozenset(
         "num_gpu_blocks_override",
         "pipeline_parallel_size",
         "scheduling_policy",
-        "swap_space",
         "tensor_parallel_size",
     }
 )
@@ -38,7 +36,6 @@ THROUGHPUT_OPTIONS = frozenset(
 RESULT_OPTIONS = frozenset(
     {
         "attention_backend",
-        "calculate_kv_scales",
         "kv_cache_dtype",
         "limit_mm_per_prompt",
         "max_model_len",

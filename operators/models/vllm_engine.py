@@ -221,8 +221,8 @@ def start_engine(model: ResolvedModel, *, defaults: Mapping[str, Any] | None = N
         ) from error
     except Exception as error:
         raise ModelError(
-            f"{checkpoint}: vLLM does not load it ({type(error).__name__}: {_line(error)}); "
-            "look at the model's engine_options, and whether this vLLM's list of supported models has it"
+            f"{checkpoint}: vLLM does not load it ({type(error).__name__}: {_line(error)}); look at the model's "
+            f"engine_options ({_options_line(model)}), and whether this vLLM's list of supported models has it"
         ) from error
 
 
@@ -254,6 +254,11 @@ def _make_engine(arguments: Mapping[str, Any]) -> Any:
 
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     return LLMEngine.from_engine_args(EngineArgs(**arguments))
+
+
+def _options_line(model: ResolvedModel) -> str:
+    """The options as they were set: vLLM's complaint may call one by another name and leave out what it was."""
+    return ", ".join(f"{name}={value}" for name, value in model.config.engine_options.items()) or "none is set"
 
 
 def _gave_up(output: Served | Refusal) -> bool:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from operators.errors import ModelError, RowError
 from operators.models import loading
 from operators.models.calls import Generation, Message, Request
 from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.engine_options import RESULT_OPTIONS, THROUGHPUT_OPTIONS
 from operators.models.vllm_generate import VllmGenerate
 from tests.vllm.tiny import make_llama
 
@@ -117,5 +119,11 @@ def test_a_shared_beginning_is_read_from_the_prefix_cache(model: VllmGenerate) -
 
 
 def test_an_option_that_vllm_does_not_take_is_named(folder: Path) -> None:
-    with pytest.raises(ModelError, match="kv_cache_dtype"):
+    with pytest.raises(ModelError, match=r"engine_options \(kv_cache_dtype=float3\)"):
         load(folder, kv_cache_dtype="float3")
+
+
+def test_every_option_that_may_be_set_is_one_of_vllm() -> None:
+    from vllm import EngineArgs
+
+    assert {field.name for field in fields(EngineArgs)} >= THROUGHPUT_OPTIONS | RESULT_OPTIONS

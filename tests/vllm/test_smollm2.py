@@ -24,7 +24,7 @@ def test_smollm2_writes_questions_about_genai_bench_prompts(tmp_path: Path) -> N
     overrides = [
         "benchmark=genai_bench", f"benchmark.prompts={tmp_path}/prompts.json", "models=shapes", "metric=[gecko]",
         f"models.llm.checkpoint={CHECKPOINT}", "models.llm.engine=vllm", "metrics.gecko.max_tokens=384",
-        "models.llm.engine_options={max_model_len: 4096}", f"store={tmp_path}/store",
+        "+models.llm.engine_options.max_model_len=4096", f"store={tmp_path}/store",
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "jobs.questions", *overrides], cwd=ROOT, capture_output=True, text=True
