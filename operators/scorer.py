@@ -54,7 +54,6 @@ class Scorer:
 
     def __init__(self, config: ScorerConfig) -> None:
         """Loads the models; raises ModelError where one cannot be found or does not load."""
-        self.limits = config.limits
         self.metrics: dict[str, Metric] = {
             name: metric.settled(lambda role: find_vqa_kind(config.models[role]))
             for name, metric in config.metrics.items()
@@ -79,15 +78,12 @@ class Scorer:
 
         for node, stage in self.nodes:
             read = {
-                name: {one: upstream(one, tables[name, one]) for one in node.stage.reads(metric)}
+                name: {other: upstream(other, tables[name, other]) for other in node.stage.reads(metric)}
                 for name, metric in node.metrics.items()
             }
             shard_rows = source[node.stage.over] if node.stage.reads_rows else pa.table({})
-            names = tuple(node.metrics)
-            given = Inputs(
-                "", shard_rows, names, read, upstream("prompts", source["prompts"]), dict.fromkeys(names, ())
-            )
-            made = stage.compute(stage.prepare(given))
+            prompt_texts = upstream("prompts", source["prompts"])
+            made = stage.compute(stage.prepare(Inputs("", shard_rows, tuple(node.metrics), read, prompt_texts)))
             tables |= {(name, node.stage.name): table.replace_schema_metadata(None) for name, table in made.items()}
         return pa.concat_tables([rows.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in self.metrics)])
 

@@ -129,6 +129,11 @@ def _absolute(path: str, url: str) -> str:
         raise ConfigError(f"{url!r}: expected a path in UTF-8; correct it") from error
 
 
+def aws_variables() -> dict[str, str]:
+    """What the environment says of S3, for processes elsewhere: as an argument, because Ray logs a runtime_env."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
 def etag(entry: Mapping[str, Any]) -> str:
     """What changes when an object does, from its entry in a listing: S3's ETag, or a local file's time."""
     return str(entry["ETag"]).strip('"') if "ETag" in entry else str(entry["mtime"])

@@ -272,31 +272,25 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
+def add_class(room: Path, added: str, name: str, module: str, *, above: str) -> str:
+    """A module of a room, whose class its table imports."""
+    (room / f"{name}.py").write_text(module)
+    package = f"from operators.{room.name}"
+    edit(room / "table.py", f"{package}.{above} ", f"{package}.{name} import {added}\n{package}.{above} ")
+    return added
+
+
 def add_metric(tree: Path, name: str, module: str) -> None:
     """A file of its own, its line in the table, and its options for a sweep."""
-    (tree / f"operators/metrics/{name}.py").write_text(module)
-    config = f"{name.title()}Config"
-    table = tree / "operators/metrics/table.py"
-    edit(
-        table,
-        "from operators.metrics.dsg",
-        f"from operators.metrics.{name} import {config}\nfrom operators.metrics.dsg",
-    )
-    edit(table, "= (VqaScoreConfig,", f"= ({config}, VqaScoreConfig,")
+    config = add_class(tree / "operators/metrics", f"{name.title()}Config", name, module, above="dsg")
+    edit(tree / "operators/metrics/table.py", "= (VqaScoreConfig,", f"= ({config}, VqaScoreConfig,")
     (tree / f"conf/metric/{name}.yaml").write_text(f"# @package metrics.{name}\nkind: {name}\n")
 
 
 def add_stage(tree: Path, name: str, module: str) -> None:
     """A file of its own and its line in the table; its schema comes with it in rows.py."""
-    (tree / f"operators/stages/{name}.py").write_text(module)
-    stage = f"{name.title()}Stage"
-    table = tree / "operators/stages/table.py"
-    edit(
-        table,
-        "from operators.stages.scores",
-        f"from operators.stages.{name} import {stage}\nfrom operators.stages.scores",
-    )
-    edit(table, " ScoresStage)", f" {stage}, ScoresStage)")
+    stage = add_class(tree / "operators/stages", f"{name.title()}Stage", name, module, above="scores")
+    edit(tree / "operators/stages/table.py", " ScoresStage)", f" {stage}, ScoresStage)")
 
 
 def scores_of(tree: Path, store: Path, folder: Path, *metrics: str) -> dict[str, list[float | None]]:

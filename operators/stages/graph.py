@@ -97,7 +97,7 @@ def check_chain(name: str, metric: Metric) -> None:
 def _check_stage(where: str, stage: type[Stage], metric: Metric) -> None:
     if not isinstance(metric, stage.needs):
         raise ConfigError(f"{where} has the stage {stage.name}, which wants a {stage.needs.__name__}")
-    absent: Sequence[str] = [one for one in stage.reads(metric) if one not in metric.chain]
+    absent = [name for name in stage.reads(metric) if name not in metric.chain]
     if absent:
         raise ConfigError(f"{where} has the stage {stage.name} without {', '.join(absent)}, which it reads")
     roles = [key for key in stage.calls if key not in stage.optional and key not in metric.roles]

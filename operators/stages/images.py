@@ -9,7 +9,7 @@ from PIL import Image
 
 from operators.errors import RowError
 from operators.images import ImageRow, PreparedImages, identify, image_records, prepare_images
-from operators.stages.stage import Inputs, Stage, StageOptions
+from operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str | None, str, str]
 """All that a row follows from: the image's and the prompt's id, the digest of the image, and the basis."""
@@ -42,12 +42,11 @@ class PreparedShard(NamedTuple):
     """By metric, the rows of the shard that are among what is kept, with their places there."""
 
 
-class ImagesStage(Stage):
+class ImagesStage(RowStage):
     """Images and what is asked about them to what a model says: all of a shard, or row by row."""
 
     over = "images"
     encodes = True
-    rows_alone = True
     keeps_rows = True
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:

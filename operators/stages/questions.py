@@ -13,7 +13,7 @@ from operators.errors import EMPTY_PROMPT, ModelError, RowError
 from operators.metrics.metric import Metric
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, identified
 from operators.models.calls import GenerateModel, Generation, Request, Usage
-from operators.stages.stage import Inputs, Stage, StageOptions
+from operators.stages.stage import Inputs, RowStage, StageOptions
 
 Written = Mapping[str, Sequence[Mapping[str, Any]]]
 """By prompt text, its rows (schema QUESTIONS)."""
@@ -41,7 +41,7 @@ class PreparedPrompts(NamedTuple):
     """By metric; nothing is written about these texts."""
 
 
-class QuestionsStage(Stage):
+class QuestionsStage(RowStage):
     """Prompts (schema PROMPTS) to questions (schema QUESTIONS), about each different text once.
 
     The tables' metadata has the tokens they took (rows.with_usage).
@@ -54,7 +54,6 @@ class QuestionsStage(Stage):
     needs = WritingMetric
     calls: ClassVar = {"writer": "generate"}
     optional = frozenset({"writer"})
-    rows_alone = True
     keeps_rows = True
     side_by_side = True
 
@@ -71,7 +70,8 @@ class QuestionsStage(Stage):
         self.model: GenerateModel | None = models.get("writer")
 
     def prepare(self, inputs: Inputs) -> PreparedPrompts:
-        return PreparedPrompts(inputs.rows, {name: kept_questions(inputs.earlier[name]) for name in inputs.metrics})
+        kept = {name: kept_questions(inputs.earlier.get(name, ())) for name in inputs.metrics}
+        return PreparedPrompts(inputs.rows, kept)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedPrompts:
         refused = {text or "": [{"error": rows.error_value(error)}] for text in inputs.rows.column("text").to_pylist()}

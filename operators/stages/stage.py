@@ -95,8 +95,6 @@ class Stage(ABC):
     """Whether its model encodes every image once, whatever is asked about it."""
     reads_rows: ClassVar[bool] = True
     """Whether it reads the shard's own rows."""
-    rows_alone: ClassVar[bool] = False
-    """Whether rows of a shard can be tried one by one, to find the one that ends the process."""
     keeps_rows: ClassVar[bool] = False
     """Whether rows of earlier cells may stand in a new one."""
     side_by_side: bool = False
@@ -134,9 +132,13 @@ class Stage(ABC):
     def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
         """The tables (`schema`), by metric; one row for every row of the shard, or of what it reads."""
 
+
+class RowStage(Stage):
+    """A stage whose rows can be tried one by one, to find the one that ends the process."""
+
+    @abstractmethod
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """As `prepare`, for rows that are not to be touched but by their ids. Only of a stage with `rows_alone`."""
-        raise NotImplementedError
+        """As `prepare`, for rows that are not to be touched but by their ids."""
 
 
 def remembered(method: Callable[..., Any]) -> Any:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from operators.errors import ConfigError, PlumblineError
 from pipelines.ingest.placing import Outline, Shards
 from pipelines.ingest.shards import Drafted, Drafts, Placement, Report, ShardRecord, ShardSize, SourceFile
-from pipelines.storage import Location, StorageConfig, first_line, locate
+from pipelines.storage import Location, StorageConfig, aws_variables, first_line, locate
 from pipelines.tables import Rejection
 
 PATIENCE = 5.0
@@ -153,8 +153,7 @@ class OnRay(Worker):
         import ray  # takes a second, and only a large ingest needs it
 
         worker = ray.remote(Drafter).options(num_cpus=1, max_restarts=-1)
-        credentials = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        self.actor = worker.remote(source, output, storage, credentials)
+        self.actor = worker.remote(source, output, storage, aws_variables())
 
     def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.actor, method).remote(*arguments)

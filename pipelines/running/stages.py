@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +9,7 @@ import pyarrow as pa
 from operators import rows
 from operators.errors import RowError
 from operators.images import ImageLimits
-from operators.stages.stage import Inputs, StageOptions, StaleInput, Upstream
+from operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from operators.stages.table import STAGES
 from pipelines.cells.cells import Cell, Shard, Work, is_draft
 from pipelines.cells.earlier import read_earlier
@@ -43,42 +42,54 @@ class NodeStage:
 
         declared = STAGES[node.stage]
         self.context = context
-        self.rows_alone = declared.rows_alone
         models = {key: load(model, declared.calls[key]) for key, model in node.models.items()}
         options = StageOptions(context.limits, context.uris.read, decoders=decoders)
         if node.model is not None:
             options = options._replace(image_batch=node.model.image_batch)
         self.stage = declared(node.metrics, models, options)
         self.side_by_side = self.stage.side_by_side
-        self._shard_rows = lru_cache(maxsize=1)(self._read_rows)
+        self._alone: tuple[Shard, Sequence[Cell], Inputs] | None = None
+
+    @property
+    def rows_alone(self) -> bool:
+        """Whether rows can be tried one by one."""
+        return isinstance(self.stage, RowStage)
 
     def prepare(self, work: Work, cells: Sequence[Cell]) -> Any:
         """Reads and decodes; called for the next shard while `compute` works on this one."""
-        return self._prepare(self._inputs(work, cells, self._read_rows(work.shard)), cells)
+        return self._prepare(self._inputs(work, cells))
 
     def prepare_row(self, work: Work, cells: Sequence[Cell], row: int) -> Any:
         """As `prepare`, for one row of the shard."""
-        return self._prepare(self._inputs(work, cells, self._shard_rows(work.shard).slice(row, 1)), cells)
+        return self._prepare(self._inputs_of_row(work, cells, row))
 
     def refuse_row(self, work: Work, cells: Sequence[Cell], row: int, error: RowError) -> Any:
         """As `prepare_row` for a row that is not to be touched but by its ids."""
-        return self.stage.refuse(self._inputs(work, cells, self._shard_rows(work.shard).slice(row, 1)), error)
+        assert isinstance(self.stage, RowStage), "its rows can be tried one by one"
+        return self.stage.refuse(self._inputs_of_row(work, cells, row), error)
 
     def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
         """The tables of the cells, by metric."""
         return self.stage.compute(prepared)
 
-    def _prepare(self, inputs: Inputs, cells: Sequence[Cell]) -> Any:
+    def _prepare(self, inputs: Inputs) -> Any:
         try:
             return self.stage.prepare(inputs)
         except StaleInput as error:
             raise BrokenCell(error.name, str(error)) from error
 
-    def _inputs(self, work: Work, cells: Sequence[Cell], shard_rows: pa.Table) -> Inputs:
+    def _inputs_of_row(self, work: Work, cells: Sequence[Cell], row: int) -> Inputs:
+        """Those of the shard, which is read once for all of its rows, with one row of it."""
+        if self._alone is None or self._alone[:2] != (work.shard, cells):
+            self._alone = work.shard, cells, self._inputs(work, cells)
+        inputs = self._alone[2]
+        return inputs._replace(rows=inputs.rows.slice(row, 1))
+
+    def _inputs(self, work: Work, cells: Sequence[Cell]) -> Inputs:
         read = self.context.store.read_cell
         return Inputs(
             group=work.shard.group,
-            rows=shard_rows,
+            rows=self._read_rows(work.shard),
             metrics=tuple(cell.metric for cell in cells),
             upstream={
                 cell.metric: {stage: self._upstream(stage, paths, work) for stage, paths in cell.inputs.items()}
@@ -107,6 +118,6 @@ class NodeStage:
     def _prompts(self, shard: Shard) -> Upstream:
         """The prompts of a shard's images: its own, where its rows hold them, or else the benchmark's."""
         shards = (shard,) if shard.holds_prompts else self.context.prompt_shards
-        names = tuple(f"{one.group}/{one.name}" for one in shards)
+        names = tuple(f"{prompts.group}/{prompts.name}" for prompts in shards)
         storage = self.context.storage
-        return Upstream(names, lambda: [read_prompts(one, storage) for one in shards], rows.PROMPTS)
+        return Upstream(names, lambda: [read_prompts(prompts, storage) for prompts in shards], rows.PROMPTS)

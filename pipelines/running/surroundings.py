@@ -15,7 +15,7 @@ from pipelines.cells.plan import Plan
 from pipelines.cells.store import Store
 from pipelines.running.errors import RunnerError
 from pipelines.running.progress import living_machines
-from pipelines.storage import StorageConfig, etag, first_line, is_storage_error, locate
+from pipelines.storage import StorageConfig, aws_variables, etag, first_line, is_storage_error, locate
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
 """What workers need of the driver's environment, beside what begins with AWS_ and the keys that models name."""
@@ -75,12 +75,12 @@ def surroundings(store: Store, storage: StorageConfig, plan: Plan) -> Iterator[S
     """
     models = [model for item in plan.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if not model.local}
-    names = [name for name in os.environ if name.startswith("AWS_") or name in keys or name in VARIABLES]
+    named = {name: os.environ[name] for name in (*keys, *VARIABLES) if name in os.environ}
     location, marker = store.location, f"markers/{uuid.uuid4().hex}"
     store.write_text(marker, marker)
     try:
         given = Surroundings(
-            variables={name: os.environ[name] for name in names},
+            variables=aws_variables() | named,
             landmarks=(_marker_seen(store, marker), *_sources_seen(plan)),
             storage=storage,
         )

@@ -27,7 +27,7 @@ def inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Tabl
     """Of one metric, with the tables that it reads by stage."""
     read = {stage: upstream(table) for stage, table in tables.items()}
     prompts = upstream(rows.PROMPTS.empty_table())
-    return Inputs("gen", shard_rows if shard_rows is not None else pa.table({}), (metric,), {metric: read}, prompts, {})
+    return Inputs("gen", shard_rows if shard_rows is not None else pa.table({}), (metric,), {metric: read}, prompts)
 
 
 def operate(stage: Stage, given: Inputs) -> pa.Table:

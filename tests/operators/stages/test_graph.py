@@ -1,0 +1,115 @@
+"""A chain that nothing serves is refused where the configuration is read, with what it lacks; nothing is dropped."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from operators.errors import ConfigError
+from operators.metrics.answered import Scored
+from operators.metrics.clipscore import ClipScoreConfig
+from operators.metrics.gecko import GeckoConfig
+from operators.metrics.metric import Evidence, Metric
+from operators.metrics.tifa import TifaConfig
+from operators.metrics.vqascore import VqaScoreConfig
+from operators.metrics.writing import Put
+from operators.models.checkpoints import ModelConfig
+from operators.stages.graph import check_models, make_nodes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeMetric(Metric):
+    """Declares what it is told to."""
+
+    kind: str = "made"
+    stages: tuple[str, ...] = ("similarities", "scores")
+    named: Mapping[str, str]
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        return self.stages
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        return self.named
+
+    def scoring(self) -> dict[str, Any]:
+        return {}
+
+    def score(self, evidence: Evidence) -> Scored:
+        return Scored(0.0)
+
+    def answering(self) -> dict[str, Any]:
+        return {}
+
+    def put(self, text: str, choices: Sequence[str]) -> Put:
+        return Put(text, tuple(choices), free=False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "problem"),
+    [
+        (MadeMetric(stages=("dreams", "scores"), named={}), "has the stage 'dreams'; those there are: questions,"),
+        (MadeMetric(stages=("scores", "answers"), named={}), "is scores, answers; expected the order questions,"),
+        (MadeMetric(stages=("questions", "answers"), named={}), "is questions, answers; expected the order"),
+        (MadeMetric(stages=(), named={}), "expected the order"),
+        (MadeMetric(named={"model": "m"}), "has the stage similarities, which wants a ComparingMetric"),
+        (MadeMetric(stages=("answers", "scores"), named={"model": "m"}), "stage answers without questions"),
+        (MadeMetric(stages=("entailment", "scores"), named={"nli": "n"}), "stage entailment without questions"),
+        (MadeMetric(stages=("scores",), named={"model": "m", "nli": "n"}), "has no stage that uses its model, nli"),
+    ],
+    ids=str,
+)
+def test_a_chain_that_does_not_hold_together_is_refused_by_name(metric: Metric, problem: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        make_nodes({"clipscore": ClipScoreConfig(), "mine": metric})
+    assert str(refusal.value).startswith("metrics.mine: the chain of made ") and problem in str(refusal.value)
+
+
+def test_a_stage_without_a_role_for_its_model_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class Modelless(ClipScoreConfig):
+        @property
+        def roles(self) -> dict[str, str]:
+            return {}
+
+    with pytest.raises(ConfigError, match=r"metrics\.mine: .* has the stage similarities and names no model for it"):
+        make_nodes({"mine": Modelless()})
+
+
+def test_metrics_that_share_a_model_share_a_node_and_others_have_their_own() -> None:
+    metrics = {
+        "gecko": GeckoConfig(),
+        "tifa": TifaConfig(),
+        "vqascore": VqaScoreConfig(),
+        "large": VqaScoreConfig(model="vqa_large"),
+        "clipscore": ClipScoreConfig(),
+    }
+    nodes = {node.name: (list(node.metrics), dict(node.roles)) for node in make_nodes(metrics)}
+    assert nodes == {
+        "questions:llm": (["gecko", "tifa"], {"writer": "llm"}),
+        "questions": (["vqascore", "large"], {}),
+        "entailment:nli": (["gecko"], {"nli": "nli"}),
+        "answers:vqa": (["gecko", "tifa", "vqascore"], {"model": "vqa", "matcher": "matcher"}),
+        "answers:vqa_large": (["large"], {"model": "vqa_large"}),
+        "similarities:clip": (["clipscore"], {"model": "clip"}),
+        "scores": (list(metrics), {}),
+    }
+
+
+def test_metrics_of_one_model_that_want_two_matchers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="share one model share one matcher, got matcher, other"):
+        make_nodes({"a": TifaConfig(), "b": TifaConfig(matcher="other")})
+
+
+def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key() -> None:
+    models = {"clip": ModelConfig(family="nli", checkpoint="owner/name")}
+    with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip model, and the role"):
+        check_models(make_nodes({"c": ClipScoreConfig()}), models)
+    with pytest.raises(ConfigError, match=r"metrics\.t\.matcher: no model has the role 'matcher'"):
+        served = {role: ModelConfig(family=family, checkpoint="owner/name") for role, family in SERVED.items()}
+        check_models(make_nodes({"v": VqaScoreConfig(), "t": TifaConfig()}), served)
+
+
+SERVED = {"vqa": "vlm", "llm": "causal_lm"}
