@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -14,10 +14,11 @@ from evalica import Winner
 from evalica import bradley_terry as fit_bradley_terry
 from numpy.typing import NDArray
 
+from operators.metrics.metric import direction
 from operators.statistics.letters import compact_letters
 from operators.statistics.ordering import holm, signed_rank
 from operators.statistics.poisson import ratio_intervals, weighted_sums
-from operators.summary import OVERALL
+from operators.summary import OVERALL, best_first
 
 Floats = NDArray[np.float64]
 
@@ -40,13 +41,25 @@ class Standing(NamedTuple):
     n_null: int
     coverage: float
     rank: int | None
-    """From 1, by the mean; equal means share a rank; None where nothing was scored."""
+    """From 1, the best mean; equal means share a rank; None where nothing was scored."""
     group: str
     """Letters of the tie groups: two generators share one exactly where no duel tells them apart; empty where nothing
     was scored.
     """
-    rating: float = math.nan
+    rating: float | None = None
     """Bradley-Terry rating, overall and where it was asked for."""
+    direction: int = 1
+    """1 where a higher mean is better, -1 where a lower one is."""
+
+    @property
+    def worth(self) -> float:
+        """The mean so turned that more is better."""
+        return self.direction * self.mean
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The mean's interval as it is drawn: of no length where there is none."""
+        return (self.low, self.high) if math.isfinite(self.low) else (self.mean, self.mean)
 
 
 class Duel(NamedTuple):
@@ -59,7 +72,9 @@ class Duel(NamedTuple):
     generator_a: str
     generator_b: str
     difference: float
-    """Mean of a less that of b: how far apart they are, where `effect` says which is better."""
+    """Mean of a less that of b, as the metric gives them: how far apart they are, where `effect` says which is
+    better.
+    """
     low: float
     """The difference's 95% interval, bootstrapped over prompts."""
     high: float
@@ -73,6 +88,8 @@ class Duel(NamedTuple):
     """Share of prompts won by a, ties half."""
     n: int
     """Prompts; several images of one are averaged."""
+    direction: int = 1
+    """1 where a higher score is better, -1 where a lower one is."""
 
     @property
     def worse(self) -> str | None:
@@ -81,6 +98,18 @@ class Duel(NamedTuple):
             return None
         return self.generator_b if self.better == self.generator_a else self.generator_a
 
+    @property
+    def is_contrary(self) -> bool:
+        """Whether a clear difference is not also one of the means, in its direction."""
+        return self.better is not None and self.direction * self.difference * self.effect <= 0
+
+    def turned(self) -> "Duel":
+        """The same, seen from the other generator."""
+        return self._replace(
+            generator_a=self.generator_b, generator_b=self.generator_a, difference=-self.difference,
+            low=-self.high, high=-self.low, effect=-self.effect, win_rate=1 - self.win_rate,
+        )  # fmt: skip
+
 
 class Board(NamedTuple):
     """One metric's standings at one skill, and its duels, which alone say who is better than whom."""
@@ -88,8 +117,13 @@ class Board(NamedTuple):
     metric: str
     skill: str
     standings: tuple[Standing, ...]
-    """Highest mean first; those without a score last."""
+    """Best mean first; those without a score last."""
     duels: tuple[Duel, ...]
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the best mean is the lowest."""
+        return any(standing.direction < 0 for standing in self.standings)
 
     def scored(self) -> list[Standing]:
         """The standings that have a mean."""
@@ -104,17 +138,17 @@ class Board(NamedTuple):
         return [str(duel.worse) for duel in self.duels if duel.better == generator]
 
     def tied_with(self, generator: str) -> list[str]:
-        """The scored generators that are not told apart from this, highest mean first."""
+        """The scored generators that are not told apart from this, best mean first."""
         apart = {generator, *self.better_than(generator), *self.worse_than(generator)}
         return [standing.generator for standing in self.scored() if standing.generator not in apart]
 
     def unbeaten(self) -> list[Standing]:
-        """The scored generators than which none is clearly better, highest mean first; no two are told apart."""
+        """The scored generators than which none is clearly better, best mean first; no two are told apart."""
         worse = {duel.worse for duel in self.duels}
         return [standing for standing in self.scored() if standing.generator not in worse]
 
     def leaders(self) -> list[Standing]:
-        """Of the unbeaten generators those that are clearly better than the most others, and than one at least; highest
+        """Of the unbeaten generators those that are clearly better than the most others, and than one at least; best
         mean first.
         """
         unbeaten, wins = self.unbeaten(), Counter(duel.better for duel in self.duels)
@@ -122,11 +156,16 @@ class Board(NamedTuple):
         return [standing for standing in unbeaten if wins[standing.generator] == most > 0]
 
     def close(self) -> list[Standing]:
-        """The other generators that are told apart from no leader, highest mean first; none where nobody leads."""
+        """The other generators that are told apart from no leader, best mean first; none where nobody leads."""
         leaders = [standing.generator for standing in self.leaders()]
         tied = [set(self.tied_with(leader)) for leader in leaders]
         common = set.intersection(*tied) - set(leaders) if tied else set()
         return [standing for standing in self.scored() if standing.generator in common]
+
+    def leading(self) -> frozenset[str]:
+        """The leaders and those that are not told from them, where that says anything: not where these are all."""
+        first = frozenset(standing.generator for standing in (*self.leaders(), *self.close()))
+        return first if len(first) < len(self.scored()) else frozenset()
 
     def best(self) -> Standing | None:
         """The generator that is clearly better than every other, where there is one."""
@@ -143,17 +182,18 @@ def boards(standings: Iterable[Standing], duels: Iterable[Duel]) -> dict[tuple[s
     for duel in duels:
         compared[duel.metric, duel.skill].append(duel)
     return {
-        place: Board(*place, tuple(sorted(rows, key=_by_mean)), tuple(compared[place]))
+        place: Board(*place, tuple(sorted(rows, key=_by_worth)), tuple(compared[place]))
         for place, rows in ranked.items()
     }
 
 
-def _by_mean(standing: Standing) -> tuple[float, str]:
-    return -standing.mean if standing.n else math.inf, standing.generator
+def _by_worth(standing: Standing) -> tuple[float, str]:
+    return -standing.worth if standing.n else math.inf, standing.generator
 
 
-def standings(summary: pa.Table, duels: Sequence[Duel]) -> list[Standing]:
-    """Every metric's standings, overall and by skill, best first, of a summary (schema SUMMARY).
+def standings(summary: pa.Table, duels: Sequence[Duel], falling: Container[str] = ()) -> list[Standing]:
+    """Every metric's standings, overall and by skill, best first, of a summary (schema SUMMARY); by the metrics
+    `falling` a lower mean is better.
 
     The duels of the same scores say which generators share a tie group.
     """
@@ -163,28 +203,28 @@ def standings(summary: pa.Table, duels: Sequence[Duel]) -> list[Standing]:
             apart[duel.metric, duel.skill].add(frozenset((duel.generator_a, duel.generator_b)))
     return [
         standing
-        for (metric, skill), rows in summary.to_pandas().groupby(["metric", "skill"], sort=False)
-        for standing in _ranked(rows, apart[str(metric), str(skill)])
+        for (metric, skill), rows in best_first(summary, falling).to_pandas().groupby(["metric", "skill"], sort=False)
+        for standing in _ranked(rows, apart[str(metric), str(skill)], direction(str(metric), falling))
     ]
 
 
-def _ranked(rows: pd.DataFrame, apart: Collection[frozenset[str]]) -> Iterator[Standing]:
+def _ranked(rows: pd.DataFrame, apart: Collection[frozenset[str]], towards: int) -> Iterator[Standing]:
     """The standings of one metric and skill, of its rows of the summary."""
     groups = compact_letters([str(name) for name in rows["generator"][rows["n"] > 0]], apart)
-    ranks = rows["mean"].rank(method="min", ascending=False)
+    ranks = (towards * rows["mean"]).rank(method="min", ascending=False)
     columns = ["generator", "metric", "skill", "mean", "low", "high", "n", "n_null", "coverage"]
     for record, rank in zip(rows[columns].to_dict("records"), ranks, strict=True):
         place = None if math.isnan(rank) else int(rank)
-        yield Standing(**record, rank=place, group=groups.get(record["generator"], ""))
+        yield Standing(**record, rank=place, group=groups.get(record["generator"], ""), direction=towards)
 
 
-def duels(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> list[Duel]:
-    """Every two generators by every metric, overall and at every skill."""
+def duels(scores: pa.Table, skills: Mapping[str, Sequence[str]], falling: Container[str] = ()) -> list[Duel]:
+    """Every two generators by every metric, overall and at every skill; by those `falling` a lower score is better."""
     return [
         duel
         for metric, means in prompt_means(scores)
         for skill, prompts in by_skill(means, skills)
-        for duel in compare_columns(metric, skill, prompts)
+        for duel in compare_columns(metric, skill, prompts, direction(metric, falling))
     ]
 
 
@@ -208,11 +248,11 @@ def by_skill(means: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> Iterat
             yield skill, prompts
 
 
-def compare_columns(metric: str, skill: str, means: pd.DataFrame) -> list[Duel]:
-    """Every two columns of a frame of means by prompt."""
+def compare_columns(metric: str, skill: str, means: pd.DataFrame, towards: int = 1) -> list[Duel]:
+    """Every two columns of a frame of means by prompt; `towards` is the metric's direction."""
     values = means.to_numpy(np.float64)
     pairs = list(combinations(range(len(means.columns)), 2))
-    tests = [signed_rank(values[:, a], values[:, b]) for a, b in pairs]
+    tests = [signed_rank(towards * values[:, a], towards * values[:, b]) for a, b in pairs]
     compared = [(pair, test) for pair, test in zip(pairs, tests, strict=True) if test.n]
     intervals = _intervals(list(means.index), values, [pair for pair, _ in compared])
     corrected = holm([test.p_value for _, test in compared])
@@ -227,7 +267,8 @@ def compare_columns(metric: str, skill: str, means: pd.DataFrame) -> list[Duel]:
                 low=float(low),
                 high=float(high),
                 p_holm=p_holm,
-                **test._asdict(),
+                direction=towards,
+                **test._replace(difference=towards * test.difference)._asdict(),
             )
         )
         for ((a, b), test), low, high, p_holm in zip(compared, *intervals, corrected, strict=True)
@@ -253,13 +294,14 @@ def _intervals(prompt_ids: Sequence[str], values: Floats, pairs: Sequence[tuple[
     return ratio_intervals(sums[: len(pairs)], sums[len(pairs) :])
 
 
-def bradley_terry(scores: pa.Table) -> dict[str, dict[str, float]]:
+def bradley_terry(scores: pa.Table, falling: Container[str] = ()) -> dict[str, dict[str, float]]:
     """By metric and generator, the Bradley-Terry rating on Elo's scale: 400 points more win ten of eleven prompts.
 
-    Every two generators' images of a prompt are a match, won by the higher score, and one more match of every two
-    counts as a draw, so that who never wins has a rating too. Ratings of a metric average 0.
+    Every two generators' images of a prompt are a match, won by the better score, by the metrics `falling` the lower
+    one, and one more match of every two counts as a draw, so that who never wins has a rating too. Ratings of a metric
+    average 0.
     """
-    return {metric: _ratings(means) for metric, means in prompt_means(scores)}
+    return {metric: _ratings(direction(metric, falling) * means) for metric, means in prompt_means(scores)}
 
 
 def _ratings(means: pd.DataFrame) -> dict[str, float]:

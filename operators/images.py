@@ -120,6 +120,11 @@ def _embedded(row: Mapping[str, Any]) -> Any:
     return None if embedded == [] else embedded
 
 
+def is_embedded(row: Mapping[str, Any]) -> bool:
+    """Whether the row holds its image, so that nothing need be fetched."""
+    return bool(_embedded(row))
+
+
 def _absent(row: Mapping[str, Any]) -> RowError:
     """What to do about a row without bytes, whose struct may still have a path."""
     image = row.get("image")
@@ -276,21 +281,18 @@ def prepare_images(
     fetch: FetchUri,
     held: Held = nothing_held,
     decoders: int = 1,
-    several: bool = False,
 ) -> PreparedImages:
     """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that is `held` left out.
 
     `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's loops leave to one another;
-    `preprocess`, `fetch` and `held` are called from these. Only where the stage takes `several` images of a row may a
-    row have them.
+    `preprocess`, `fetch` and `held` are called from these.
     """
     records, decoding = image_records(images), BoundedSemaphore(decoders)
-    most = limits.max_images if several else 1
 
     def prepare(place: int, record: Mapping[str, Any]) -> tuple[ImageRow, str | None, list[Any] | RowError] | None:
         row = identify(record, generator)
-        encoded = _row_bytes(row, record, most, fetch)
-        digest = None if isinstance(encoded, RowError) else _digest(encoded)
+        encoded = row_bytes(row, record, limits.max_images, fetch)
+        digest = None if isinstance(encoded, RowError) else digest_of(encoded)
         if digest is not None and held(place, row, digest):
             return None
         if isinstance(encoded, RowError):
@@ -309,14 +311,14 @@ def prepare_images(
     return prepared
 
 
-def _row_bytes(row: ImageRow, record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
+def row_bytes(row: ImageRow, record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
     """The bytes of each of a row's images, or why one has none; nothing is read of a row that is refused anyhow."""
     if row.prompt_id is None:
         return RowError("missing_prompt_id", "the row names no prompt; fill its prompt_id")
     each = _each_image(record)
     if len(each) > most:
-        taken = "the model looks at one" if most == 1 else f"limits.max_images={most}"
-        return RowError("too_many_images", f"{len(each)} images in the row, where {taken}; keep fewer")
+        found = f"{len(each)} images in the row, where limits.max_images={most}"
+        return RowError("too_many_images", f"{found}; keep fewer")
     encoded: list[bytes] = []
     for number, image in enumerate(each, 1):
         content = _encoded(image, fetch)
@@ -343,7 +345,7 @@ def _of_image(error: RowError, number: int, count: int) -> RowError:
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
 
-def _digest(encoded: Sequence[bytes]) -> str:
+def digest_of(encoded: Sequence[bytes]) -> str:
     """The start of the SHA-256 of a row's encoded image, or of those of all its images."""
     digests = [hashlib.sha256(content) for content in encoded]
     whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from operators.errors import RowError, SourceError
 from operators.models.calls import Usage
 
 USAGE = b"usage"
+KEPT = b"kept"
 
 ERROR = pa.struct([("kind", pa.string()), ("message", pa.string()), ("retryable", pa.bool_())])
 
@@ -84,6 +86,18 @@ ANSWERS = pa.schema(
 """`images` is null for a row of one image; of a row of several it is their number, and `answers` are those about the
 first image, then those about the second."""
 
+BOX = pa.struct([("label", pa.string()), *((name, pa.float32()) for name in ("score", "x1", "y1", "x2", "y2"))])
+"""Something found in an image: its label, how sure that is, and its box in pixels from the upper left corner."""
+
+SEEN = pa.struct([("question_id", pa.string()), ("boxes", pa.list_(pa.list_(BOX))), ("texts", pa.list_(pa.string()))])
+"""What was seen of an image for one question: of each of its looks (operators/metrics/modules.py), in their order, the
+boxes, null where none were looked for, and the text that was read or answered, null where none was asked for."""
+
+MODULES = pa.schema(
+    [*_IMAGE_COLUMNS, ("answers", pa.list_(SEEN)), ("error", ERROR), *_STANDS_ON, ("images", pa.int32())]
+)
+"""As ANSWERS, of questions that modules answer."""
+
 SIMILARITIES = pa.schema(
     [
         *_IMAGE_COLUMNS,
@@ -97,6 +111,51 @@ SIMILARITIES = pa.schema(
 """`similarity` is as the model gives it, a cosine or a reward; `truncated` tells that the text was longer than the
 model's context. `images` is null for a row of one image; of a row of several it is the similarity of each, and
 `similarity` their mean."""
+
+CAPTIONS = pa.schema(
+    [
+        *_IMAGE_COLUMNS,
+        ("captions", pa.list_(pa.struct([("text", pa.string()), ("width", pa.int32()), ("height", pa.int32())]))),
+        ("error", ERROR),
+        *_STANDS_ON,
+    ]
+)
+"""What a captioner says of an image as a whole, with its size in pixels: one for each image of the row."""
+
+REGION = pa.struct([("label", pa.string()), *((side, pa.int32()) for side in ("x1", "y1", "x2", "y2"))])
+"""What is seen at a place: its words, and its box in pixels of the image, from its upper left corner."""
+
+REGIONS = pa.schema([*_IMAGE_COLUMNS, ("regions", pa.list_(pa.list_(REGION))), ("error", ERROR), *_STANDS_ON])
+"""What a captioner says of an image's parts: one list for each image of the row."""
+
+DESCRIPTIONS = pa.schema([*_IMAGE_COLUMNS, ("descriptions", pa.list_(pa.string())), ("error", ERROR), *_STANDS_ON])
+"""What a language model makes of captions and regions: one for each image of the row."""
+
+RATINGS_GIVEN = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
+"""The numbers of a judge's verdict, by what they rate."""
+
+VERDICTS = pa.schema(
+    [
+        *_IMAGE_COLUMNS,
+        ("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), ("rationale", pa.string())]))),
+        ("error", ERROR),
+        *_STANDS_ON,
+    ]
+)
+"""How well a judge finds an image, or its description, to fit the prompt, and why: one for each image of the row."""
+
+IMAGE_STATISTICS = pa.schema(
+    [
+        *_IMAGE_COLUMNS,
+        (
+            "statistics",
+            pa.list_(pa.struct([(name, pa.float32()) for name in ("edge_density", "entropy", "saturation")])),
+        ),
+        ("error", ERROR),
+        *_STANDS_ON,
+    ]
+)
+"""What an image is like whatever its prompt (operators/statistics/pixels.py): one for each image of the row."""
 
 SCORES = pa.schema(
     [
@@ -126,8 +185,11 @@ ELEMENT = pa.struct(
 )
 """One question's part in a score: the answer wanted and given, and its score in [0, 1], null where it was left out."""
 
-ELEMENT_SCORES = pa.schema([*SCORES, ("elements", pa.list_(ELEMENT)), _BASIS])
-"""Scores as the cells keep them, with the score of every element of the prompt; null for metrics that ask only once."""
+ELEMENT_SCORES = pa.schema(
+    [*SCORES, ("elements", pa.list_(ELEMENT)), _BASIS, ("ratings", RATINGS_GIVEN), ("rationale", pa.string())]
+)
+"""Scores as the cells keep them: with the score of every element of the prompt (null for metrics that ask only once),
+and with the ratings and the reasons of a judge (null for metrics that have none)."""
 
 ERRORS = pa.schema(
     [
@@ -279,7 +341,10 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def per_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A row of ANSWERS or SIMILARITIES as one row for each of its images; itself where it has one."""
+    """A row of ANSWERS, SIMILARITIES, VERDICTS or IMAGE_STATISTICS as one row for each of its images."""
+    for column in ("verdicts", "statistics"):
+        if column in row:
+            return [{**row, **of_image} for of_image in row[column]]
     images = row.get("images")
     if images is None:
         return [row]
@@ -311,6 +376,22 @@ def usage_of(table: pa.Table) -> Usage | None:
     """What a table's model calls took, where it says so."""
     found = (table.schema.metadata or {}).get(USAGE)
     return Usage(**json.loads(found)) if found is not None else None
+
+
+def with_kept(table: pa.Table, kept: int) -> pa.Table:
+    """The table with the number of its rows that earlier cells had, in its metadata beside what stands there."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), KEPT: str(kept)})
+
+
+def kept_of(table: pa.Table) -> int:
+    """How many rows of a table earlier cells had, where it says so."""
+    return int((table.schema.metadata or {}).get(KEPT, 0))
+
+
+def error_kinds(cell: pa.Table) -> dict[str, int]:
+    """How many rows of a cell carry an error, by its kind."""
+    errors = cell.column("error").to_pylist()
+    return dict(Counter(error["kind"] for error in errors if error is not None))
 
 
 def count_errors(cell: pa.Table, *, retryable_only: bool = False) -> int:

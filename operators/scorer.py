@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -61,14 +61,18 @@ class Scorer:
         self.nodes = [_loaded(node, config) for node in make_nodes(self.metrics)]
         self.calls = count()
 
-    def score(self, images: Sequence[Shown], prompts: Sequence[str]) -> pa.Table:
-        """Scores (schema ELEMENT_SCORES) of each image for the prompt beside it: one row for each image and metric.
+    def score(
+        self, images: Sequence[Shown], prompts: Sequence[str], metrics: Collection[str] | None = None
+    ) -> pa.Table:
+        """Scores (schema ELEMENT_SCORES) of each image for the prompt beside it: one row for each image and metric, of
+        `metrics` or of all.
 
         The rows of a metric stand together, in the order of the images; `image_id` is an image's place in that order,
         and `prompt_id` is made of the prompt's text. An image that cannot be scored has a null score and its error.
         """
         if len(images) != len(prompts):
             raise ConfigError(f"expected one prompt beside every image, got {len(images)} and {len(prompts)}")
+        wanted = [name for name in self.metrics if metrics is None or name in metrics]
         source = {"prompts": _prompt_rows(prompts), "images": _image_rows(images, prompts)}
         call = next(self.calls)
         tables: dict[tuple[str, str], pa.Table] = {}
@@ -77,15 +81,18 @@ class Scorer:
             return Upstream((name,), lambda: [table], table.schema, state=call)
 
         for node, stage in self.nodes:
+            names = tuple(name for name in node.metrics if name in wanted)
+            if not names:
+                continue
             read = {
-                name: {other: upstream(other, tables[name, other]) for other in node.stage.reads(metric)}
-                for name, metric in node.metrics.items()
+                name: {other: upstream(other, tables[name, other]) for other in node.stage.reads(node.metrics[name])}
+                for name in names
             }
             shard_rows = source[node.stage.over] if node.stage.reads_rows else pa.table({})
             prompt_texts = upstream("prompts", source["prompts"])
-            made = stage.compute(stage.prepare(Inputs("", shard_rows, tuple(node.metrics), read, prompt_texts)))
+            made = stage.compute(stage.prepare(Inputs("", shard_rows, names, read, prompt_texts)))
             tables |= {(name, node.stage.name): table.replace_schema_metadata(None) for name, table in made.items()}
-        return pa.concat_tables([rows.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in self.metrics)])
+        return pa.concat_tables([rows.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in wanted)])
 
 
 def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:

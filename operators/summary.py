@@ -1,6 +1,6 @@
 """The summary stage: every generator's mean per metric, overall and per skill, with its interval and coverage."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from operators import rows
+from operators.metrics.metric import direction
 from operators.statistics.poisson import ratio_intervals, weighted_sums
 
 OVERALL = "overall"
@@ -28,13 +29,6 @@ TALLIES = pa.schema(
     ]
 )
 """A tally as it is stored: the sums of each generator, metric and skill that has rows."""
-
-
-def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Scores (schema SCORES) to the summary (schema SUMMARY): what a Tally of them gives."""
-    tally = Tally(Skills(skills))
-    tally.add(scores)
-    return tally.summary()
 
 
 class Skills:
@@ -172,14 +166,14 @@ class Tally:
             self._merge((str(generator), str(metric)), _Sums(**columns))
 
     def summary(self) -> pa.Table:
-        """The summary (schema SUMMARY), best overall mean first within each metric; a skill without rows is left
+        """The summary (schema SUMMARY), highest overall mean first within each metric; a skill without rows is left
         out.
         """
         frames = [self._frame(generator, metric, sums) for (generator, metric), sums in self.sums.items()]
         if not frames:
             return rows.SUMMARY.empty_table()
-        ranked = _ranked(pd.concat(frames, ignore_index=True))
-        return pa.Table.from_pandas(ranked[rows.SUMMARY.names], schema=rows.SUMMARY, preserve_index=False)
+        frame = pd.concat(frames, ignore_index=True)
+        return best_first(pa.Table.from_pandas(frame, schema=rows.SUMMARY, preserve_index=False))
 
     def _frame(self, generator: str, metric: str, sums: _Sums) -> pd.DataFrame:
         low, high = ratio_intervals(sums.totals, sums.counts)
@@ -205,10 +199,13 @@ def _ratio(total: Floats, n: Floats) -> Floats:
     return np.divide(total, n, out=np.zeros_like(total), where=n > 0)
 
 
-def _ranked(summary: pd.DataFrame) -> pd.DataFrame:
-    """Metrics by name, `overall` before the skills, and within each the best mean first."""
-    first = summary["skill"].ne(OVERALL)
-    ordered = summary.assign(first=first).sort_values(
-        ["metric", "first", "skill", "mean", "generator"], ascending=[True, True, True, False, True]
+def best_first(summary: pa.Table, falling: Container[str] = ()) -> pa.Table:
+    """A summary's metrics by name, `overall` before the skills, and within each the best mean first, the lowest by the
+    metrics `falling`; who has no mean comes last.
+    """
+    frame = summary.select(["metric", "skill", "generator", "mean"]).to_pandas()
+    worth = frame["mean"] * np.array([direction(metric, falling) for metric in frame["metric"]], np.float64)
+    ordered = frame.assign(later=frame["skill"].ne(OVERALL), worth=worth).sort_values(
+        ["metric", "later", "skill", "worth", "generator"], ascending=[True, True, True, False, True]
     )
-    return ordered.drop(columns="first").reset_index(drop=True)
+    return summary.take(ordered.index.to_numpy())

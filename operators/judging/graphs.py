@@ -42,21 +42,18 @@ def judge_graphs(
     *,
     conventions: Sequence[Convention],
     unpublished: Sequence[str],
-    falling: Sequence[str],
     sampling: Sampling,
 ) -> list[Judgement]:
     """The mean over graphs of every measure by metric, overall and by subset.
 
-    The graphs `unpublished` are left out of what was published. Metrics in `falling` count errors, so that their
-    ordering and delta are turned round.
+    The graphs `unpublished` are left out of what was published.
     """
     unmatched = _unmatched(scores, set(graph_nodes.column("image_id").to_pylist()))
     judgements = []
     for convention in conventions:
         measured = measure_graphs(graph_nodes, scores, convention)
         if convention == "published":
-            measured = measured[~measured["graph_id"].isin(unpublished)].copy()
-        measured.loc[measured["metric"].isin(falling), ["ordering", "kendall_ordering", "delta"]] *= -1
+            measured = measured[~measured["graph_id"].isin(unpublished)]
         subsets = {str(name): rows for name, rows in measured.groupby("subset")}
         for subset, of_subset in {OVERALL: measured, **subsets}.items():
             for metric, rows in of_subset.groupby("metric", sort=False):

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pandas as pd
-import pyarrow as pa
 
-from operators import rows
 from operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts
+from operators.statistics.ordering import holm
 
 OVERALL = "overall"
 PEOPLE = "people"
@@ -45,11 +44,11 @@ class Comparison(NamedTuple):
     """The statistic of a less that of b, on the rows that both scored."""
     p_value: float
     """Two-sided, before correction; nan where the test is not defined."""
-    p_holm: float
-    """Corrected by Holm over all pairs of metrics of this template and statistic."""
     test: str
     n: int
     template: str = ""
+    p_holm: float = math.nan
+    """Corrected by Holm over all pairs of metrics of this template and statistic."""
 
 
 class Order(NamedTuple):
@@ -63,36 +62,20 @@ class Order(NamedTuple):
     """The generator of the better mean where the test is significant and its ranks favour the same; null elsewhere."""
     difference: float
     p_value: float
-    p_holm: float
     n: int
     """Prompts that have a value for both."""
     convention: str
     template: str = ""
+    p_holm: float = math.nan
 
 
-def judgement_table(judgements: Sequence[Judgement]) -> pa.Table:
-    """Judgements as a table of schema JUDGEMENTS; what is undefined is null."""
-    records = [{**judged._asdict(), "low": judged.interval.low, "high": judged.interval.high} for judged in judgements]
-    return _table(records, rows.JUDGEMENTS)
+Tested = TypeVar("Tested", Comparison, Order)
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> pa.Table:
-    """Comparisons as a table of schema COMPARISONS."""
-    return _table([compared._asdict() for compared in comparisons], rows.COMPARISONS)
-
-
-def order_table(orders: Sequence[Order]) -> pa.Table:
-    """Orders as a table of schema ORDERS."""
-    return _table([order._asdict() for order in orders], rows.ORDERS)
-
-
-def _table(records: Sequence[dict[str, object]], schema: pa.Schema) -> pa.Table:
-    defined = [{name: _defined(value) for name, value in record.items()} for record in records]
-    return rows.table([{name: record[name] for name in schema.names} for record in defined], schema)
-
-
-def _defined(value: object) -> object:
-    return None if isinstance(value, float) and math.isnan(value) else value
+def corrected(tests: Sequence[Tested]) -> list[Tested]:
+    """The tests with their p-values corrected by Holm over all of them."""
+    p_values = holm([test.p_value for test in tests])
+    return [test._replace(p_holm=p_value) for test, p_value in zip(tests, p_values, strict=True)]
 
 
 def mean_judgement(metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str) -> Judgement:

@@ -1,22 +1,21 @@
 """Whether a metric finds the generators that people find better (Gecko, sections 4.2 and 6.4)."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, combinations
+from collections.abc import Mapping, Sequence
+from itertools import chain, combinations, starmap
+from statistics import fmean
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.judging.judgement import PEOPLE, Judgement, Order, numbers
+from operators.judging.judgement import PEOPLE, Judgement, Order, corrected, numbers
 from operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
-from operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
+from operators.judging.preferences import PREFERENCE_SIGNS, SIDE_BY_SIDE, majority_votes
 from operators.judging.ratings import mean_ratings
 from operators.statistics.bootstrap import UNDEFINED
 from operators.statistics.options import Match, ZeroHandling
-from operators.statistics.ordering import SignedRank, holm, signed_rank
+from operators.statistics.ordering import signed_rank
 
-SIDE_BY_SIDE = "side_by_side"
 UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
 
 
@@ -28,16 +27,16 @@ def judge_orders(
     Where metrics scored different images, people have an order beside each of them.
     """
     judged = pd.concat([rated_ids(ratings), chosen_ids(preferences)], ignore_index=True)
-    own, people = dict[str, list[Order]](), dict[str, list[Order]]()
+    own, people, agreements = dict[str, list[Order]](), dict[str, list[Order]](), list[Judgement]()
     for metric in scores.column("metric").unique().to_pylist():
         metric_scores = scores.filter(pc.equal(scores.column("metric"), metric))
         scored, both = scored_ids(metric_scores), of_images(metric_scores, judged, match)
-        own[metric] = order_by_scores(complete_ids(both, judged), alpha=alpha, zeros=zeros)
+        own[metric] = order_by_scores(metric, complete_ids(both, judged), alpha=alpha, zeros=zeros)
         by_ratings = order_by_ratings(of_images(ratings, scored, match), match, alpha=alpha, zeros=zeros)
         pairs = of_images(of_images(preferences, scored, match, "a"), scored, match, "b")
         by_choices = order_by_preferences(pairs, alpha=alpha, zeros=zeros) if len(pairs) else []
         people[metric] = by_ratings + by_choices
-    agreements = [share for metric in own for share in agree_on_order([*people[metric], *own[metric]])]
+        agreements += agree_on_order(metric, people[metric], own[metric])
     return [*_named_apart(people), *chain.from_iterable(own.values())], agreements
 
 
@@ -63,39 +62,25 @@ def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: Ze
     ]
 
 
-def order_by_scores(scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Every two generators by each metric, paired by prompt; several images of a prompt are averaged."""
-    frame = scores.select(["metric", "generator", "prompt_id", "score"]).to_pandas()
-    frame = frame.assign(score=numbers(frame["score"]))
-    return [
-        order
-        for metric, rows in frame.groupby("metric", sort=False)
-        for order in _orders(str(metric), rows, alpha, zeros)
-    ]
+def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
+    """Every two generators by a metric's scores, paired by prompt; several images of a prompt are averaged."""
+    frame = scores.select(["generator", "prompt_id", "score"]).to_pandas()
+    return _orders(metric, frame.assign(score=numbers(frame["score"])), alpha, zeros)
 
 
 def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
     wide = rows.groupby(["prompt_id", "generator"])["score"].mean().unstack("generator")
     words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction, better mean wins"
     orders = []
-    for a, b in combinations(wide, 2):
+    for a, b in combinations(map(str, wide), 2):
         test = signed_rank(wide[a].to_numpy(), wide[b].to_numpy(), zeros=zeros)
         if not test.n:
             continue
         significant, contrary = test.p_value < alpha, test.difference * test.effect <= 0
-        better = str(a if test.difference > 0 else b) if significant and not contrary else None
+        better = (a if test.difference > 0 else b) if significant and not contrary else None
         convention = f"{words}; {UNDECIDED}" if significant and contrary else words
-        orders.append(_order(judge, str(a), str(b), better, test, convention))
-    return _corrected(orders)
-
-
-def _order(judge: str, a: str, b: str, better: str | None, test: SignedRank, convention: str) -> Order:
-    return Order(judge, a, b, better, test.difference, test.p_value, math.nan, test.n, convention)
-
-
-def _corrected(orders: Sequence[Order]) -> list[Order]:
-    corrected = holm([order.p_value for order in orders])
-    return [order._replace(p_holm=p) for order, p in zip(orders, corrected, strict=True)]
+        orders.append(Order(judge, a, b, better, test.difference, test.p_value, test.n, convention))
+    return corrected(orders)
 
 
 def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
@@ -116,52 +101,28 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
         counts = {name: int((sign == value).sum()) for name, value in ((str(a), 1), (str(b), -1), (None, 0))}
         most = [name for name, count in counts.items() if count == max(counts.values())]
         better = most[0] if len(most) == 1 and test.p_value < alpha else None
-        orders.append(_order(PEOPLE, str(a), str(b), better, test, words)._replace(template=SIDE_BY_SIDE))
-    return _corrected(orders)
+        said = (test.difference, test.p_value, test.n, words, SIDE_BY_SIDE)
+        orders.append(Order(PEOPLE, str(a), str(b), better, *said))
+    return corrected(orders)
 
 
-def agree_on_order(orders: Sequence[Order]) -> list[Judgement]:
-    """By metric and template, the shares of generator pairs on which its significant order is people's
-    (model_ordering), is the opposite (orders_reversed), or is lacking where people have one (orders_missed).
+def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
+    """By template, the shares of generator pairs on which a metric's significant order is people's (model_ordering), is
+    the opposite (orders_reversed), or is lacking where people have one (orders_missed).
     """
-    people = [order for order in orders if order.judge == PEOPLE]
-    by_metric: dict[str, dict[frozenset[str], str | None]] = {}
-    for order in orders:
-        if order.judge != PEOPLE:
-            by_metric.setdefault(order.judge, {})[_pair(order)] = order.better
-    return [
-        judgement
-        for metric, better in by_metric.items()
-        for template in dict.fromkeys(order.template for order in people)
-        for judgement in _agreement(metric, template, _beside(people, template, better))
-    ]
-
-
-def _beside(
-    people: Iterable[Order], template: str, better: Mapping[frozenset[str], str | None]
-) -> list[tuple[str | None, str | None]]:
-    """Of each pair of generators that both compared, whom people and the metric find better."""
-    return [
-        (order.better, better[_pair(order)])
-        for order in people
-        if order.template == template and _pair(order) in better
-    ]
-
-
-def _pair(order: Order) -> frozenset[str]:
-    return frozenset((order.generator_a, order.generator_b))
-
-
-def _agreement(metric: str, template: str, pairs: Sequence[tuple[str | None, str | None]]) -> list[Judgement]:
-    if not pairs:
-        return []
-    shares = {
-        "model_ordering": [human == metric_better for human, metric_better in pairs],
-        "orders_reversed": [None not in pair and pair[0] != pair[1] for pair in pairs],
-        "orders_missed": [human is not None and metric_better is None for human, metric_better in pairs],
-    }
     words = "share of generator pairs, of those that the metric and people ordered by significance"
+    better = {(order.generator_a, order.generator_b): order.better for order in own}
+    compared: dict[str, list[tuple[str | None, str | None]]] = {}
+    for order in people:
+        if (pair := (order.generator_a, order.generator_b)) in better:
+            compared.setdefault(order.template, []).append((order.better, better[pair]))
+    shares = {
+        "model_ordering": lambda human, ours: human == ours,
+        "orders_reversed": lambda human, ours: None not in (human, ours) and human != ours,
+        "orders_missed": lambda human, ours: human is not None and ours is None,
+    }
     return [
-        Judgement(metric, name, sum(share) / len(share), UNDEFINED, len(share), words, template=template)
-        for name, share in shares.items()
+        Judgement(metric, name, fmean(starmap(holds, pairs)), UNDEFINED, len(pairs), words, template=template)
+        for template, pairs in compared.items()
+        for name, holds in shares.items()
     ]

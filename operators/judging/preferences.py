@@ -1,7 +1,7 @@
 """Judging metrics by choices between two images of a prompt (Pick-a-Pic; Gecko's side-by-side template)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 from typing import NamedTuple
 
@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.judging.judgement import Comparison, Judgement, mean_judgement, undefined
+from operators.judging.judgement import Comparison, Judgement, corrected, mean_judgement, undefined
 from operators.judging.matching import metric_columns
 from operators.statistics.agreement import UNSURE, majority_vote
 from operators.statistics.bootstrap import Prompts
 from operators.statistics.options import MATCH_COLUMNS, Match, Sampling, Unsure
-from operators.statistics.ordering import holm, permutation
+from operators.statistics.ordering import permutation
 
 ACCURACY = "binary_accuracy"
-TEMPLATE = "side_by_side"
+SIDE_BY_SIDE = "side_by_side"
 
 
 class Chosen(NamedTuple):
@@ -40,7 +40,8 @@ def judge_preferences(
     votes = majority_votes(preferences)
     columns = metric_columns(scores, match)
     chosen = [_choose(metric, column, votes, match, unsure) for metric, column in columns.items()]
-    return [_accuracy(choices, unsure, sampling) for choices in chosen], _compare(chosen, sampling)
+    compared = [_permuted(a, b, sampling) for a, b in combinations(chosen, 2)]
+    return [_accuracy(choices, unsure, sampling) for choices in chosen], corrected(compared)
 
 
 def majority_votes(preferences: pa.Table) -> pd.DataFrame:
@@ -67,7 +68,7 @@ def _of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: 
     """The scores of the images on one side of every pair."""
     keys = list(MATCH_COLUMNS[match])
     named = votes.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"})
-    return named[keys].join(column.rename("score"), on=keys if len(keys) > 1 else keys[0])["score"]
+    return named[keys].join(column.rename("score"), on=keys)["score"]
 
 
 def _right(frame: pd.DataFrame) -> "pd.Series[float]":
@@ -87,13 +88,7 @@ def _accuracy(chosen: Chosen, unsure: Unsure, sampling: Sampling) -> Judgement:
         judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words)
     else:
         judged = undefined(chosen.metric, ACCURACY, 0, f"no decided pair with both scores; {words}")
-    return judged._replace(template=TEMPLATE, n_unscored=chosen.n_unscored)
-
-
-def _compare(chosen: Sequence[Chosen], sampling: Sampling) -> list[Comparison]:
-    compared = [_permuted(a, b, sampling) for a, b in combinations(chosen, 2)]
-    corrected = holm([comparison.p_value for comparison in compared])
-    return [comparison._replace(p_holm=p) for comparison, p in zip(compared, corrected, strict=True)]
+    return judged._replace(template=SIDE_BY_SIDE, n_unscored=chosen.n_unscored)
 
 
 def _permuted(a: Chosen, b: Chosen, sampling: Sampling) -> Comparison:
@@ -102,4 +97,4 @@ def _permuted(a: Chosen, b: Chosen, sampling: Sampling) -> Comparison:
     p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
     test = f"permutation of prompts' signs, {sampling.permutations} draws"
     difference = float((both["right"] - both["right_b"]).mean()) if len(both) else math.nan
-    return Comparison(a.metric, b.metric, ACCURACY, difference, p_value, math.nan, test, len(both), TEMPLATE)
+    return Comparison(a.metric, b.metric, ACCURACY, difference, p_value, test, len(both), SIDE_BY_SIDE)

@@ -10,13 +10,13 @@ import pandas as pd
 import pyarrow as pa
 
 from operators.errors import SourceError
-from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, mean_judgement, undefined
+from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, corrected, mean_judgement, undefined
 from operators.judging.matching import IDS, metric_columns
 from operators.statistics.agreement import krippendorff_alpha
 from operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Floats, Prompts, accuracy_within
 from operators.statistics.correlation import STATISTICS
 from operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
-from operators.statistics.ordering import holm, permutation, permuted_correlations
+from operators.statistics.ordering import permutation, permuted_correlations
 from operators.statistics.ties import calibrate_ties
 
 
@@ -59,7 +59,7 @@ def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rate
 def _beside(metric: str, column: "pd.Series[float]", template: object, human: pd.DataFrame, match: Match) -> Rated:
     keys = list(MATCH_COLUMNS[match])
     scored = column[np.isfinite(column)].rename("score")
-    frame = human.join(scored, on=keys if len(keys) > 1 else keys[0])
+    frame = human.join(scored, on=keys)
     both = frame[frame["score"].notna()]
     unrated = int((~scored.index.isin(human.set_index(keys).index)).sum())
     columns = ["prompt_id", "alone", "human", "score"]
@@ -196,9 +196,7 @@ def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling:
     for template in dict.fromkeys(beside.template for beside in rated):
         of_template = [beside for beside in rated if beside.template == template]
         for test in (TESTS[statistic] for statistic in statistics if statistic in TESTS):
-            compared = [test(a, b, sampling) for a, b in combinations(of_template, 2)]
-            corrected = holm([comparison.p_value for comparison in compared])
-            comparisons += [each._replace(p_holm=p) for each, p in zip(compared, corrected, strict=True)]
+            comparisons += corrected([test(a, b, sampling) for a, b in combinations(of_template, 2)])
     return comparisons
 
 
@@ -218,7 +216,7 @@ def _correlated(a: Rated, b: Rated, statistic: str, sampling: Sampling) -> Compa
     )
     scores = "ranks" if statistic == "spearman" else "standardised scores"
     test = f"permutation: the metrics' {scores} exchanged by prompt, {sampling.permutations} draws"
-    return Comparison(a.metric, b.metric, statistic, difference, p_value, math.nan, test, len(rows), a.template)
+    return Comparison(a.metric, b.metric, statistic, difference, p_value, test, len(rows), a.template)
 
 
 def _permuted(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
@@ -228,8 +226,7 @@ def _permuted(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
     p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
     test = f"permutation of prompts' signs, {sampling.permutations} draws, each metric at its own epsilon"
     difference = float(differences.mean()) if len(differences) else math.nan
-    n = len(differences)
-    return Comparison(a.metric, b.metric, PAIRWISE[1], difference, p_value, math.nan, test, n, a.template)
+    return Comparison(a.metric, b.metric, PAIRWISE[1], difference, p_value, test, len(differences), a.template)
 
 
 def _accuracies(rows: pd.DataFrame, column: str, groups: list[str]) -> Floats:

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from operators.errors import RowError
 from operators.metrics.writing import WrittenQuestion
+
+if TYPE_CHECKING:
+    from operators.metrics.modules import Seen
 
 
 class Answered(NamedTuple):
@@ -20,6 +23,8 @@ class Answered(NamedTuple):
     """The choice that they mean."""
     p_entail: float | None = None
     """The probability that the prompt entails the question with its answer, where that was computed."""
+    seen: "tuple[Seen, ...]" = ()
+    """What each of its looks has shown, where modules answer it (operators/metrics/modules.py)."""
 
 
 class Element(NamedTuple):
@@ -36,6 +41,14 @@ class Element(NamedTuple):
     """In [0, 1]; null where the question was left out."""
 
 
+class Rating(NamedTuple):
+    """A number of a judge's verdict."""
+
+    name: str
+    """What it rates."""
+    value: float
+
+
 class Scored(NamedTuple):
     """An image's score with its elements, or why there is none."""
 
@@ -47,6 +60,10 @@ class Scored(NamedTuple):
     """How many entered the score; null for metrics that ask none."""
     truncated: bool = False
     """Whether the model saw only the beginning of the text."""
+    ratings: tuple[Rating, ...] | None = None
+    """The numbers of a judge's verdict; null for metrics that have no judge."""
+    rationale: str | None = None
+    """The judge's reasons."""
 
 
 NO_QUESTIONS = RowError(
@@ -86,6 +103,8 @@ def mean_over_images(scored: Sequence[Scored]) -> Scored:
         score=math.fsum(image.score or 0.0 for image in scored) / len(scored),
         elements=None if first.elements is None else tuple(map(_mean_element, questions)),
         truncated=any(image.truncated for image in scored),
+        ratings=None if first.ratings is None else _mean_ratings([image.ratings or () for image in scored]),
+        rationale=None if first.rationale is None else _each_rationale([image.rationale or "" for image in scored]),
     )
 
 
@@ -96,6 +115,16 @@ def _mean_element(images: Sequence[Element]) -> Element:
     return images[0]._replace(
         score=math.fsum(scores) / len(scores) if scores else None, given=given.pop() if len(given) == 1 else None
     )
+
+
+def _mean_ratings(images: Sequence[Sequence[Rating]]) -> tuple[Rating, ...]:
+    """Each rating's mean over the images."""
+    together = zip(*images, strict=True)
+    return tuple(Rating(each[0].name, math.fsum(one.value for one in each) / len(each)) for each in together)
+
+
+def _each_rationale(images: Sequence[str]) -> str:
+    return " ".join(f"Image {number}: {rationale}" for number, rationale in enumerate(images, 1))
 
 
 def incomplete(stage: str, what: str) -> RowError:

@@ -1,13 +1,19 @@
 """Questions as language models are asked to write them: blocks of `About`, `Q:`, `Choices:` and `A:` lines."""
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from operators.metrics import reading
+from operators.metrics.forms import Schema, entries, field, list_of, one_of, record, spelled, string
 from operators.metrics.writing import UnreadableReply
 
 MAX_BLOCKS = 256
+CLOSED, OPEN = "yes_no", "multiple_choice"
+"""The names of a JSON reply's lists of questions."""
+MAX_WRITTEN_QUESTION = 120
+MAX_WRITTEN_CHOICE = 40
+"""Characters that a schema leaves a question and a choice: what is readable may be longer."""
 
 _LABEL = re.compile(
     r"(?:\(?\d{1,3} ?[.)] ?)?(?:correct |gold )?"
@@ -46,14 +52,52 @@ def read_blocks(reply: str) -> list[Block]:
 
     Raises UnreadableReply, saying what is wrong with the first few, where none can be read.
     """
-    read = [_block(draft) for draft in _drafts(reply)]
+    return _blocks(_drafts(reply), 'no line that begins with "Q:" was found')
+
+
+def _blocks(drafts: Sequence[_Draft], absent: str) -> list[Block]:
+    read = [_block(draft) for draft in drafts]
     blocks = list(dict.fromkeys(block for block in read if isinstance(block, Block)))
     if not blocks:
         problems = [problem for problem in read if isinstance(problem, str)][:3]
-        raise UnreadableReply("; ".join(problems) or 'no line that begins with "Q:" was found')
+        raise UnreadableReply("; ".join(problems) or absent)
     if len(blocks) > MAX_BLOCKS:
         raise UnreadableReply(f"expected at most {MAX_BLOCKS} questions, found {len(blocks)}")
     return blocks
+
+
+def read_json_blocks(reply: str) -> list[Block]:
+    """As `read_blocks`, of a reply in JSON (`blocks_schema`): the right choice beside the wrong ones, in one order."""
+    read = entries(reply, CLOSED, OPEN, "questions")
+    return _blocks(list(map(_json_draft, read)), f'no question under "{CLOSED}" or "{OPEN}" was found')
+
+
+def _json_draft(entry: Any) -> _Draft:
+    answer, subject = (spelled(field(entry, name)) for name in ("answer", "about"))
+    kind, text = (spelled(field(entry, name)) for name in ("type", "question"))
+    choices = field(entry, "choices") or [answer, *_listed(field(entry, "wrong"))]
+    subject = f"{subject} ({kind})" if kind else subject
+    return _Draft(subject or None, [text], sorted(set(map(spelled, _listed(choices)))), [answer])
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
+    """The schema of questions with a subject: those that yes or no answers, of which there is one at least, and those
+    with choices. Of these no schema can say that the wrong ones differ from the right one, by which all may be lost.
+    """
+    text, choice = string(MAX_WRITTEN_QUESTION), string(MAX_WRITTEN_CHOICE)
+    closed = record(**subject, question=text, answer=one_of(reading.YES_NO))
+    opened = record(**subject, question=text, answer=choice, wrong=list_of(choice, 3))
+
+    def schema(max_tokens: int) -> Schema:
+        half = max_tokens // 2
+        lists = {CLOSED: list_of(closed, max(1, half // 40)), OPEN: list_of(opened, max(1, half // 72), least=0)}
+        return record(**lists)
+
+    return schema
 
 
 class _Line(NamedTuple):

@@ -1,12 +1,12 @@
 """CLIPScore: the cosine of a dual encoder's image and text embeddings, in the scales in use (docs/conventions.md)."""
 
-import html
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from operators.metrics.answered import Scored
 from operators.metrics.metric import Evidence, Metric
-from operators.models.calls import PixelRule
+from operators.models.calls import Measure, PixelRule
+from operators.models.encoders import clean
 
 Variant = Literal["cosine", "original", "torchmetrics"]
 
@@ -22,19 +22,12 @@ class ClipScoreConfig(Metric):
         "compares the image and the prompt as wholes by CLIP, a model trained on captioned images; it is "
         "blind to much of counting, places and negation"
     )
+    chain: ClassVar[tuple[str, ...]] = ("similarities", "scores")
     model: str = "clip"
     """The role, among the sweep's models, of the dual encoder."""
     variant: Variant = "cosine"
     """`cosine`: raw; `original`: 2.5 max(cos, 0) with the text prefix "A photo depicts ", texts cleaned and images cut
     as by its released code (Hessel et al. 2021); `torchmetrics`: 100 max(cos, 0)."""
-
-    @property
-    def chain(self) -> tuple[str, ...]:
-        return "similarities", "scores"
-
-    @property
-    def roles(self) -> dict[str, str]:
-        return {"model": self.model}
 
     def comparing(self) -> dict[str, str]:
         """All that decides what the model compares; the scale is applied afterwards."""
@@ -45,6 +38,11 @@ class ClipScoreConfig(Metric):
     def pixels(self) -> PixelRule:
         """How images are made the model's input."""
         return "released" if self.variant == "original" else "processor"
+
+    @property
+    def measure(self) -> Measure:
+        """What the model's number is."""
+        return "cosine"
 
     def scoring(self) -> dict[str, str]:
         """How a cosine becomes a number."""
@@ -59,13 +57,6 @@ class ClipScoreConfig(Metric):
         """The text that images of a prompt are compared with."""
         text = PREFIXES[self.variant] + prompt
         return clean(text) if self.variant == "original" else text
-
-
-def clean(text: str) -> str:
-    """The text as CLIP's released code reads it; single spaces are left to the tokenizer, which has no other way."""
-    from ftfy import fix_text  # takes a tenth of a second to import, and only this variant needs it
-
-    return html.unescape(html.unescape(fix_text(text))).strip().lower()
 
 
 def scale_cosine(cosine: float, variant: Variant) -> float:

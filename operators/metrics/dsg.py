@@ -8,12 +8,35 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Scored, element, mean_scored
+from operators.metrics.forms import (
+    Form,
+    Replies,
+    entries,
+    field,
+    integer,
+    list_of,
+    listing,
+    one_of,
+    record,
+    spelled,
+    string,
+)
 from operators.metrics.metric import Expected
+from operators.metrics.reading import NumberedLine
 from operators.metrics.vqascore import Reduction
 from operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_TUPLES = 200
+CATEGORIES = (
+    *(f"entity - {kind}" for kind in ("whole", "part")),
+    *(
+        f"attribute - {kind}"
+        for kind in ("color", "type", "material", "count", "texture", "text", "shape", "size", "state")
+    ),
+    *(f"relation - {kind}" for kind in ("spatial", "action")),
+    "global",
+)
 Zeroing = Literal["direct", "recursive"]
 """Whether a question needs its parents alone (the DSG release), or also theirs (T2IScoreScore)."""
 
@@ -39,7 +62,9 @@ class DsgConfig(WriterConfig):
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
-        return {"templates": TEMPLATES, "sampling": self.sampling._asdict()}
+        forms = [form[self.replies] for form in (TUPLES, QUESTIONS, DEPENDENCIES)]
+        templates = digest(*(part for form in forms for part in form.identity))
+        return {"templates": templates, "sampling": self.sampling._asdict()}
 
     def scoring(self) -> dict[str, Any]:
         """All that decides the score once the answers are there."""
@@ -52,13 +77,19 @@ class DsgConfig(WriterConfig):
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its tuples, then side by side a question and the dependencies of each."""
         about = f"Description:\n{reading.one_line(prompt)}\nTuples:\n"
-        tuples = yield from ask(self.sampling.request(TUPLES_INSTRUCTIONS + about), read_tuples)
+        stating, asking, needing = (form[self.replies] for form in (TUPLES, QUESTIONS, DEPENDENCIES))
+        request = stating.request(self.sampling, about)
+        tuples = yield from ask(request, partial(read_tuples, parts=stating.parts))
         about += "".join(f"{number} | {stated.text}\n" for number, stated in tuples.items())
-        texts = [QUESTIONS_INSTRUCTIONS + about + "Questions:\n", DEPENDENCIES_INSTRUCTIONS + about + "Dependencies:\n"]
-        readers: list[Callable[[str], dict[int, str]]] = [
-            partial(reader, list(tuples)) for reader in (read_questions, read_dependencies)
+        requests = [
+            asking.request(self.sampling, f"{about}Questions:\n"),
+            needing.request(self.sampling, f"{about}Dependencies:\n"),
         ]
-        questions, parents = yield from read_each([self.sampling.request(text) for text in texts], readers)
+        readers: list[Callable[[str], dict[int, str]]] = [
+            partial(read_questions, list(tuples), parts=asking.parts),
+            partial(read_dependencies, list(tuples), parts=needing.parts),
+        ]
+        questions, parents = yield from read_each(requests, readers)
         if isinstance(questions, UnreadableReply):
             raise questions
         return _written(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
@@ -75,9 +106,6 @@ class DsgConfig(WriterConfig):
         return mean_scored(
             [element(answer, given=given[name], score=float(holds[name])) for name, answer in by_id.items()]
         )
-
-
-TEMPLATES = digest(TUPLES_INSTRUCTIONS, QUESTIONS_INSTRUCTIONS, DEPENDENCIES_INSTRUCTIONS)
 
 
 def holding(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
@@ -112,12 +140,15 @@ class SemanticTuple(NamedTuple):
     """The last of its words, which its question is about."""
 
 
-def read_tuples(reply: str) -> dict[int, SemanticTuple]:
+Parts = Callable[[str], Sequence[NumberedLine]]
+
+
+def read_tuples(reply: str, parts: Parts = reading.numbered) -> dict[int, SemanticTuple]:
     """Lines `1 | entity - whole (motorcycle)` by their number; raises UnreadableReply where there are none.
 
     Here and below the last line of a number counts, as in the DSG release.
     """
-    tuples = {line.number: _tuple(line.text) for line in reading.numbered(reply) if "(" in line.text}
+    tuples = {line.number: _tuple(line.text) for line in parts(reply) if "(" in line.text}
     if not tuples:
         raise UnreadableReply('no line such as "1 | entity - whole (motorcycle)" was found')
     if len(tuples) > MAX_TUPLES:
@@ -132,9 +163,9 @@ def _tuple(text: str) -> SemanticTuple:
     return SemanticTuple(text, kind.strip(" |:-").casefold() or None, last or None)
 
 
-def read_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
+def read_questions(numbers: Sequence[int], reply: str, parts: Parts = reading.numbered) -> dict[int, str]:
     """Lines `1 | Is there a motorcycle?` by the number of their tuple; raises UnreadableReply where there are none."""
-    lines = [line for line in reading.numbered(reply) if "?" in line.text]
+    lines = [line for line in parts(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     questions = {
         number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, reading.MAX_QUESTION)
@@ -144,13 +175,13 @@ def read_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
     return questions
 
 
-def read_dependencies(numbers: Sequence[int], reply: str) -> dict[int, str]:
+def read_dependencies(numbers: Sequence[int], reply: str, parts: Parts = reading.numbered) -> dict[int, str]:
     """Lines `6 | 1,4` by the number of their tuple, as written.
 
     Raises UnreadableReply where there are none, and where no line of a tuple can be read: one tuple without its parents
     would score higher than it should.
     """
-    lines = [line for line in reading.numbered(reply) if line.number in numbers]
+    lines = [line for line in parts(reply) if line.number in numbers]
     parents = {line.number: line.text for line in lines if named_parents(line.text) is not None}
     unread = next((line for line in lines if line.number not in parents), None)
     if unread is not None:
@@ -176,6 +207,52 @@ def named_parents(written: str) -> list[int] | None:
     if not numbers and not {part.casefold() for part in parts} <= _NO_PARENT:
         return None
     return [number for number in numbers if number != 0]
+
+
+def json_tuples(reply: str) -> list[NumberedLine]:
+    """The tuples of a reply in JSON as the lines of one in text, in their order."""
+    stated = [(spelled(field(entry, "category")), field(entry, "words")) for entry in entries(reply, "tuples")]
+    lines = (f"{kind} ({', '.join(map(spelled, said if isinstance(said, list) else [said]))})" for kind, said in stated)
+    return [NumberedLine(number, line) for number, line in enumerate(lines, start=1)]
+
+
+def json_questions(reply: str) -> list[NumberedLine]:
+    """The questions of a reply in JSON as the lines of one in text."""
+    return [line._replace(text=line.text.rstrip(" .?") + "?") for line in _json_lines(reply, "questions", "question")]
+
+
+def json_dependencies(reply: str) -> list[NumberedLine]:
+    """The dependencies of a reply in JSON as the lines of one in text."""
+    return _json_lines(reply, "dependencies", "parents")
+
+
+def _json_lines(reply: str, name: str, said: str) -> list[NumberedLine]:
+    """`{"tuple": 1, said: ...}` as lines; entries of no tuple count in their order."""
+    lines = []
+    for index, entry in enumerate(entries(reply, name), start=1):
+        value = field(entry, said)
+        text = ",".join(map(spelled, value)) if isinstance(value, list) else spelled(value)
+        place = entry.get("tuple") if isinstance(entry, dict) else index
+        lines += [NumberedLine(place, text)] if isinstance(place, int) else []
+    return lines
+
+
+_PLACE = integer(MAX_TUPLES)
+_TUPLE = record(category=one_of(CATEGORIES), words=list_of(string(40), 3))
+_QUESTION = record(tuple=_PLACE, question=string(120))
+_DEPENDENCY = record(tuple=_PLACE, parents=list_of(_PLACE, 8, least=0))
+TUPLES: Mapping[Replies, Form[NumberedLine]] = {
+    "text": Form(TUPLES_INSTRUCTIONS, reading.numbered),
+    "json": Form(prompt_template("dsg_tuples_json"), json_tuples, listing("tuples", _TUPLE, 40)),
+}
+QUESTIONS: Mapping[Replies, Form[NumberedLine]] = {
+    "text": Form(QUESTIONS_INSTRUCTIONS, reading.numbered),
+    "json": Form(prompt_template("dsg_questions_json"), json_questions, listing("questions", _QUESTION, 40)),
+}
+DEPENDENCIES: Mapping[Replies, Form[NumberedLine]] = {
+    "text": Form(DEPENDENCIES_INSTRUCTIONS, reading.numbered),
+    "json": Form(prompt_template("dsg_dependencies_json"), json_dependencies, listing("dependencies", _DEPENDENCY, 40)),
+}
 
 
 def _written(

@@ -2,17 +2,29 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from operators.metrics.blocks import Block, read_blocks
+from operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
+from operators.metrics.forms import (
+    Form,
+    Replies,
+    entries,
+    field,
+    integer,
+    listing,
+    one_of,
+    record,
+    spelled,
+    string,
+)
 from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
-from operators.metrics.tifa import ONE_STEP_TEMPLATES, write_once
+from operators.metrics.tifa import one_step_templates, write_once
 from operators.metrics.vqascore import Reduction
 from operators.metrics.writer import (
     WriterConfig,
@@ -25,6 +37,7 @@ from operators.metrics.writer import (
 from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 
 MAX_SPANS = 200
+_KINDS = "entity activity attribute counting color material spatial location shape style other"
 
 SPANS_INSTRUCTIONS = prompt_template("gecko_spans")
 QUESTIONS_INSTRUCTIONS = prompt_template("gecko_questions")
@@ -81,6 +94,10 @@ class GeckoConfig(WriterConfig):
         return roles if self.nli is None else {**roles, "nli": self.nli}
 
     @property
+    def falling(self) -> bool:
+        return self.likelihood == "nll"
+
+    @property
     def doubted_below(self) -> float | None:
         return None if self.nli is None else self.threshold
 
@@ -88,8 +105,10 @@ class GeckoConfig(WriterConfig):
         """All that decides the questions."""
         asked = {"coverage": self.coverage, "sampling": self.sampling._asdict()}
         if not self.coverage:
-            return {**asked, "templates": ONE_STEP_TEMPLATES}
-        return {**asked, "templates": TEMPLATES, "min_groundable": self.min_groundable}
+            return {**asked, "templates": one_step_templates(self.replies)}
+        forms = (*SPANS[self.replies].identity, SPANS_HEADING, *QUESTIONS[self.replies].identity)
+        templates = digest(*forms, LABELLED_HEADING, QUESTIONS_HEADING)
+        return {**asked, "templates": templates, "min_groundable": self.min_groundable}
 
     def scoring(self) -> dict[str, Any]:
         """All that decides the score once the answers are there."""
@@ -105,16 +124,18 @@ class GeckoConfig(WriterConfig):
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt: its words labelled, then all questions in a second reply (appendix C)."""
         if not self.coverage:
-            return (yield from write_once(prompt, self.sampling))
+            return (yield from write_once(prompt, self.sampling, self.replies))
         about = f"Description:\n{reading.one_line(prompt)}\n"
-        request = self.sampling.request(SPANS_INSTRUCTIONS + about + SPANS_HEADING)
-        labelled = yield from ask(request, partial(read_spans, prompt))
+        form = SPANS[self.replies]
+        request = form.request(self.sampling, about + SPANS_HEADING)
+        labelled = yield from ask(request, partial(read_spans, prompt, parts=form.parts))
         spans = [span for span in labelled if span.groundable >= self.min_groundable]
         if not spans:
             return []
         about += f"{LABELLED_HEADING}{annotated(prompt, spans)}\n{QUESTIONS_HEADING}"
-        request = self.sampling.request(QUESTIONS_INSTRUCTIONS + about)
-        return (yield from ask(request, partial(read_questions, spans)))
+        questions = QUESTIONS[self.replies]
+        request = questions.request(self.sampling, about)
+        return (yield from ask(request, partial(read_questions, spans, parts=questions.parts)))
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The mean of the questions' scores, hallucinated ones left out (eq. 1 or 2)."""
@@ -128,9 +149,6 @@ class GeckoConfig(WriterConfig):
             return element(answered, given=given, score=float(given == answered.question.answer))
         shares = _shares(log_likelihoods(answered, self.reduction), self.likelihood)
         return element(answered, given=given, score=shares[answered.question.choices.index(answered.question.answer)])
-
-
-TEMPLATES = digest(SPANS_INSTRUCTIONS, SPANS_HEADING, QUESTIONS_INSTRUCTIONS, LABELLED_HEADING, QUESTIONS_HEADING)
 
 
 class Span(NamedTuple):
@@ -155,13 +173,28 @@ class _Label(NamedTuple):
     groundable: float
 
 
-def read_spans(prompt: str, reply: str) -> list[Span]:
+def text_labels(reply: str) -> list[_Label]:
+    """The labels of an annotated prompt; those of a reply that forgets the numbers too."""
+    text = reading.one_line(reading.plain(reply))
+    return list(_labels(text, _LABEL)) or list(_labels(text, _BARE_LABEL))
+
+
+def json_labels(reply: str) -> list[_Label]:
+    """The labels of a reply in JSON."""
+    return [label for entry in entries(reply, "labels") if any(map(str.isalnum, (label := _json_label(entry)).words))]
+
+
+def _json_label(entry: Any) -> _Label:
+    kind, score = spelled(field(entry, "type")), _share(spelled(field(entry, "score")))
+    return _Label("", spelled(field(entry, "words")), kind.casefold() or None, 1.0 if score is None else score)
+
+
+def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[_Label]] = text_labels) -> list[Span]:
     """The labelled words of an annotated prompt, `{1}[red colored, color, 1.0] {2}[dog, entity, 1.0]`, in its order.
 
     Raises UnreadableReply where there are none. Words without a score count as fully groundable.
     """
-    text = reading.one_line(reading.plain(reply))
-    labels = list(_labels(text, _LABEL)) or list(_labels(text, _BARE_LABEL))
+    labels = parts(reply)
     if not labels:
         raise UnreadableReply("no label such as {1}[dog, entity, 1.0] was found")
     if len(labels) > MAX_SPANS:
@@ -234,13 +267,27 @@ def annotated(prompt: str, spans: Sequence[Span]) -> str:
     return reading.one_line(" ".join([text + prompt[end:], *rest]))
 
 
-def read_questions(spans: Sequence[Span], reply: str) -> list[WrittenQuestion]:
+def read_questions(
+    spans: Sequence[Span], reply: str, parts: Callable[[str], Sequence[Block]] = read_blocks
+) -> list[WrittenQuestion]:
     """The questions of a reply in the form of QUESTIONS_INSTRUCTIONS; raises UnreadableReply where there are none.
 
     Those below no known label have no span.
     """
-    blocks = read_blocks(reply)
+    blocks = parts(reply)
     return [_question(str(index), block, _span(block, spans)) for index, block in enumerate(blocks, start=1)]
+
+
+_SCORE = one_of([str(tenths / 10) for tenths in range(11)])  # engines spell a number 1.0 differently
+_LABEL_SCHEMA = record(words=string(60), type=one_of(_KINDS.split()), score=_SCORE)
+SPANS: Mapping[Replies, Form[_Label]] = {
+    "text": Form(SPANS_INSTRUCTIONS, text_labels),
+    "json": Form(prompt_template("gecko_spans_json"), json_labels, listing("labels", _LABEL_SCHEMA, 40)),
+}
+QUESTIONS: Mapping[Replies, Form[Block]] = {
+    "text": Form(QUESTIONS_INSTRUCTIONS, read_blocks),
+    "json": Form(prompt_template("gecko_questions_json"), read_json_blocks, blocks_schema(about=integer(MAX_SPANS))),
+}
 
 
 def _span(block: Block, spans: Sequence[Span]) -> Span | None:

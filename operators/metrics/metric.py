@@ -1,7 +1,7 @@
 """What a metric is: a chain of stages that ends in a score, and what each of them has to know of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -9,6 +9,14 @@ from operators.metrics.answered import Answered, Scored
 
 if TYPE_CHECKING:
     from operators.models.vqa_kinds import VqaKind
+
+
+def direction(metric: str, falling: Container[str]) -> int:
+    """1 where a higher score by the metric is better, and -1 by those `falling`, where a lower one is.
+
+    Whatever orders by scores, or says better or worse, multiplies by it; what is shown stays as the metric gives it.
+    """
+    return -1 if metric in falling else 1
 
 
 class Expected(NamedTuple):
@@ -40,6 +48,11 @@ class Metric(ABC):
     story: ClassVar[str] = ""
     """What it does, for a newcomer; completes a sentence that begins with its name."""
 
+    role_keys: ClassVar[tuple[str, ...]] = ("model",)
+    """Its keys that name a role among the sweep's models."""
+    ranks: ClassVar[bool] = True
+    """Whether one score is better than another; what only says how images are, ranks nothing."""
+
     @property
     @abstractmethod
     def chain(self) -> tuple[str, ...]:
@@ -51,9 +64,9 @@ class Metric(ABC):
         return self.chain[-2:-1]
 
     @property
-    @abstractmethod
     def roles(self) -> Mapping[str, str]:
         """The role, among the sweep's models, that each of its keys names: `{"model": "vqa"}`."""
+        return {key: getattr(self, key) for key in self.role_keys}
 
     @abstractmethod
     def scoring(self) -> Mapping[str, Any]:
@@ -71,6 +84,11 @@ class Metric(ABC):
     def settled(self, kind_of: Callable[[str], "VqaKind"]) -> Self:
         """The metric with what it leaves open filled in, given the kind of the VQA model of a role."""
         return self
+
+    @property
+    def falling(self) -> bool:
+        """Whether a lower score is the better one."""
+        return False
 
     def described(self) -> str | None:
         """What a person reads of it before a sweep begins, where its options do not say it."""

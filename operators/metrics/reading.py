@@ -3,7 +3,7 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -75,8 +75,8 @@ def _end(match: re.Match[str] | None) -> int:
 
 
 def one_line(text: str) -> str:
-    """The text with every run of whitespace as one space."""
-    return " ".join(text.split())
+    """The text with every run of whitespace as one space, and halves of characters, which JSON may spell, as `?`."""
+    return " ".join(text.split()).encode("utf-8", "replace").decode()
 
 
 def shown(text: str) -> str:
@@ -155,9 +155,9 @@ def _unquoted(text: str) -> str:
     return text[1:-1].strip() if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def first_answer(reply: str) -> str:
+def first_answer(reply: str, parts: Callable[[str], Sequence[str]] = lines) -> str:
     """A short answer: the reply's first line that says more than its label; empty where there is none."""
-    said = (_ANSWER_LABEL.sub("", line, count=1) for line in lines(reply))
+    said = (_ANSWER_LABEL.sub("", line, count=1) for line in parts(reply))
     return next(filter(None, said), "")[:MAX_QUESTION]
 
 

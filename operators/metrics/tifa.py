@@ -1,24 +1,29 @@
 """TIFA: multiple-choice questions, each answered in the VQA model's own words (Hu et al. 2023)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from operators.metrics.blocks import Block, read_blocks
+from operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
+from operators.metrics.forms import Form, Replies, one_of, record, string, texts_under
 from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
-from operators.metrics.writer import WriterConfig, digest, prompt_template, require_share
+from operators.metrics.vqascore import Reduction
+from operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template, require_share
 from operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, read_each
 from operators.models.calls import Request
+from operators.models.vqa_kinds import VqaKind
 
 QUESTIONS_INSTRUCTIONS = prompt_template("tifa_questions")
 CHOOSE_INSTRUCTIONS = prompt_template("tifa_choose")
 ANSWER_INSTRUCTIONS = prompt_template("tifa_answer")
 
+REDUCTION: Reduction = "product"
 QUESTIONS_HEADING = "Questions and answers are below:\n"
+_KINDS = "object human animal food activity attribute counting color material spatial location shape other"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,27 +41,43 @@ class TifaConfig(WriterConfig):
     min_f1: float = 0.6
     """The filter keeps a multiple-choice question only where its free answer has a token F1 above this, as released."""
 
+    answers: Literal["reply", "likelihood"] | None = None
+    """`reply`: the VQA model's own words, of which the nearest choice counts (the release); `likelihood`: its likeliest
+    choice; null is what models of its kind can give."""
+
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
         require_share("tifa", "min_f1", self.min_f1)
 
     @property
     def roles(self) -> dict[str, str]:
-        return {"writer": self.writer, "model": self.model, "matcher": self.matcher}
+        roles = {"writer": self.writer, "model": self.model}
+        return roles if self.form == "likelihood" else {**roles, "matcher": self.matcher}
+
+    def settled(self, kind_of: Callable[[str], VqaKind]) -> "TifaConfig":
+        """The metric asking for what models of the kind can give."""
+        own = WriterConfig.settled(self, kind_of)
+        if own.answers is not None or not kind_of(own.model).compares:
+            return own
+        return replace(own, answers="likelihood")
 
     @property
     def form(self) -> Literal["likelihood", "reply"]:
-        """The VQA model answers in its own words."""
-        return "reply"
+        """In which the VQA model answers."""
+        return self.answers or "reply"
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
-        asked = {"templates": ONE_STEP_TEMPLATES, "sampling": self.sampling._asdict(), "filter": self.filter}
-        return {**asked, "filter_templates": FILTER_TEMPLATES, "min_f1": self.min_f1} if self.filter else asked
+        templates = one_step_templates(self.replies)
+        asked = {"templates": templates, "sampling": self.sampling._asdict(), "filter": self.filter}
+        if not self.filter:
+            return asked
+        templates = digest(*CHOOSE[self.replies].identity, *ANSWER[self.replies].identity)
+        return {**asked, "filter_templates": templates, "min_f1": self.min_f1}
 
     def scoring(self) -> dict[str, Any]:
-        """Nothing: the score is the share of right answers."""
-        return {}
+        """How the likeliest choice is told; of replies nothing: the score is the share of right answers."""
+        return {} if self.form == "reply" else {"reduction": REDUCTION}
 
     def expected(self, words: float) -> Expected:
         """A call for a prompt, and the filter's: one for each question, two where it is open, as every fourth."""
@@ -64,37 +85,55 @@ class TifaConfig(WriterConfig):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The questions about a prompt; those that the filter drops stay, with `keep` false."""
-        questions = yield from write_once(prompt, self.sampling)
+        questions = yield from write_once(prompt, self.sampling, self.replies)
         if not self.filter:
             return questions
         return (yield from _filtered(prompt, questions, self))
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """The share of kept questions whose chosen answer is the right one."""
-        return mean_scored([_element(answer) for answer in answered])
+        return mean_scored([self._element(answer) for answer in answered])
+
+    def _element(self, answered: Answered) -> Element:
+        given = answered.chosen if self.form == "reply" else likeliest(answered, REDUCTION)
+        right = float(given == answered.question.answer)
+        return element(answered, given=given, score=None if answered.question.keep is False else right)
 
 
-ONE_STEP_TEMPLATES = digest(QUESTIONS_INSTRUCTIONS, QUESTIONS_HEADING)
-FILTER_TEMPLATES = digest(CHOOSE_INSTRUCTIONS, ANSWER_INSTRUCTIONS)
+_SUBJECT = {"about": string(60), "type": one_of(_KINDS.split())}
+QUESTIONS: Mapping[Replies, Form[Block]] = {
+    "text": Form(QUESTIONS_INSTRUCTIONS, read_blocks),
+    "json": Form(prompt_template("tifa_questions_json"), read_json_blocks, blocks_schema(**_SUBJECT)),
+}
+CHOOSE: Mapping[Replies, Form[str]] = {
+    "text": Form(CHOOSE_INSTRUCTIONS, reading.lines),
+    "json": Form(prompt_template("tifa_choose_json"), texts_under("answer"), lambda _: record(answer=string(120))),
+}
+ANSWER: Mapping[Replies, Form[str]] = {
+    "text": Form(ANSWER_INSTRUCTIONS, reading.lines),
+    "json": Form(prompt_template("tifa_answer_json"), texts_under("answer"), lambda _: record(answer=string(60))),
+}
 
 
-def _element(answered: Answered) -> Element:
-    right = float(answered.chosen == answered.question.answer)
-    return element(answered, given=answered.chosen, score=None if answered.question.keep is False else right)
+def one_step_templates(replies: Replies) -> str:
+    """The digest of all by which `write_once` asks."""
+    return digest(*QUESTIONS[replies].identity, QUESTIONS_HEADING)
 
 
-def write_once(prompt: str, sampling: Sampling) -> Writing[list[WrittenQuestion]]:
+def write_once(prompt: str, sampling: Sampling, replies: Replies) -> Writing[list[WrittenQuestion]]:
     """All questions in one reply, unfiltered."""
-    tail = f"Description:\n{reading.one_line(prompt)}\n{QUESTIONS_HEADING}"
-    request = sampling.request(QUESTIONS_INSTRUCTIONS + tail)
-    return (yield from ask(request, partial(read_questions, prompt)))
+    form = QUESTIONS[replies]
+    request = form.request(sampling, f"Description:\n{reading.one_line(prompt)}\n{QUESTIONS_HEADING}")
+    return (yield from ask(request, partial(read_questions, prompt, parts=form.parts)))
 
 
-def read_questions(prompt: str, reply: str) -> list[WrittenQuestion]:
+def read_questions(
+    prompt: str, reply: str, parts: Callable[[str], Sequence[Block]] = read_blocks
+) -> list[WrittenQuestion]:
     """The questions of a reply in the form of QUESTIONS_INSTRUCTIONS; raises UnreadableReply where there are none."""
     taken: dict[str | None, Place | None] = {None: None}
     questions = []
-    for index, block in enumerate(read_blocks(reply), start=1):
+    for index, block in enumerate(parts(reply), start=1):
         words, kind = _subject(block.subject or "")
         if words not in taken and words is not None:
             taken[words] = reading.find(words, prompt, taken=[place for place in taken.values() if place])
@@ -122,20 +161,27 @@ def _filtered(prompt: str, questions: Sequence[WrittenQuestion], metric: TifaCon
     """The questions with `keep`: true for the first of its text that the prompt alone answers right in every form."""
     firsts = {reading.key(question.text): question for question in reversed(questions)}
     asked = [question for question in questions if firsts[reading.key(question.text)] is question]
-    checks = [request for question in asked for request in _checks(prompt, question, metric)]
-    replies = yield from read_each(checks, [reading.first_answer] * len(checks))
+    checks = [check for question in asked for check in _checks(prompt, question, metric)]
+    readers = [partial(reading.first_answer, parts=check.form.parts) for check in checks]
+    replies = yield from read_each([check.request for check in checks], readers)
     answers = iter([reply if isinstance(reply, str) else "" for reply in replies])
     kept = {question.question_id for question in asked if _passes(question, answers, metric.min_f1)}
     return [question._replace(keep=question.question_id in kept) for question in questions]
 
 
-def _checks(prompt: str, question: WrittenQuestion, metric: TifaConfig) -> Iterator[Request]:
+class _Check(NamedTuple):
+    form: Form[str]
+    request: Request
+
+
+def _checks(prompt: str, question: WrittenQuestion, metric: TifaConfig) -> Iterator[_Check]:
     """The question with its choices and, unless these are yes and no, without."""
     about = f"Description:\n{reading.one_line(prompt)}\nQuestion:\n{question.text}\n"
-    chosen = f"{CHOOSE_INSTRUCTIONS}{about}Choices:\n{', '.join(question.choices)}\nAnswer:\n"
-    yield metric.sampling.request(chosen)
+    choose, answer = CHOOSE[metric.replies], ANSWER[metric.replies]
+    choices = f"Choices:\n{', '.join(question.choices)}\n"
+    yield _Check(choose, choose.request(metric.sampling, f"{about}{choices}Answer:\n"))
     if not reading.is_yes_no(question.choices):
-        yield metric.sampling.request(f"{ANSWER_INSTRUCTIONS}{about}Answer:\n")
+        yield _Check(answer, answer.request(metric.sampling, f"{about}Answer:\n"))
 
 
 def _passes(question: WrittenQuestion, replies: Iterator[str], min_f1: float) -> bool:

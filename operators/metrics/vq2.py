@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from operators.errors import ConfigError
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from operators.metrics.forms import Form, Replies, listing, record, string, texts_under
 from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
 from operators.metrics.vqascore import Reduction
@@ -40,8 +41,8 @@ Convention = Literal["paper", "released"]
 class Parts(NamedTuple):
     """What sets a convention apart."""
 
-    phrases: str
-    """The instructions by which phrases are listed."""
+    phrases: Mapping[Replies, Form[str]]
+    """How phrases are listed."""
     statement: tuple[str, str, str]
     """What stands before the phrase, between it and its question, and behind."""
     samples: int
@@ -50,10 +51,33 @@ class Parts(NamedTuple):
     """Whether questions are kept only where their answer from the prompt is the phrase."""
 
 
+_PHRASES = listing("phrases", string(80), 24)
+QUESTION: Mapping[Replies, Form[str]] = {
+    "text": Form(QUESTION_INSTRUCTIONS, reading.lines),
+    "json": Form(prompt_template("vq2_question_json"), texts_under("question"), lambda _: record(question=string(120))),
+}
+ANSWER: Mapping[Replies, Form[str]] = {
+    "text": Form(ANSWER_INSTRUCTIONS, reading.lines),
+    "json": Form(prompt_template("vq2_answer_json"), texts_under("answer"), lambda _: record(answer=string(60))),
+}
 PARTS: Mapping[Convention, Parts] = {
-    "paper": Parts(SPANS_INSTRUCTIONS, ("is '", "' true for '", "' in this image?"), 1, True),
+    "paper": Parts(
+        {
+            "text": Form(SPANS_INSTRUCTIONS, reading.lines),
+            "json": Form(prompt_template("vq2_spans_json"), texts_under("phrases"), _PHRASES),
+        },
+        ("is '", "' true for '", "' in this image?"),
+        1,
+        True,
+    ),
     "released": Parts(
-        NOUN_PHRASES_INSTRUCTIONS, ('Question: is "', '" true for "', '" in this image? Answer:'), 5, False
+        {
+            "text": Form(NOUN_PHRASES_INSTRUCTIONS, reading.lines),
+            "json": Form(prompt_template("vq2_noun_phrases_json"), texts_under("phrases"), _PHRASES),
+        },
+        ('Question: is "', '" true for "', '" in this image? Answer:'),
+        5,
+        False,
     ),
 }
 
@@ -93,7 +117,8 @@ class Vq2Config(WriterConfig):
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""
         parts = self.parts
-        templates = digest(parts.phrases, QUESTION_INSTRUCTIONS, ANSWER_INSTRUCTIONS, *parts.statement)
+        forms = [form[self.replies] for form in (parts.phrases, QUESTION, ANSWER)]
+        templates = digest(*(part for form in forms for part in form.identity), *parts.statement)
         asked = {"templates": templates, "sampling": self.sampling._asdict(), "samples": parts.samples}
         return {**asked, "min_f1": self.min_f1} if parts.filtered else asked
 
@@ -116,8 +141,9 @@ class Vq2Config(WriterConfig):
         """
         parts, about = self.parts, f"Description:\n{reading.one_line(prompt)}\n"
         listing = self.sampling if parts.samples == 1 else self.sampling._replace(temperature=0.0)
-        request = listing.request(parts.phrases + about + "Phrases:\n")
-        places = yield from ask(request, partial(read_spans, prompt))
+        form = parts.phrases[self.replies]
+        request = form.request(listing, f"{about}Phrases:\n")
+        places = yield from ask(request, partial(read_spans, prompt, parts=form.parts))
         asked = yield from self._ask_each(prompt, about, places)
         kept: Sequence[bool | None] = [None] * len(asked)
         if parts.filtered:
@@ -129,13 +155,15 @@ class Vq2Config(WriterConfig):
         samples = self.parts.samples
         drawn = [place for place in places for _ in range(samples)]
         phrases = [prompt[place.start : place.end] for place in drawn]
+        form = QUESTION[self.replies]
         requests = [
-            self.sampling._replace(seed=self.seed * samples + index % samples).request(
-                f"{QUESTION_INSTRUCTIONS}{about}Phrase:\n{reading.one_line(phrase)}\nQuestion:\n"
+            form.request(
+                self.sampling._replace(seed=self.seed * samples + index % samples),
+                f"{about}Phrase:\n{reading.one_line(phrase)}\nQuestion:\n",
             )
             for index, phrase in enumerate(phrases)
         ]
-        read = yield from read_each(requests, [read_question] * len(requests))
+        read = yield from read_each(requests, [partial(read_question, parts=form.parts)] * len(requests))
         written = zip(phrases, drawn, read, strict=True)
         asked = [_Asked(phrase, place, question) for phrase, place, question in written if isinstance(question, str)]
         if not asked:
@@ -144,9 +172,10 @@ class Vq2Config(WriterConfig):
 
     def _round_trip(self, about: str, asked: Sequence["_Asked"]) -> Writing[list[bool]]:
         """Whether each question's answer from the prompt alone is its phrase."""
-        texts = [f"{ANSWER_INSTRUCTIONS}{about}Question:\n{written.question}\nAnswer:\n" for written in asked]
-        requests = [self.sampling.request(text) for text in texts]
-        answers = yield from read_each(requests, [reading.first_answer] * len(requests))
+        form = ANSWER[self.replies]
+        texts = [f"{about}Question:\n{written.question}\nAnswer:\n" for written in asked]
+        requests = [form.request(self.sampling, text) for text in texts]
+        answers = yield from read_each(requests, [partial(reading.first_answer, parts=form.parts)] * len(requests))
         return [
             isinstance(answer, str) and reading.token_f1(answer, written.phrase) >= self.min_f1
             for written, answer in zip(asked, answers, strict=True)
@@ -180,14 +209,14 @@ class _Asked(NamedTuple):
     question: str
 
 
-def read_spans(prompt: str, reply: str) -> list[Place]:
+def read_spans(prompt: str, reply: str, parts: Callable[[str], Sequence[str]] = reading.lines) -> list[Place]:
     """Where the listed phrases stand in the prompt, one per line or separated by commas; each phrase once.
 
     What does not stand in the prompt is left out; raises UnreadableReply where nothing does.
     """
     places: dict[str, Place] = {}
-    parts = (part for line in reading.lines(reply) for part in _phrases(prompt, line))
-    for phrase in islice(parts, MAX_LINES):
+    phrases = (phrase for line in parts(reply) for phrase in _phrases(prompt, line))
+    for phrase in islice(phrases, MAX_LINES):
         place = reading.find(phrase, prompt)
         if place:
             places.setdefault(reading.key(phrase), place)
@@ -206,9 +235,9 @@ def _phrases(prompt: str, line: str) -> list[str]:
     return [line] if reading.find(line, prompt) else reading.split_choices(line)
 
 
-def read_question(reply: str) -> str:
+def read_question(reply: str, parts: Callable[[str], Sequence[str]] = reading.lines) -> str:
     """The first question of a reply; raises UnreadableReply where there is none."""
-    for line in reading.lines(reply):
+    for line in parts(reply):
         text = _QUESTION_LABEL.sub("", line, count=1).rpartition("?")[0].strip(" \"'")
         if text and len(text) < reading.MAX_QUESTION:
             return text + "?"

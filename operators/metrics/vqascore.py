@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from operators.errors import ConfigError
 from operators.metrics.answered import Scored, incomplete
@@ -13,6 +13,14 @@ from operators.metrics.writing import Put, Writing, WrittenQuestion
 from operators.models.vqa_kinds import VqaKind, YesQuestion
 
 Reduction = Literal["mean", "product", "first"]
+LARGEST_EXPONENT = 700.0
+"""Of a float; beyond it a share is 0 to the last digit."""
+
+SPELLED = ("{}", " {}")
+"""With and without a space before: a tokenizer may have a token for each, or make no difference between them, and then
+does so for yes and no alike, so that it leaves their ratio as it is."""
+YES, NO = (tuple(form.format(word) for word in (name, name.lower()) for form in SPELLED) for name in ("Yes", "No"))
+"""What counts as yes and as no, as GenEval2 sums them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +34,7 @@ class VqaScoreConfig(Metric):
     story: ClassVar[str] = (
         "asks a model one question, whether the image shows the whole prompt, and takes the probability of “yes”"
     )
+    chain: ClassVar[tuple[str, ...]] = ("questions", "answers", "scores")
     model: str = "vqa"
     """The role, among the sweep's models, of the VQA model."""
     template: str | None = None
@@ -35,58 +44,74 @@ class VqaScoreConfig(Metric):
     reduction: Reduction | None = None
     """`mean`: exp of the mean log-probability over the answer's tokens with EOS, as the released code does;
     `product`: the paper's eq. 3; `first`: the first token alone."""
+    normalise: Literal["yes_no"] | None = None
+    """`yes_no`: P(Yes) / (P(Yes) + P(No)), each summed over its spellings, in place of the answer's own likelihood."""
 
     def __post_init__(self) -> None:
+        for name in ("answer", "reduction"):
+            if self.normalise is not None and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"vqascore {name}: expected null with normalise={self.normalise}, which weighs every spelling of "
+                    f"Yes against those of No, got {getattr(self, name)!r}; leave one of the two out"
+                )
         if self.template is not None and self.template.count("{}") != 1:
             raise ConfigError(f"vqascore template: expected exactly one {{}} for the prompt, got {self.template!r}")
         if self.answer is not None and not self.answer.strip():
             raise ConfigError("vqascore answer: expected a word such as Yes, got an empty string")
 
-    @property
-    def chain(self) -> tuple[str, ...]:
-        return "questions", "answers", "scores"
-
-    @property
-    def roles(self) -> dict[str, str]:
-        return {"model": self.model}
-
     def settled(self, kind_of: Callable[[str], VqaKind]) -> "VqaScoreConfig":
         """The metric with what it leaves open as models of the kind have it; only a settled one asks and scores."""
         kind = kind_of(self.model)
-        own = {name: getattr(self, name) for name in YesQuestion._fields}
-        return replace(self, **kind.asks._asdict() | {name: value for name, value in own.items() if value is not None})
+        if kind.compares and self.normalise is None:
+            raise ConfigError(
+                f"vqascore model: the role {self.model!r} is a {kind.name} model, which compares choices and says "
+                "nothing of one alone; set normalise=yes_no (metric=[vqascore_normalised]), or use another VQA model"
+            )
+        open_fields = ("template",) if self.normalise is not None else YesQuestion._fields
+        asked = kind.asks._asdict()
+        return replace(self, **{name: asked[name] for name in open_fields if getattr(self, name) is None})
 
     @property
     def asks(self) -> YesQuestion:
-        """What a settled metric asks."""
+        """What a settled metric asks, without `normalise`."""
         assert self.template is not None and self.answer is not None and self.reduction is not None, "it is settled"
         return YesQuestion(self.template, self.answer, self.reduction)
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The answers whose likelihoods are asked for."""
+        return (self.asks.answer,) if self.normalise is None else YES + NO
+
     def described(self) -> str:
+        if self.normalise is not None:
+            return f"{self.template} (Yes of Yes and No, in all spellings)"
         template, answer, reduction = self.asks
         return f"{template} ({answer}, {reduction})"
 
-    def asking(self) -> dict[str, str]:
+    def asking(self) -> dict[str, Any]:
         """All that decides its question; the reduction is applied afterwards."""
+        if self.normalise is not None:
+            return {"template": self.template, "choices": self.choices}
         return {"template": self.asks.template, "answer": self.asks.answer}
 
-    def answering(self) -> dict[str, str]:
+    def answering(self) -> dict[str, Any]:
         """All that decides how its question is put to the VQA model."""
         return {"kind": self.kind, **self.asking()}
 
-    def scoring(self) -> dict[str, str]:
+    def scoring(self) -> dict[str, Any]:
         """How answers become a number."""
-        return {"reduction": self.asks.reduction}
+        return {"reduction": self.asks.reduction} if self.normalise is None else {"normalise": self.normalise}
 
     def question(self, prompt: str) -> str:
         """The question about an image of the prompt, which is taken literally."""
-        before, after = self.asks.template.split("{}")
+        assert self.template is not None, "it is settled"
+        before, after = self.template.split("{}")
         return before + prompt + after
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The one question, which no model need write."""
         yield from ()
-        return [WrittenQuestion("1", self.question(prompt), (self.asks.answer,))]
+        return [WrittenQuestion("1", self.question(prompt), self.choices)]
 
     def put(self, text: str, choices: Sequence[str]) -> Put:
         """The question as it stands."""
@@ -97,8 +122,30 @@ class VqaScoreConfig(Metric):
         answers = evidence.row["answers"]
         if not answers:
             return Scored(None, error=incomplete("answers", "lacks the answer to its prompt's question"))
-        likelihoods = [reduce_answer(answer["token_logprobs"][0], self.asks.reduction) for answer in answers]
+        likelihoods = [self._likelihood(answer["token_logprobs"]) for answer in answers]
         return Scored(fmean(likelihoods), n_questions=len(likelihoods))
+
+    def _likelihood(self, token_logprobs: Sequence[Sequence[float]]) -> float:
+        """Of the answer, from the tokens of each of `choices`."""
+        if self.normalise is None:
+            return reduce_answer(token_logprobs[0], self.asks.reduction)
+        return share_of_yes(token_logprobs[: len(YES)], token_logprobs[len(YES) :])
+
+
+def share_of_yes(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> float:
+    """P(Yes) / (P(Yes) + P(No)), from the log-probabilities of the tokens of every spelling, EOS last.
+
+    Whether the answer goes on after the word is left open: a spelling counts by its own tokens, without EOS.
+    """
+    difference = _log_sum(no) - _log_sum(yes)
+    return 1 / (1 + math.exp(difference)) if difference < LARGEST_EXPONENT else 0.0
+
+
+def _log_sum(spellings: Sequence[Sequence[float]]) -> float:
+    """The natural log of the probability that the answer begins with one of the spellings."""
+    logs = [math.fsum(tokens[:-1]) for tokens in spellings]
+    most = max(logs)
+    return most + math.log(math.fsum(math.exp(log - most) for log in logs))
 
 
 def reduce_answer(token_logprobs: Sequence[float], reduction: Reduction) -> float:

@@ -3,23 +3,26 @@
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from operators.errors import ConfigError
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Scored
+from operators.metrics.forms import Replies
 from operators.metrics.metric import Evidence, Metric
 from operators.metrics.vqascore import Reduction, log_likelihood
 from operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion
+from operators.models.vqa_kinds import VqaKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterConfig(Metric):
     """Who writes the questions and who answers them, and in which form they are put."""
 
+    role_keys: ClassVar[tuple[str, ...]] = ("writer", "model")
     writer: str = "llm"
     """The role, among the sweep's models, of the language model that writes the questions."""
     model: str = "vqa"
@@ -30,10 +33,14 @@ class WriterConfig(Metric):
     """Of the writer's replies; 0 takes the likeliest token each time. The papers do not say."""
     seed: int = 0
     """Of the writer's replies at a temperature above 0."""
+    replies: Replies = "text"
+    """The form of the writer's replies: `text`, as the releases have it, or `json`, by a schema that vLLM, transformers
+    and many services enforce, so that a small model's replies can be read too."""
     template: str = "{}"
     """How a question is put to the VQA model; `{}` stands for the question."""
-    yes_no: Literal["capitalised", "as_written"] = "capitalised"
-    """Whether yes and no are put as `Yes` and `No` (vqascore_genai_bench.txt) or as the writer wrote them."""
+    yes_no: Literal["capitalised", "as_written"] | None = None
+    """Whether yes and no are put as `Yes` and `No` (vqascore_genai_bench.txt) or as the writer wrote them; null is as
+    VQAScore has its answer from models of the kind, once the metric is settled, and `capitalised` before."""
 
     def __post_init__(self) -> None:
         kind = self.kind
@@ -60,9 +67,11 @@ class WriterConfig(Metric):
     def scored_from(self) -> tuple[str, ...]:
         return "answers", *self.chain[:-2]
 
-    @property
-    def roles(self) -> dict[str, str]:
-        return {"writer": self.writer, "model": self.model}
+    def settled(self, kind_of: Callable[[str], VqaKind]) -> Self:
+        """The metric with yes and no in the case that models of the kind answer in."""
+        if self.yes_no is not None:
+            return self
+        return replace(self, yes_no="capitalised" if kind_of(self.model).asks.answer.istitle() else "as_written")
 
     @abstractmethod
     def asking(self) -> dict[str, Any]:
@@ -87,13 +96,13 @@ class WriterConfig(Metric):
 
     def answering(self) -> dict[str, Any]:
         """All that decides how questions are put to the VQA model."""
-        return {"form": self.form, "template": self.template, "yes_no": self.yes_no}
+        return {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
 
     def put(self, text: str, choices: Sequence[str]) -> Put:
         """A question as it is put to the VQA model, with its choices in the same order."""
         before, after = self.template.split("{}")
         free = self.form == "reply"
-        if not free and self.yes_no == "capitalised":
+        if not free and self.yes_no != "as_written":
             choices = [choice.capitalize() if choice.lower() in reading.YES_NO else choice for choice in choices]
         return Put(before + text + after, tuple(choices), free)
 

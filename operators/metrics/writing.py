@@ -89,24 +89,26 @@ class Sampling(NamedTuple):
     seed: int = 0
     """Seed of the draws at a temperature above 0."""
 
-    def request(self, text: str) -> Request:
+    def request(self, text: str, *, stop: tuple[str, ...] = STOP, schema: str | None = None) -> Request:
         """A conversation that opens with this text."""
-        return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, STOP)
+        return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, stop, schema)
 
 
-def ask(request: Request, read: Callable[[str], T]) -> Writing[T]:
+def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY) -> Writing[T]:
     """One reply, read; raises UnreadableReply where it cannot be read even after the model was told why."""
-    (result,) = yield from read_each([request], [read])
+    (result,) = yield from read_each([request], [read], again=again)
     if isinstance(result, UnreadableReply):
         raise result
     return result
 
 
-def read_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]) -> Writing[list[T | UnreadableReply]]:
+def read_each(
+    requests: Sequence[Request], readers: Sequence[Callable[[str], T]], *, again: str = RETRY
+) -> Writing[list[T | UnreadableReply]]:
     """Several replies side by side, or why one has none to read.
 
-    Those that cannot be read, or were cut at max_tokens, are asked for once more, with the reason; the second reply is
-    read as far as it goes.
+    Those that cannot be read, or were cut at max_tokens, are asked for once more, with the reason in the words of
+    `again`; the second reply is read as far as it goes.
     """
     if not requests:
         return []
@@ -114,7 +116,9 @@ def read_each(requests: Sequence[Request], readers: Sequence[Callable[[str], T]]
     results = [_try(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
     unread = [index for index, result in enumerate(results) if isinstance(result, UnreadableReply)]
     if unread:
-        retries = yield [_retry(requests[index], replies[index], results[index]) for index in unread]
+        retries = yield [
+            _retry(requests[index], replies[index], again.format(error=results[index])) for index in unread
+        ]
         for index, reply in zip(unread, retries, strict=True):
             results[index] = _try(readers[index], reply, cut_too=True)
     return results
@@ -130,7 +134,7 @@ def _try(reader: Callable[[str], T], reply: Generation, *, cut_too: bool = False
         return error
 
 
-def _retry(request: Request, reply: Generation, error: object) -> Request:
+def _retry(request: Request, reply: Generation, again: str) -> Request:
     """The conversation so far and what was wrong with the reply."""
-    turns = (Message("assistant", reply.text), Message("user", RETRY.format(error=error)))
+    turns = (Message("assistant", reply.text), Message("user", again))
     return request._replace(messages=(*request.messages, *turns))

@@ -67,6 +67,120 @@ class GenerateModel(Protocol):
         """The reply to each request, or why there is none; may be called from several threads at once."""
 
 
+class ImageRequest(NamedTuple):
+    """A conversation about one image, which stands before its first message."""
+
+    image: int
+    """Index into the images of the call."""
+    request: Request
+
+
+class ImageGenerateModel(Protocol):
+    """`generate_from_images(images, conversations) -> text`: captioners and chat models that see.
+
+    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
+    """
+
+    side_by_side: bool
+    """Whether it batches by itself all that several threads ask: it is then to be asked as much at once as there is."""
+
+    def preprocess(self, image: Image.Image) -> Any:
+        """One RGB image made ready for `encode`, on the CPU."""
+
+    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
+        """Preprocessed images as what every conversation about them shares, computed once for each."""
+
+    def generate_from_images(
+        self, features: Sequence[Any], requests: Sequence[ImageRequest]
+    ) -> list[Generation | RowError]:
+        """The reply to each request, or why there is none."""
+
+
+class Region(NamedTuple):
+    """What is seen at a place of an image."""
+
+    label: str
+    x1: int
+    """Of its box, in pixels of the image as it was given, from the left; y from the top."""
+    y1: int
+    x2: int
+    y2: int
+
+
+class RegionModel(Protocol):
+    """`regions(images) -> what is seen where`: models that name or describe an image's parts.
+
+    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
+    """
+
+    side_by_side: bool
+    """Whether it batches by itself all that several threads ask: it is then to be asked as much at once as there is."""
+
+    def preprocess(self, image: Image.Image) -> Any:
+        """One RGB image made ready for `encode`, on the CPU."""
+
+    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
+        """Preprocessed images, each made ready for the next call once."""
+
+    def regions(self, features: Sequence[Any]) -> Sequence[list[Region] | RowError]:
+        """The regions of each image, in the order in which the model tells them; an image may have none."""
+
+
+class Wanted(NamedTuple):
+    """Something to be found in one image."""
+
+    image: int
+    """Index into the images of the call."""
+    phrase: str
+    box_threshold: float
+    """A box must score more."""
+    text_threshold: float
+    """A word of the phrase must score more to be in a box's label, where the model scores them one by one."""
+
+
+class Box(NamedTuple):
+    """Something found in an image; pixels of the image as it was given, from its upper left corner."""
+
+    label: str
+    score: float
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+class DetectionModel(Protocol):
+    """`detect(images, phrases) -> boxes`: open-vocabulary detectors.
+
+    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
+    """
+
+    def preprocess(self, image: Image.Image) -> Any:
+        """One RGB image made ready for `encode`, on the CPU."""
+
+    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
+        """Preprocessed images as what every search in them shares, computed once for each."""
+
+    def detect(self, features: Sequence[Any], wanted: Sequence[Wanted]) -> Sequence[list[Box] | RowError]:
+        """What is found of each phrase, in the model's order; nothing where it is not there."""
+
+
+class ReadingModel(Protocol):
+    """`ocr(images) -> text`: what is written in an image.
+
+    What `preprocess` and `encode` return is the backend's own matter; it gets it back in the next call.
+    """
+
+    def preprocess(self, image: Image.Image) -> Any:
+        """One RGB image made ready for `encode`, on the CPU."""
+
+    def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
+        """Preprocessed images, each made ready for the next call once."""
+
+    def ocr(self, features: Sequence[Any]) -> Sequence[str | RowError]:
+        """The text in each image, a line for each of its lines; empty where there is none."""
+
+
 class EntailmentModel(Protocol):
     """`entailment(premises, hypotheses) -> probability`."""
 
@@ -115,6 +229,11 @@ PixelRule = Literal["processor", "released"]
 """How an image is made a dual encoder's input: as its checkpoint's processor does, or as CLIP's released code did."""
 
 
+Measure = Literal["cosine", "logit", "match", "reward"]
+"""What the number of a comparison is: `cosine` of two embeddings; `logit`, the cosine in the scale that the model
+learnt; `match`, the probability that image and text belong together; `reward`, learnt of people's choices."""
+
+
 class TextFeatures(NamedTuple):
     """Unit-length text embeddings and which texts did not fit the model's context."""
 
@@ -142,7 +261,7 @@ class Compared(NamedTuple):
     """How well an image fits a text."""
 
     similarity: float
-    """As the model gives it: a cosine, a matching probability or a reward."""
+    """In the measure that was asked for."""
     truncated: bool
     """Whether the text was longer than the model's context, and cut."""
 
@@ -160,5 +279,5 @@ class SimilarityModel(Protocol):
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
         """Preprocessed images as what every comparison with them shares, computed once for each."""
 
-    def compare(self, features: Sequence[Any], pairs: Sequence[Pair]) -> list[Compared]:
-        """How well each pair fits."""
+    def compare(self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
+        """How well each pair fits, in one of the measures that its family names."""

@@ -1,27 +1,37 @@
 """Text generators through transformers: the `generate` call."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-from operators.batches import isolate
+from operators.batches import BatchSize, isolate
 from operators.models.calls import Generation, Request, Usage
 from operators.models.conversation import Conversation, Reply, before_stop, reply_text, reply_to_fitting
 from operators.models.encoders import in_batches
 
+if TYPE_CHECKING:
+    from operators.models.schemas import SchemaGrammars
+
 SPARE_TOKENS = 4
 """Tokens beyond a stop string's bytes that are looked at for it: some write nothing."""
+
+
+def reply_ends(network: Any, tokenizer: Any) -> list[int]:
+    """The tokens that end a reply, by the checkpoint's generation settings and its tokenizer."""
+    named = network.generation_config.eos_token_id
+    listed = named if isinstance(named, list) else [named]
+    return sorted({int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None})
 
 
 class CausalLM:
     """The `generate` call served by a decoder-only language model.
 
     A reply depends on its own request alone: greedy replies are batched (temperature 0), and each sampled one is drawn
-    by itself, from a generator seeded with the request's seed. A request's `schema` is not enforced.
+    by itself, from a generator seeded with the request's seed. A request's `schema` is enforced.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, end_ids: Sequence[int], pair_batch: int) -> None:
@@ -30,7 +40,7 @@ class CausalLM:
         self.model.generation_config = GenerationConfig()  # its penalties would enter every call
         self.tokenizer = tokenizer
         self.end_ids = frozenset(end_ids)
-        self.pair_batch = pair_batch
+        self.pair_batch = BatchSize(pair_batch)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(end_ids)
         self.context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._lock = Lock()
@@ -44,7 +54,9 @@ class CausalLM:
         """Replies to greedy requests in batches of like length, and to sampled ones alone."""
         greedy = [conversation for conversation in asked if conversation.request.temperature == 0]
         lengths = [len(conversation.ids) for conversation in greedy]
-        replies = iter(in_batches(partial(isolate, self._answer), greedy, lengths, size=self.pair_batch))
+        replies = iter(
+            in_batches(partial(isolate, self._answer, size=self.pair_batch), greedy, lengths, size=self.pair_batch)
+        )
         return [
             next(replies) if conversation.request.temperature == 0 else isolate(self._answer, [conversation])[0]
             for conversation in asked
@@ -62,7 +74,7 @@ class CausalLM:
             input_ids=ids.to(self.model.device),
             attention_mask=mask.to(self.model.device),
             generation_config=self._settings(max(prompt.request.max_tokens for prompt in prompts)),
-            logits_processor=self._sampling(prompts),
+            logits_processor=[*self._sampling(prompts), *self._enforcement(prompts, width)],
             stopping_criteria=[ending],
         )
         new = output[:, width:].tolist()
@@ -83,6 +95,22 @@ class CausalLM:
     def _sampling(self, prompts: Sequence[Conversation]) -> list[LogitsProcessor]:
         (first, *_) = prompts
         return [GumbelNoise(first.request)] if first.request.temperature != 0 else []
+
+    def _enforcement(self, prompts: Sequence[Conversation], start: int) -> list[LogitsProcessor]:
+        """What holds replies that `start` tokens stand before to their schemas; nothing where none has one."""
+        schemas = [prompt.request.schema for prompt in prompts]
+        if not any(schemas):
+            return []
+        from operators.models.schemas import SchemaEnforcement
+
+        return [SchemaEnforcement(self._grammars, schemas, start=start)]
+
+    @cached_property
+    def _grammars(self) -> "SchemaGrammars":
+        from operators.models.schemas import SchemaGrammars
+
+        width = self.model.get_output_embeddings().weight.shape[0]
+        return SchemaGrammars(self.tokenizer, end_ids=sorted(self.end_ids), width=width)
 
     def _generation(self, prompt: Conversation, ids: Sequence[int]) -> Generation:
         """The reply up to its end token or before its first stop string."""

@@ -13,6 +13,7 @@ from operators.models.engine_options import check_options, semantic_options
 from operators.models.families import FAMILIES
 from operators.models.family import Call, Engine, Family, Files
 from operators.models.parts import (
+    SMALL_FILES,
     Checkpoint,
     Fields,
     FileDigest,
@@ -21,12 +22,14 @@ from operators.models.parts import (
     check_weights,
     digest_file,
     find_part,
-    read_fields,
 )
 from operators.models.vqa_kinds import VqaKind
 
 Precision = Literal["float32", "bfloat16"]
 Padding = Literal["released", "processor"]
+HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
+"""How the hub names a pull request or a commit, and nobody a folder."""
+ImageFormat = Literal["png", "jpeg"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +68,8 @@ class ModelConfig:
     """Requests to the endpoint that may be under way at once in one worker."""
     max_retries: int = 6
     """How often a request to the endpoint is tried again, waiting longer each time."""
+    image_format: ImageFormat = "png"
+    """How images are sent to the endpoint: `png` keeps every pixel; `jpeg`, at quality 95, is a fifth of the size."""
     key_variable: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the endpoint's key; the key itself is never configured."""
 
@@ -98,9 +103,14 @@ class ModelConfig:
                 )
 
     @property
+    def own_family(self) -> Family:
+        """What its family says of itself."""
+        return FAMILIES[self.family]
+
+    @property
     def calls(self) -> Set[Call]:
         """The calls it serves on its engine."""
-        return FAMILIES[self.family].loads_on(self.engine).keys()
+        return self.own_family.loads_on(self.engine).keys()
 
 
 def _default(option: "Field[Any]") -> Any:
@@ -152,8 +162,15 @@ class ResolvedModel:
 
     @property
     def label(self) -> str | None:
-        """The revision given for a local folder, or for a model at an endpoint; a hub model is known by its commit."""
-        return self.config.revision if not self.local or self.parts["checkpoint"].commit is None else None
+        """The revision given for a local folder, or for a model at an endpoint; a hub model is known by its commit.
+
+        Where a folder takes the place of a hub id, what is left of that one's revision says nothing of the folder.
+        """
+        revision = self.config.revision
+        if not self.local:
+            return revision
+        of_hub = revision is not None and HUB_REVISION.fullmatch(revision) is not None
+        return None if of_hub or self.parts["checkpoint"].commit is not None else revision
 
     @property
     def pads(self) -> bool:
@@ -161,14 +178,16 @@ class ResolvedModel:
         return self.kind is not None and self.kind.pads and self.config.padding == "released"
 
     def folder(self, role: str) -> Path:
-        """The files of one of its parts on this machine."""
-        return self.parts[role].folder()
+        """The files of one of its parts on this machine; of a tokenizer none with weights."""
+        only = self.family.weights_file if role == "checkpoint" else None
+        weights = [] if role == "tokenizer" else [only or "*.safetensors"]
+        return self.parts[role].folder([*SMALL_FILES, *weights])
 
     def semantic(self) -> dict[str, Any]:
         """The part of the model that can change a result, for the cells' keys."""
         semantic: dict[str, Any] = {"family": self.config.family, "label": self.label}
         if not self.local:
-            return semantic | {"model": self.config.checkpoint, "endpoint": (self.endpoint or "").rstrip("/") or None}
+            return semantic | self._at_endpoint()
         semantic |= {"dtype": self.dtype, "parts": {role: part.identity for role, part in self.parts.items()}}
         if self.kind is not None:
             semantic |= self.kind.semantic()
@@ -180,6 +199,12 @@ class ResolvedModel:
             semantic |= {"engine": engine, "engine_options": options}
         return semantic
 
+    def _at_endpoint(self) -> dict[str, Any]:
+        """What enters the keys of a model that a service runs; PNG does not, for it is older than the choice."""
+        named = {"model": self.config.checkpoint, "endpoint": (self.endpoint or "").rstrip("/") or None}
+        sent = {"image_format": self.config.image_format} if self.config.image_format != "png" else {}
+        return named | sent | (self.kind.semantic() if self.kind is not None else {})
+
 
 def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = digest_file) -> ResolvedModel:
     """Pins a model to its exact files, having checked that they are what its family needs.
@@ -189,9 +214,9 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     """
     family = FAMILIES[config.family]
     if not family.local:
-        return ResolvedModel(config=config, endpoint=_pinned_endpoint(config, family))
+        return ResolvedModel(config=config, endpoint=_pinned_endpoint(config, family), kind=_kind(family, {}))
     part = find_part(config.checkpoint, config.revision, digest)
-    checkpoint = Checkpoint(part, _read_config(part, config.family), check_weights(part))
+    checkpoint = Checkpoint(part, _read_config(part, config.family), check_weights(part, family.weights_file))
     parts = _find_parts(config, checkpoint, digest)
     family.check(config, parts, checkpoint.fields)
     return ResolvedModel(
@@ -199,8 +224,12 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
         parts=parts,
         dtype=_precision(config, family, on_gpu=on_gpu),
         on_gpu=on_gpu,
-        kind=family.kind(checkpoint.fields) if family.kind is not None else None,
+        kind=_kind(family, checkpoint.fields),
     )
+
+
+def _kind(family: Family, fields: Fields) -> VqaKind | None:
+    return None if family.kind is None else family.kind(fields)
 
 
 def _pinned_endpoint(config: ModelConfig, family: Family) -> str | None:
@@ -212,15 +241,17 @@ def _pinned_endpoint(config: ModelConfig, family: Family) -> str | None:
 
 def find_vqa_kind(config: ModelConfig) -> VqaKind:
     """The kind of VQA model that a checkpoint's config.json tells; raises ModelError where it cannot be told."""
+    family = FAMILIES[config.family]
+    assert family.kind is not None, f"family {config.family} serves VQA models"
+    if not family.local:
+        return family.kind({})
     part = find_part(config.checkpoint, config.revision, lambda file: "")  # for a look, not to be identified
-    kind = FAMILIES[config.family].kind
-    assert kind is not None, f"family {config.family} serves VQA models"
-    return kind(_read_config(part, config.family))
+    return family.kind(_read_config(part, config.family))
 
 
 def _read_config(part: Part, family: str) -> Fields:
     """The checkpoint's config.json, which must be of the family."""
-    fields = read_fields(part)
+    fields = FAMILIES[family].read(part)
     if FAMILIES[family].suits(fields):
         return fields
     suited = " or ".join(name for name, other in FAMILIES.items() if other.suits(fields))

@@ -5,23 +5,19 @@ VQAScore paper, section 3 and appendix D. The weights published as zhiqiulin/cli
 
 import json
 from collections.abc import Collection, Sequence
-from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
-from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, GenerationConfig, T5Config
+from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
 from transformers.activations import NewGELUActivation
-from transformers.modeling_outputs import BaseModelOutput
 
 from operators.errors import ModelError
-from operators.models.calls import Question, Usage
-from operators.models.encoders import in_batches
+from operators.models.encoder_decoder import Encoded, T5Answers, decode, encode_beside
 from operators.models.processing import PixelTransform
 from operators.models.vqa_kinds import VICUNA_SYSTEM
 
@@ -29,9 +25,6 @@ BEFORE_IMAGE = f"{VICUNA_SYSTEM} USER: "
 AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
-LONGEST_REPLY = 32
-"""Tokens of an answer in the model's own words."""
-CACHED_CHOICES = 4096
 EMBEDDING_ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
@@ -58,35 +51,17 @@ class ClipFlanT5(nn.Module):
         projected: torch.Tensor = self.mm_projector(hidden[self.feature_layer][:, 1:])
         return projected
 
-    def encode_questions(self, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> "Encoded":
+    def encode_questions(self, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> Encoded:
         """Image tokens (n, patches, d_model) between `before` (b) and right-padded `after` (n, a) token ids."""
-        embed = self.language_model.shared
-        head = embed(before).expand(len(features), -1, -1)
-        inputs = torch.cat([head, features.to(head.dtype), embed(after)], dim=1)
-        image_mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
-        image_mask[:, inputs.shape[1] - after.shape[1] :] = (after != self.pad_id).long()
-        states = self.language_model.encoder(inputs_embeds=inputs, attention_mask=image_mask).last_hidden_state
-        return Encoded(states, image_mask)
+        return encode_beside(self.language_model, features, before, after)
 
-    def decode(self, encoded: "Encoded", labels: torch.Tensor) -> torch.Tensor:
+    def decode(self, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
         """Teacher-forced logits (n, tokens, vocabulary) of the right-padded `labels` (n, tokens)."""
-        start = torch.full_like(labels[:, :1], self.start_id)
-        output = self.language_model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
-            attention_mask=encoded.mask,
-            decoder_input_ids=torch.cat([start, labels[:, :-1]], dim=1),
-            use_cache=False,
-        )
-        logits: torch.Tensor = output.logits
-        return logits
+        return decode(self.language_model, encoded, labels)
 
     @property
     def pad_id(self) -> int:
         return int(self.language_model.config.pad_token_id)
-
-    @property
-    def start_id(self) -> int:
-        return int(self.language_model.config.decoder_start_token_id)
 
     def drop_unused_layers(self) -> None:
         """Removes the tower's layers above the selected one, whose output nobody reads."""
@@ -94,31 +69,18 @@ class ClipFlanT5(nn.Module):
         self.vision_tower.encoder.layers = layers[: self.feature_layer]
 
 
-class Encoded(NamedTuple):
-    """FlanT5's encoder output for a batch of questions."""
+class ClipFlanT5Likelihood(T5Answers):
+    """The `likelihood` call served by a CLIP-FlanT5 checkpoint.
 
-    states: torch.Tensor
-    """(n, tokens, d_model)."""
-    mask: torch.Tensor
-    """(n, tokens), 1 where a token stands."""
-
-
-class ClipFlanT5Likelihood:
-    """The `likelihood` call served by a CLIP-FlanT5 checkpoint."""
-
-    side_by_side = False
+    The embedding may have more rows than the tokenizer has entries; the released code cuts it before the softmax.
+    """
 
     def __init__(self, model: ClipFlanT5, tokenizer: Any, transform: PixelTransform, *, pair_batch: int) -> None:
+        super().__init__(model.language_model, tokenizer, pair_batch=pair_batch, entries=len(tokenizer))
         self.model = model
-        self.tokenizer = tokenizer
         self.transform = transform
-        self.pair_batch = pair_batch
         self.parameter = next(model.parameters())
-        self.entries = len(tokenizer)
-        model.language_model.generation_config = self._greedy()
-        self.before = torch.tensor(tokenizer(BEFORE_IMAGE).input_ids, device=self.parameter.device)
-        self.usage = Usage()
-        self._choice = lru_cache(maxsize=CACHED_CHOICES)(lambda choice: tokenizer(choice).input_ids)
+        self.before = torch.tensor(tokenizer(BEFORE_IMAGE).input_ids, device=self.device)
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
         """The image padded to a square with the mean colour, resized and normalised, (3, height, width)."""
@@ -130,69 +92,12 @@ class ClipFlanT5Likelihood:
         batch = torch.stack(list(pixels)).to(self.parameter.device, self.parameter.dtype, non_blocking=True)
         return list(self.model.encode_images(batch))
 
-    def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Log-probabilities over the tokenizer's vocabulary of every choice's tokens (eq. 3), by question.
+    def question_text(self, question: str) -> str:
+        """What stands after the image."""
+        return AFTER_IMAGE.format(question=question)
 
-        The embedding may have more rows than the tokenizer has entries; the released code cuts it before the softmax.
-        Questions are batched by length, so that little of a batch is padding.
-        """
-        ids = self._question_ids(questions)
-        asked = list(zip(questions, ids, strict=True))
-        return in_batches(partial(self._answer, features), asked, [len(tokens) for tokens in ids], size=self.pair_batch)
-
-    def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
-        """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
-        return in_batches(partial(self._reply, features), questions, [0] * len(questions), size=self.pair_batch)
-
-    def _question_ids(self, questions: Sequence[Question]) -> list[list[int]]:
-        texts = [AFTER_IMAGE.format(question=question.text) for question in questions]
-        return list(self.tokenizer(texts).input_ids) if texts else []
-
-    def _reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
-        ids = self._question_ids(questions)
-        images = torch.stack([features[question.image] for question in questions])
-        encoded = self.model.encode_questions(images, self.before, self._pad(ids))
-        tokens = self.model.language_model.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
-            attention_mask=encoded.mask,
-        )
-        return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-
-    def _greedy(self) -> GenerationConfig:
-        """Plain greedy decoding, whatever penalties the checkpoint's config names."""
-        rows = self.model.language_model.shared.num_embeddings
-        return GenerationConfig(
-            max_new_tokens=LONGEST_REPLY,
-            do_sample=False,
-            decoder_start_token_id=self.model.start_id,
-            eos_token_id=self.tokenizer.eos_token_id,
-            pad_token_id=self.model.pad_id,
-            suppress_tokens=list(range(self.entries, rows)) or None,
-        )
-
-    def _answer(
-        self, features: Sequence[torch.Tensor], asked: Sequence[tuple[Question, list[int]]]
-    ) -> list[list[list[float]]]:
-        questions, ids = zip(*asked, strict=True)
-        images = torch.stack([features[question.image] for question in questions])
-        encoded = self.model.encode_questions(images, self.before, self._pad(ids))
-        owners = [row for row, question in enumerate(questions) for _ in question.choices]
-        labels = [self._choice(choice) for question in questions for choice in question.choices]
-        padded = self._pad(labels)
-        rows = torch.tensor(owners, device=self.parameter.device)
-        logits = self.model.decode(Encoded(encoded.states[rows], encoded.mask[rows]), padded)[
-            ..., : self.entries
-        ].float()
-        chosen = torch.gather(logits.log_softmax(-1), 2, padded.unsqueeze(-1)).squeeze(-1).cpu()
-        answers: list[list[list[float]]] = [[] for _ in questions]
-        for owner, label, logprobs in zip(owners, labels, chosen, strict=True):
-            answers[owner].append(logprobs[: len(label)].tolist())
-        return answers
-
-    def _pad(self, ids: Sequence[list[int]]) -> torch.Tensor:
-        rows = [torch.tensor(row) for row in ids]
-        padded = pad_sequence(rows, batch_first=True, padding_value=self.model.pad_id)
-        return padded.to(self.parameter.device)
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+        return self.model.encode_questions(images, self.before, ids)
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:

@@ -4,7 +4,7 @@ Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "
     "prompt, lower the metric's max_tokens, or use a model with a longer context (in vLLM: a larger max_model_len)"
 )
+SAID = "said"
+"""A reply in whose place in a chat template one can see what ends it."""
 Reply = Generation | RowError
 
 
@@ -81,14 +83,21 @@ def conversation_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     Templates that offer to think aloud first are told not to: what is wanted is the reply. A template brings its own
     special tokens, a plain text gets the tokenizer's.
     """
+    text = conversation_text(tokenizer, messages)
+    return list(tokenizer(text, add_special_tokens=tokenizer.chat_template is None).input_ids)
+
+
+def conversation_text(tokenizer: Any, messages: Sequence[Message]) -> str:
+    """The conversation in the tokenizer's chat template, open for the reply; without one, a text a line."""
     if tokenizer.chat_template is None:
-        return list(tokenizer("\n".join(message.text for message in messages)).input_ids)
-    text = _render(tokenizer, [{"role": message.role, "content": message.text} for message in messages])
-    return list(tokenizer(text, add_special_tokens=False).input_ids)
+        return "\n".join(message.text for message in messages)
+    return _render(tokenizer, [{"role": message.role, "content": message.text} for message in messages])
 
 
-def image_question_text(tokenizer: Any, question: str, *, system: str | None) -> str:
-    """A question about one image in the chat template, the image first, open for the answer.
+def image_conversation_text(
+    tokenizer: Any, messages: Sequence[Message], *, system: str | None, is_open: bool = True
+) -> str:
+    """A conversation about one image in the chat template, the image first, open for the reply unless told otherwise.
 
     `system` is the message before it. The image's placeholder stands in it once, however many tokens the image takes.
     """
@@ -97,47 +106,57 @@ def image_question_text(tokenizer: Any, question: str, *, system: str | None) ->
             f"{tokenizer.name_or_path}: the tokenizer has no chat template, so it is not known how to show the model "
             "an image; add the checkpoint's chat_template.jinja or chat_template.json"
         )
-    shown = [{"type": "image"}, {"type": "text", "text": question}]
-    turns: list[dict[str, Any]] = [{"role": "user", "content": shown}]
-    if system is not None:
-        turns.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
-    return _render(tokenizer, turns)
+    spoken = [{"role": message.role, "content": [{"type": "text", "text": message.text}]} for message in messages]
+    spoken[0]["content"] = [{"type": "image"}, {"type": "text", "text": messages[0].text}]
+    before = [] if system is None else [{"role": "system", "content": [{"type": "text", "text": system}]}]
+    return _render(tokenizer, [*before, *spoken], is_open=is_open)
+
+
+def turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) -> int:
+    """The token of `ends` by which the chat template ends a reply, or else begins what follows it; the tokenizer's own
+    where it shows none.
+    """
+    said = [Message("user", "?"), Message("assistant", SAID), Message("user", "?")]
+    try:
+        text = image_conversation_text(tokenizer, said, system=system, is_open=False)
+    except ModelError:  # a template for a single question
+        text = ""
+    written = tokenizer(text.rpartition(SAID)[2], add_special_tokens=False).input_ids
+    return int(next((token for token in written if token in ends), tokenizer.eos_token_id))
 
 
 def check_template(tokenizer: Any, *, system: str | None) -> None:
     """Raises ModelError where the tokenizer has no chat template, or one that lets the model think first."""
-    if opens_thought(image_question_text(tokenizer, "", system=system)):
+    if opens_thought(image_conversation_text(tokenizer, [Message("user", "")], system=system)):
         raise ModelError(f"{tokenizer.name_or_path}: {PROBLEM}")
 
 
-def image_question_ids(tokenizer: Any, question: str, *, system: str | None) -> list[int]:
-    """The tokens of `image_question_text`, the image's placeholder being one of them."""
-    text = image_question_text(tokenizer, question, system=system)
-    return _ids(tokenizer, text)
-
-
-def choice_ids(tokenizer: Any, prompt: str, choice: str) -> list[int]:
-    """The tokens by which `choice` continues `prompt`, and the token that ends the turn.
+def choice_ids(tokenizer: Any, prompt: str, choice: str, *, end: int) -> list[int]:
+    """The tokens by which `choice` continues `prompt`, and `end`, the token that ends the turn.
 
     A choice is set off by a space where the prompt does not end in white space.
     """
     gap = "" if prompt[-1:].isspace() or not prompt else " "
-    before, both = _ids(tokenizer, prompt), _ids(tokenizer, prompt + gap + choice)
+    before, both = template_ids(tokenizer, prompt), template_ids(tokenizer, prompt + gap + choice)
     if both[: len(before)] != before:  # the choice's first letters were drawn into the prompt's last token
         both = before + list(tokenizer(choice, add_special_tokens=False).input_ids)
-    return [*both[len(before) :], tokenizer.eos_token_id]
+    return [*both[len(before) :], end]
 
 
-def _ids(tokenizer: Any, text: str) -> list[int]:
+def template_ids(tokenizer: Any, text: str) -> list[int]:
     """The tokens of a rendered conversation, the first one being what the model expects there, but not twice."""
-    own = tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
-    return list(tokenizer(text, add_special_tokens=not own).input_ids)
+    return list(tokenizer(text, add_special_tokens=not is_begun(tokenizer, text)).input_ids)
 
 
-def _render(tokenizer: Any, turns: Sequence[dict[str, Any]]) -> str:
+def is_begun(tokenizer: Any, text: str) -> bool:
+    """Whether a rendered conversation brings the token that the model expects first."""
+    return tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
+
+
+def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool = True) -> str:
     try:
         text = tokenizer.apply_chat_template(
-            list(turns), tokenize=False, add_generation_prompt=True, enable_thinking=False
+            list(turns), tokenize=False, add_generation_prompt=is_open, enable_thinking=False
         )
     except Exception as error:
         reason = " ".join(str(error).split())[:300]

@@ -1,7 +1,10 @@
 """What models that read in batches share: how long a text may be, and batches of like length."""
 
+import html
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+
+from operators.batches import BatchSize, out_of_memory
 
 Input = TypeVar("Input")
 Result = TypeVar("Result")
@@ -21,20 +24,38 @@ def context_of(config: Any, tokenizer: Any) -> int | None:
     return int(min(limits)) if limits else None
 
 
+def clean(text: str) -> str:
+    """The text as CLIP's released code reads it; single spaces are left to the tokenizer, which has no other way."""
+    from ftfy import fix_text  # takes a tenth of a second to import, and only few models need it
+
+    return html.unescape(html.unescape(fix_text(text))).strip().lower()
+
+
 def in_batches(
     call: Callable[[Sequence[Input]], Sequence[Result]],
     inputs: Sequence[Input],
     sizes: Sequence[Any],
     *,
-    size: int,
+    size: BatchSize,
 ) -> list[Result]:
-    """The call's result for every input, in their order; `size` inputs of like `sizes` go together."""
+    """The call's result for every input, in their order; `size` inputs of like `sizes` go together.
+
+    Where so many are out of memory, half as many go together from then on.
+    """
     import torch
 
-    order = sorted(range(len(inputs)), key=lambda index: sizes[index])
+    left = sorted(range(len(inputs)), key=lambda index: sizes[index])
     results: dict[int, Result] = {}
     with torch.inference_mode():
-        for first in range(0, len(order), size):
-            batch = order[first : first + size]
-            results.update(zip(batch, call([inputs[index] for index in batch]), strict=True))
+        while left:
+            batch = left[: size.rows]
+            try:
+                results.update(zip(batch, call([inputs[index] for index in batch]), strict=True))
+                left = left[len(batch) :]
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                size.shrink(len(batch))
+                if len(batch) == 1:
+                    raise
     return [results[index] for index in range(len(inputs))]

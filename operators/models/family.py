@@ -7,13 +7,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from operators.models.parts import Checkpoint, Fields, FileDigest, Part
+from operators.models.calls import Measure
+from operators.models.parts import Checkpoint, Fields, FileDigest, Part, read_fields
 from operators.models.vqa_kinds import VqaKind
 
 if TYPE_CHECKING:
     from operators.models.checkpoints import ModelConfig, ResolvedModel
 
-Call = Literal["likelihood", "generate", "entailment", "embedding", "similarity"]
+Call = Literal[
+    "likelihood",
+    "generate",
+    "generate_from_images",
+    "regions",
+    "detect",
+    "ocr",
+    "entailment",
+    "embedding",
+    "similarity",
+]
 Engine = Literal["transformers", "vllm"]
 
 
@@ -31,6 +42,7 @@ TOKENIZER = Files(
     ("tokenizer.json", "vocab.json", "spiece.model"),
     "set the model's `tokenizer` to a folder or hub id that has a tokenizer.json",
 )
+IMAGES = Files("checkpoint", ("preprocessor_config.json", "processor_config.json"), "download the checkpoint again")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +59,10 @@ class Family:
     """Whether its weights run on a machine of ours; one that a service runs is taken at its name, `checkpoint`."""
     endpoint_variable: str = ""
     """Of a service: the environment variable that has its address where a model's `endpoint` is null."""
+    weights_file: str | None = None
+    """The one file that has its weights; None where they are any safetensors files."""
+    read: Callable[[Part], Fields] = read_fields
+    """Reads what says how its networks are made: a config.json, or what it has in the place of one."""
     form: str = ""
     """What its config.json looks like, in words that follow `expected`."""
     suits: Callable[[Fields], bool] = lambda fields: False
@@ -58,7 +74,9 @@ class Family:
     check: "Callable[[ModelConfig, Mapping[str, Part], Fields], None]" = lambda config, parts, fields: None
     """Raises ModelError where a checkpoint of the right form would not load, or would give wrong answers."""
     kind: Callable[[Fields], VqaKind] | None = None
-    """Of a family of VQA models, the kind that a config.json tells: what metrics leave for it to say."""
+    """Of a family of VQA models, the kind that a config.json tells, empty of a service: what metrics leave to it."""
+    measures: tuple[Measure, ...] = ("cosine",)
+    """Of a family that serves `similarity`, what its numbers can be."""
     precise: bool = False
     """Whether `dtype=auto` is float32 on a GPU too."""
     engine_in_keys: bool = True

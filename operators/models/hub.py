@@ -7,6 +7,7 @@ from pathlib import Path
 from httpx import HTTPError
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
+    EntryNotFoundError,
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
@@ -39,10 +40,10 @@ def find_commit(repo: str, revision: str | None) -> str:
 
 def _cached_commit(repo: str, revision: str | None) -> str:
     try:
-        config = hf_hub_download(repo, "config.json", revision=revision, local_files_only=True)
+        folder = snapshot_download(repo, revision=revision, local_files_only=True)
     except (LocalEntryNotFoundError, HFValidationError, OSError) as error:
         raise _out_of_reach(repo) from error
-    return Path(config).parent.name
+    return Path(folder).name
 
 
 def _out_of_reach(repo: str) -> ModelError:
@@ -81,16 +82,18 @@ def download_file(repo: str, commit: str, name: str) -> Path | None:
         return None
 
 
-def find_tensor_names(repo: str, commit: str) -> list[str]:
-    """The tensors of a repository's safetensors files, from their headers alone; empty where it has none."""
+def find_tensor_names(repo: str, commit: str, only: str | None = None) -> list[str]:
+    """The tensors of a repository's safetensors files, or of `only` one, by their headers; empty where it has none."""
     try:
         folder = Path(snapshot_download(repo, revision=commit, local_files_only=True))
-        names = [name for file in sorted(folder.glob("*.safetensors")) for name in read_tensor_names(file)]
+        names = [name for file in sorted(folder.glob(only or "*.safetensors")) for name in read_tensor_names(file)]
     except LocalEntryNotFoundError:
         names = []
     if names:
         return names
     try:
+        if only is not None:
+            return list(HfApi().parse_safetensors_file_metadata(repo, only, revision=commit).tensors)
         return list(HfApi().get_safetensors_metadata(repo, revision=commit).weight_map)
-    except (NotASafetensorsRepoError, OfflineModeIsEnabled):
+    except (NotASafetensorsRepoError, EntryNotFoundError, OfflineModeIsEnabled):
         return []

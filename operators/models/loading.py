@@ -8,13 +8,31 @@ from operators.models.families import serving
 from operators.models.family import Call
 
 if TYPE_CHECKING:
-    from operators.models.calls import EntailmentModel, GenerateModel, LikelihoodModel, SimilarityModel, TextEmbedder
+    from operators.models.calls import (
+        DetectionModel,
+        EntailmentModel,
+        GenerateModel,
+        ImageGenerateModel,
+        LikelihoodModel,
+        ReadingModel,
+        RegionModel,
+        SimilarityModel,
+        TextEmbedder,
+    )
 
 
 @overload
 def load(model: ResolvedModel, call: Literal["likelihood"]) -> "LikelihoodModel": ...
 @overload
 def load(model: ResolvedModel, call: Literal["generate"]) -> "GenerateModel": ...
+@overload
+def load(model: ResolvedModel, call: Literal["generate_from_images"]) -> "ImageGenerateModel": ...
+@overload
+def load(model: ResolvedModel, call: Literal["regions"]) -> "RegionModel": ...
+@overload
+def load(model: ResolvedModel, call: Literal["detect"]) -> "DetectionModel": ...
+@overload
+def load(model: ResolvedModel, call: Literal["ocr"]) -> "ReadingModel": ...
 @overload
 def load(model: ResolvedModel, call: Literal["entailment"]) -> "EntailmentModel": ...
 @overload

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from operators.errors import ModelError
 
-WANTED_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
+SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+WANTED_FILES = [*SMALL_FILES, "*.safetensors"]
 CONVERT = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
     "refs/pr/N as the revision)"
@@ -32,13 +33,13 @@ class Part:
     identity: str
     """What enters the key: the hub commit, or the digest of the folder's files."""
 
-    def folder(self) -> Path:
-        """The files on this machine, downloaded where they are not."""
+    def folder(self, wanted: Sequence[str] = WANTED_FILES) -> Path:
+        """The files on this machine; those that are wanted are downloaded where they are not."""
         if self.commit is None:
             return Path(self.source)
         from operators.models import hub
 
-        return hub.download(self.source, self.commit, WANTED_FILES)
+        return hub.download(self.source, self.commit, wanted)
 
     def file(self, name: str) -> Path | None:
         """One file, or None where there is none of that name."""
@@ -71,7 +72,10 @@ def find_part(source: str, revision: str | None, digest: FileDigest) -> Part:
     if folder.is_dir():
         return Part(source=str(folder.resolve()), commit=None, identity=_digest_folder(folder, digest))
     if folder.is_absolute() or source.startswith(".") or source.count("/") != 1:
-        raise ModelError(f"model {source!r}: no such folder, and it is not a hub id of the form owner/name")
+        raise ModelError(
+            f"model {source!r}: no such folder, and it is not a hub id of the form owner/name; correct it, or make it "
+            "of its release (docs/models.md)"
+        )
     from operators.models import hub  # takes a second to import, and only hub models need it
 
     commit = hub.find_commit(source, revision)
@@ -88,16 +92,22 @@ def _digest_folder(folder: Path, digest: FileDigest) -> str:
 
 def read_fields(part: Part) -> dict[str, Any]:
     """The config.json of a part, which says its model_type."""
-    path = part.file("config.json")
+    fields = read_json(part, "config.json")
+    if not isinstance(fields.get("model_type"), str):
+        raise ModelError(f"{part.source}: config.json names no model_type; download the checkpoint again")
+    return fields
+
+
+def read_json(part: Part, name: str) -> dict[str, Any]:
+    """A file of a part that holds a mapping; raises ModelError where it is not there, or holds something else."""
+    path = part.file(name)
     if path is None:
-        raise ModelError(f"{part.source}: no config.json, so it is not a checkpoint; correct its name, or its place")
+        raise ModelError(f"{part.source}: no {name}, so it is not a checkpoint; correct its name, or its place")
     try:
         fields = json.loads(path.read_text())
     except ValueError as error:
-        raise ModelError(f"{part.source}: config.json is not JSON ({error}); download the checkpoint again") from error
-    if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
-        raise ModelError(f"{part.source}: config.json names no model_type; download the checkpoint again")
-    return fields
+        raise ModelError(f"{part.source}: {name} is not JSON ({error}); download the checkpoint again") from error
+    return fields if isinstance(fields, dict) else {}
 
 
 def architecture(fields: Fields) -> str:
@@ -112,20 +122,23 @@ def subfields(fields: Fields, name: str) -> Fields:
     return inner if isinstance(inner, Mapping) else {}
 
 
-def check_weights(part: Part) -> list[str]:
-    """The names of a part's tensors, from the headers of its safetensors files; nothing of a hub model is fetched."""
+def check_weights(part: Part, only: str | None = None) -> list[str]:
+    """The names of a part's tensors, from the headers of its safetensors files, or of the `only` one that counts.
+
+    Nothing of a hub model is fetched.
+    """
     if part.commit is not None:
         from operators.models import hub
 
-        names = hub.find_tensor_names(part.source, part.commit)
+        names = hub.find_tensor_names(part.source, part.commit, only)
         if not names:
             raise ModelError(f"{part.source}@{part.commit}: expected safetensors weights, found none; {CONVERT}")
         return names
-    files = _local_weight_files(Path(part.source))
+    files = [file for file in _local_weight_files(Path(part.source)) if only is None or file.name == only]
     if not files:
         pickled = any(Path(part.source).glob("*.bin"))
         stored = "only pickled .bin weights, which are never loaded" if pickled else "no weights"
-        raise ModelError(f"{part.source}: expected *.safetensors, found {stored}; {CONVERT}")
+        raise ModelError(f"{part.source}: expected {only or '*.safetensors'}, found {stored}; {CONVERT}")
     return [name for file in files for name in read_tensor_names(file)]
 
 

@@ -53,16 +53,20 @@ class ReleasedTransform:
     palette takes the nearest colour and transparency weighs, cut at rounded margins, and made RGB last.
     """
 
-    def __init__(self, processor: CLIPImageProcessorPil) -> None:
-        self.side = int(processor.crop_size["height"])
+    def __init__(self, processor: Any) -> None:
+        """`processor` says the side, the mean and the deviation."""
+        self.side = int((processor.crop_size or processor.size)["height"])
         self.mean = np.array(processor.image_mean, dtype=np.float32)
         self.deviation = np.array(processor.image_std, dtype=np.float32)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """One image as (3, height, width), float32."""
-        stored = image.info.get(STORED, image)
-        shortest = min(stored.size)
-        resized = stored.resize([int(self.side * side / shortest) for side in stored.size], Image.Resampling.BICUBIC)
+        return self.cropped(image.info.get(STORED, image))
+
+    def cropped(self, image: Image.Image) -> torch.Tensor:
+        """The image in its present mode: its shorter side made `side` pixels long, and the middle of the longer one."""
+        shortest = min(image.size)
+        resized = image.resize([int(self.side * side / shortest) for side in image.size], Image.Resampling.BICUBIC)
         left, top = (round((side - self.side) / 2) for side in resized.size)
         cropped = resized.crop((left, top, left + self.side, top + self.side)).convert("RGB")
         pixels = (np.asarray(cropped, dtype=np.float32) / 255 - self.mean) / self.deviation
@@ -89,6 +93,14 @@ def load_pixel_transform(folder: Path, *, pad_to_square: bool) -> PixelTransform
     """The transform that a CLIP checkpoint's preprocessor_config.json describes."""
     with readable_load(folder, "preprocessor_config.json"):
         return PixelTransform(CLIPImageProcessorPil.from_pretrained(folder), pad_to_square=pad_to_square)
+
+
+def clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPImageProcessorPil:
+    """CLIP's own preprocessing to squares of so many pixels; its mean and deviation of colours where none are given."""
+    colours = {"image_mean": mean, "image_std": deviation}
+    crop = {"height": side, "width": side}
+    given = {name: value for name, value in colours.items() if value is not None}
+    return CLIPImageProcessorPil(size={"shortest_edge": side}, crop_size=crop, **given)
 
 
 def load_image_processor(folder: Path) -> Any:
@@ -127,12 +139,13 @@ def readable_load(folder: Path, what: str) -> Iterator[None]:
 def load_pretrained(kind: Any, model: ResolvedModel, *, unused: str | None = None, **options: Any) -> Any:
     """A transformers class with a checkpoint's weights (safetensors only, no code of its own), on the model's device.
 
-    Raises ModelError where a weight is missing whose name does not begin with `unused`, or the files are damaged.
+    With `config` and `state_dict` among the options it is made of those. Raises ModelError where a weight is missing
+    whose name does not begin with `unused`, or the files are damaged.
     """
     checkpoint, device = model.folder("checkpoint"), device_of(model)
     with readable_load(checkpoint, "weights"):
         network, report = kind.from_pretrained(
-            checkpoint,
+            None if "state_dict" in options else checkpoint,
             dtype=getattr(torch, model.dtype),
             use_safetensors=True,
             trust_remote_code=False,

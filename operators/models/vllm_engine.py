@@ -33,6 +33,7 @@ DEFAULTS: Mapping[str, Any] = {
     "enable_prefix_caching": True,
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
+    "structured_outputs_config": {"backend": "guidance"},  # as in transformers (operators/models/schemas.py)
     "seed": 0,
 }
 FIXED = ("model", "tokenizer", "dtype", "trust_remote_code")

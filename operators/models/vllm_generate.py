@@ -42,14 +42,14 @@ def sampling(request: Request) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+    from operators.models.schemas import spaced
+
     return SamplingParams(
         temperature=request.temperature,
         seed=request.seed,
         stop=list(request.stop),
         max_tokens=request.max_tokens,
-        structured_outputs=StructuredOutputsParams(json=request.schema, disable_any_whitespace=True)
-        if request.schema is not None
-        else None,
+        structured_outputs=None if request.schema is None else StructuredOutputsParams(json=spaced(request.schema)),
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 

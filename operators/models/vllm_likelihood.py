@@ -1,4 +1,4 @@
-"""The `likelihood` call served by vLLM for decoder-only vision-language models, reading each image once.
+"""Decoder-only chat models that see on vLLM, which reads each image once: likelihood, reply and generate_from_images.
 
 An image stands first in its prompts, so all questions about it share a prefix, which one of them computes and the
 others read from vLLM's prefix cache: also where they are scheduled into one step, since a layer's keys and values are
@@ -16,11 +16,18 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from operators.errors import RowError
-from operators.models.calls import Question, Usage
-from operators.models.conversation import choice_ids, image_question_ids, image_question_text
+from operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from operators.models.conversation import (
+    Reply,
+    before_stop,
+    choice_ids,
+    image_conversation_text,
+    reply_text,
+    template_ids,
+)
 from operators.models.processing import padded_square
 from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine
-from operators.models.vllm_generate import usage_of
+from operators.models.vllm_generate import sampling, usage_of
 
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""
@@ -57,13 +64,15 @@ class VllmLikelihood:
     side_by_side = True
 
     def __init__(
-        self, engine: VllmEngine, tokenizer: Any, *, system: str | None, padding: tuple[int, ...] | None
+        self, engine: VllmEngine, tokenizer: Any, *, system: str | None, padding: tuple[int, ...] | None, end: int
     ) -> None:
-        """`system` is the message before every question; `padding` the colour of the square that images are put on."""
+        """`system` is the message before every question, `padding` the colour of the square that images are put on,
+        `end` the token that ends a choice's turn."""
         self.engine = engine
         self.tokenizer = tokenizer
         self.system = system
         self.padding = padding
+        self.end = end
         self._of_thread = threading.local()
 
     @property
@@ -109,18 +118,42 @@ class VllmLikelihood:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
         from vllm import SamplingParams
 
-        prompts = [Prompt(self._prompt_ids(question.text), [features[question.image]]) for question in questions]
+        prompts = [self._prompt(features[question.image], self._asking(question.text)) for question in questions]
         params = SamplingParams(temperature=0.0, max_tokens=LONGEST_REPLY)
         outputs = self._run(prompts, [params] * len(prompts))
         return [out if isinstance(out, RowError) else out.outputs[0].text.strip() for out in outputs]
 
-    def _ask(self, features: Sequence[Image.Image], question: Question) -> Asked:
-        text = image_question_text(self.tokenizer, question.text, system=self.system)
-        choices = [tuple(choice_ids(self.tokenizer, text, choice)) for choice in question.choices]
-        return Asked(features[question.image], self._prompt_ids(question.text), choices)
+    def generate_from_images(self, features: Sequence[Image.Image], requests: Sequence[ImageRequest]) -> list[Reply]:
+        """The reply to each conversation, or why there is none: it does not fit the engine, or the schema is refused.
 
-    def _prompt_ids(self, question: str) -> Tokens:
-        return tuple(image_question_ids(self.tokenizer, question, system=self.system))
+        Raises EngineError where the engine has failed.
+        """
+        texts = [self._text(request.messages) for _, request in requests]
+        prompts = [self._prompt(features[image], text) for (image, _), text in zip(requests, texts, strict=True)]
+        outputs = self.engine.run(prompts, [sampling(request) for _, request in requests])
+        return [self._reply(request, output) for (_, request), output in zip(requests, outputs, strict=True)]
+
+    def _reply(self, request: Request, output: Served | Refusal) -> Reply:
+        """The reply, decoded at once: vLLM's own text leaves out a character that max_tokens has cut."""
+        if isinstance(output, Refusal):
+            return _refused(output)
+        (completion,) = output.outputs
+        text = before_stop(reply_text(self.tokenizer, completion.token_ids), request)
+        return Generation(text, completion.finish_reason != "length", usage_of(output))
+
+    def _ask(self, features: Sequence[Image.Image], question: Question) -> Asked:
+        text = self._asking(question.text)
+        choices = [tuple(choice_ids(self.tokenizer, text, choice, end=self.end)) for choice in question.choices]
+        return Asked(features[question.image], tuple(template_ids(self.tokenizer, text)), choices)
+
+    def _asking(self, question: str) -> str:
+        return self._text([Message("user", question)])
+
+    def _text(self, messages: Sequence[Message]) -> str:
+        return image_conversation_text(self.tokenizer, messages, system=self.system)
+
+    def _prompt(self, image: Image.Image, text: str) -> Prompt:
+        return Prompt(template_ids(self.tokenizer, text), [image])
 
     def _score(self, asked: Sequence[Asked], steps: Sequence[Step]) -> list[Served | RowError]:
         """One new token after each step, with the log-probabilities of those that it wants."""

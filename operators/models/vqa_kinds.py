@@ -34,6 +34,8 @@ class VqaKind:
     asks: YesQuestion
     system: str | None = None
     """The conversation's system message, where it is not the chat template that brings one."""
+    compares: bool = False
+    """Whether its models can only compare choices: they have no words of their own, and nothing to say of one alone."""
     pads: bool = False
     """Whether the released code pads an image to a square before anything else."""
     version: int = 1

@@ -21,7 +21,6 @@ from operators.stages.entailment import hypothesis
 from operators.stages.questions import write
 
 THRESHOLD = GeckoConfig().threshold
-EVEN = 0.5
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
@@ -74,14 +73,14 @@ def filtered_questions(sheets: Sequence[Sheet]) -> dict[str, Any]:
     return _verdicts(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
 
 
-def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet], threshold: float) -> dict[str, Any]:
-    """What the NLI model does with planted questions, with slips and with the right ones, below the threshold."""
+def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str, Any]:
+    """What the NLI model does at Gecko's threshold with planted questions, with slips and with the right ones."""
     pairs = [
         (sheet.prompt.text, hypothesis(question.text, question.answer or ""))
         for sheet in sheets
         for question in sheet.written
     ]
-    return _verdicts(sheets, [probability < threshold for probability in model.entailment(pairs)])
+    return _verdicts(sheets, [probability < THRESHOLD for probability in model.entailment(pairs)])
 
 
 def _verdicts(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any]:
@@ -112,11 +111,9 @@ def pair_accuracy(model: EntailmentModel, pairs: Sequence[Pair]) -> dict[str, An
     probabilities = np.array(model.entailment([(pair.premise, pair.hypothesis) for pair in pairs]))
     truth = np.array([pair.entailed for pair in pairs], dtype=bool)
     return {
-        "accuracy": rounded_mean((probabilities >= EVEN) == truth),
+        "accuracy": rounded_mean((probabilities >= 0.5) == truth),
         "not_entailed_caught": rounded_mean(probabilities[~truth] < THRESHOLD),
-        "not_entailed_caught_at_half": rounded_mean(probabilities[~truth] < EVEN),
         "entailed_dropped": rounded_mean(probabilities[truth] < THRESHOLD),
-        "entailed_dropped_at_half": rounded_mean(probabilities[truth] < EVEN),
         "p_entailed": _quantiles(probabilities[truth]),
         "p_not_entailed": _quantiles(probabilities[~truth]),
         "n": len(pairs),

@@ -5,6 +5,7 @@ colours are the page's own CSS variables. Names enter as data values only, never
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +16,14 @@ import vl_convert
 from markupsafe import Markup
 
 from operators.comparison import Board
-from operators.report.tables import leading
 from operators.report.words import number
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30
 MOST_GENERATORS = 30
 BINS = 32
+MOST_MARKED = 40
+"""Places of a trend of which each point is marked."""
 
 Values = list[dict[str, Any]]
 """Rows of a chart's data."""
@@ -37,16 +39,32 @@ class Chart(NamedTuple):
     """Generators beyond the most that one chart holds."""
 
 
+class Point(NamedTuple):
+    """A mean with the ends of its interval, at a time in ISO form or a step."""
+
+    x: str | int
+    mean: float
+    low: float
+    high: float
+
+
+class Line(NamedTuple):
+    """Points that may be compared with each other, in their order, and their colour as CSS."""
+
+    points: Sequence[Point]
+    colour: str
+
+
 def interval_chart(board: Board) -> Chart:
-    """Every generator's mean with its interval, highest first; the leading group in the accent colour."""
+    """Every generator's mean with its interval, best first; the leading group in the accent colour."""
     scored = board.scored()[:MOST_GENERATORS]
-    first = leading(board)
+    first = board.leading()
     means = [
         {
             "generator": standing.generator,
             "mean": standing.mean,
-            "low": standing.low if np.isfinite(standing.low) else standing.mean,
-            "high": standing.high if np.isfinite(standing.high) else standing.mean,
+            "low": standing.ends[0],
+            "high": standing.ends[1],
             "colour": "var(--accent)" if standing.generator in first else "var(--soft)",
         }
         for standing in scored
@@ -55,7 +73,8 @@ def interval_chart(board: Board) -> Chart:
         f"{standing.generator} {number(standing.mean)} ({number(standing.low)} to {number(standing.high)})"
         for standing in scored
     ]
-    label = f"Mean {board.metric} with 95% intervals: {'; '.join(said)}"
+    better = ", lower is better" if board.lower_is_better else ""
+    label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(said)}"
     return Chart(_draw("interval", {"means": means}), label, len(board.standings) - len(scored))
 
 
@@ -75,6 +94,26 @@ def distribution_chart(scores: pa.Table, board: Board) -> Chart:
     rows = max(len(values), 1)
     svg = _draw("distribution", data, height=ROW_HEIGHT * rows, params=[{"name": "rows", "value": rows}])
     return Chart(svg, label, len(board.standings) - len(values))
+
+
+def trend_chart(lines: Sequence[Line], breaks: Sequence[str | int], label: str) -> Chart:
+    """Means over time, or over the steps of a training, with their intervals as bands; dashed where a line must end.
+
+    Places are ISO times, or whole numbers. Of long lines the single points are not marked, but for the last.
+    """
+    means = [
+        {"x": at.x, "mean": at.mean, "low": at.low, "high": at.high, "colour": line.colour, "segment": number}
+        for number, line in enumerate(lines)
+        for at in line.points
+    ]
+    lasts = [sum(len(line.points) for line in lines[: number + 1]) - 1 for number in range(len(lines))]
+    marks = means if len({row["x"] for row in means}) <= MOST_MARKED else [means[last] for last in lasts]
+    timed = bool(means) and isinstance(means[0]["x"], str)
+    axis = {"grid": False, "tickCount": 5, **({"labelOverlap": "greedy"} if timed else {"format": "~s"})}
+    place = {"type": "temporal", "scale": {"type": "utc"}} if timed else {"type": "quantitative"}
+    x = {"field": "x", "axis": axis, **place}
+    data: dict[str, Values] = {"means": means, "marks": marks, "breaks": [{"x": at} for at in breaks]}
+    return Chart(_draw("trend", data, encoding={"x": x}), label, 0)
 
 
 def _scores_by_generator(scores: pa.Table, board: Board) -> dict[str, np.ndarray]:

@@ -153,34 +153,40 @@ def board_sentence(board: Board) -> Sentence:
     if not scored:
         return Sentence(f"{board.metric} scored nothing.", "")
     if len(scored) == 1:
-        return Sentence(scored[0].generator, f"has {_mean_text(scored[0])} by {board.metric}.")
+        return Sentence(scored[0].generator, f"has {_mean_text(scored[0])} {_by(board)}.")
     if not board.duels:
         return Sentence(f"{board.metric} compares no two generators:", "none share a prompt that it scored.")
     if not any(duel.better for duel in board.duels):
-        return Sentence(f"No generator leads by {board.metric}:", f"no two are told apart. {_highest(scored)}")
+        return Sentence(f"No generator leads {_by(board)}:", f"no two are told apart. {_top_mean(board, scored)}")
     if not first:
-        return Sentence(f"No generator leads by {board.metric}:", NOBODY)
+        return Sentence(f"No generator leads {_by(board)}:", NOBODY)
     return _leading_sentence(board, first)
 
 
 def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:
     """Who leads, where somebody is clearly worse than somebody."""
     leader, close = first[0], _generators(board.close())
-    by, notes = f"by {board.metric}", _notes(board, leader)
+    by, notes = _by(board), _notes(board, leader)
     if board.best() is not None:
         followers = _followers(board, leader)
         return Sentence(f"{leader.generator} is best", f"{by} ({_mean_text(leader)}).{followers}{notes}")
     if len(first) > 1:
         others = f" {names(close)} cannot be told from them." if close else ""
-        rest = f"{by} and cannot be told apart.{others} {_highest(first)}{notes}"
+        rest = f"{by} and cannot be told apart.{others} {_top_mean(board, first)}{notes}"
         return Sentence(f"{names(_generators(first))} lead", rest)
     rest = f"{by} ({_mean_text(leader)}); {names(close)} cannot be told from it.{notes}"
     return Sentence(f"{leader.generator} leads", rest)
 
 
-def _highest(standings: Sequence[Standing]) -> str:
-    """The first's mean, as the highest of several."""
-    return f"The highest mean of these is that of {standings[0].generator} ({_mean_text(standings[0])})."
+def _by(board: Board) -> str:
+    """By which metric, and which of its scores are the better ones where these are not the higher ones."""
+    return f"by {board.metric}{' (lower is better)' if board.lower_is_better else ''}"
+
+
+def _top_mean(board: Board, standings: Sequence[Standing]) -> str:
+    """The first's mean, as the highest of several, or the lowest where that is the best."""
+    end = "lowest" if board.lower_is_better else "highest"
+    return f"The {end} mean of these is that of {standings[0].generator} ({_mean_text(standings[0])})."
 
 
 def _mean_text(standing: Standing) -> str:
@@ -200,12 +206,13 @@ def _followers(board: Board, best: Standing) -> str:
 
 
 def _notes(board: Board, leader: Standing) -> str:
-    """Who has a higher mean than the leader's and is clearly worse than another generator, and whether the leader's
+    """Who has a better mean than the leader's and is clearly worse than another generator, and whether the leader's
     mean is over fewer images than it should be.
     """
-    higher = [standing for standing in board.scored() if standing.mean > leader.mean]
-    beaten = [name for name in _generators(higher) if board.better_than(name)]
-    note = f" Of higher mean, but clearly worse than another prompt by prompt: {names(beaten)}." if beaten else ""
+    above = [standing for standing in board.scored() if standing.worth > leader.worth]
+    beaten = [name for name in _generators(above) if board.better_than(name)]
+    end = "lower" if board.lower_is_better else "higher"
+    note = f" Of {end} mean, but clearly worse than another prompt by prompt: {names(beaten)}." if beaten else ""
     if leader.coverage <= 0.99:
         note += f" Only {leader.coverage:.0%} of the images of {leader.generator} have a score."
     return note
@@ -253,14 +260,9 @@ def contrary_sentences(overall: Boards) -> list[Sentence]:
             "their common prompts: the test is of signed ranks.",
         )
         for duel in _duels(overall)
-        if is_contrary(duel)
+        if duel.is_contrary
     ]
     return _some(said, "Signed ranks and means point apart on")
-
-
-def is_contrary(duel: Duel) -> bool:
-    """Whether a clear difference is not also one of the means, in its direction."""
-    return duel.better is not None and duel.difference * duel.effect <= 0
 
 
 def sureness_sentence(overall: Boards) -> Sentence:

@@ -4,7 +4,7 @@ import base64
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +14,7 @@ from PIL import Image
 
 from operators.errors import RowError
 from operators.images import ImageLimits, decode_image
+from operators.metrics.metric import direction
 from operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt
 from operators.report.words import names
 
@@ -50,7 +51,7 @@ class Pick(NamedTuple):
     scores: Mapping[str, float]
     """By metric."""
     ranks: Mapping[str, float]
-    """By metric, the share of images that score lower, ties half."""
+    """By metric, the share of images that score worse, ties half."""
     reasons: tuple[Reason, ...]
 
 
@@ -64,10 +65,12 @@ class ImageDetail(NamedTuple):
     elements: Mapping[str, Sequence[Mapping[str, Any]]]
     """By metric that has any, the questions with their scores (operators/rows.py, ELEMENT)."""
     rationales: Mapping[str, str]
-    """By metric that gives any, its model's own reasons."""
+    """By metric that gives any, its judge's own reasons."""
+    ratings: Mapping[str, Mapping[str, float]]
+    """By metric whose judge gives any, its numbers by what they rate."""
 
 
-NO_DETAIL = ImageDetail(None, "it was not looked for", {}, {})
+NO_DETAIL = ImageDetail(None, "it was not looked for", {}, {}, {})
 
 
 class MetricView(NamedTuple):
@@ -80,6 +83,8 @@ class MetricView(NamedTuple):
     more: int
     """Questions that are not shown."""
     rationale: str
+    ratings: list[tuple[str, str]]
+    """What a judge rated, and how high."""
 
 
 class Card(NamedTuple):
@@ -105,7 +110,7 @@ class Card(NamedTuple):
     def why(self) -> str:
         """Why it is here, in words."""
         parts = []
-        for kind, said in (("worst", "among the lowest by"), ("best", "among the highest by")):
+        for kind, said in (("worst", "among the worst by"), ("best", "among the best by")):
             if metrics := [reason.metric for reason in self.pick.reasons if reason.kind == kind]:
                 parts.append(f"{said} {names(metrics)}")
         return "; ".join([*parts, *[reason.text for reason in self.pick.reasons if reason.text][:1]])
@@ -120,17 +125,19 @@ class Card(NamedTuple):
         return json.dumps(self.skills)
 
 
-def pick_images(scores: pa.Table, metrics: Sequence[str], most: int) -> list[Pick]:
+def pick_images(scores: pa.Table, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> list[Pick]:
     """At most `most` images: by each metric the best, the worst, and those that the metrics disagree on most.
 
-    No prompt is taken twice for one reason, and generators share the places.
+    By the metrics `falling` a lower score is better. No prompt is taken twice for one reason, and generators share the
+    places.
     """
     wide = _wide(scores, metrics)
     if wide.empty or most < 1:
         return []
-    ranks = wide.rank(pct=True) - 0.5 / wide.notna().sum()
+    worth = wide * [direction(metric, falling) for metric in wide.columns]
+    ranks = worth.rank(pct=True) - 0.5 / wide.notna().sum()
     quotas = _quotas(len(wide.columns), most)
-    chosen = [_chosen(kind, metric, wide, ranks, quotas[kind]) for kind in quotas for metric in wide.columns]
+    chosen = [_chosen(kind, metric, worth, ranks, quotas[kind]) for kind in quotas for metric in wide.columns]
     reasons: dict[Place, list[Reason]] = {}
     for choices in zip_longest(*chosen):  # the first of every kind and metric before any's second
         for place, reason in filter(None, choices):
@@ -158,12 +165,14 @@ def _quotas(n_metrics: int, most: int) -> dict[Kind, int]:
     return {"worst": worst, "disagreed": max(1, int(share) - worst - best), "best": best}
 
 
-def _chosen(kind: Kind, metric: str, wide: pd.DataFrame, ranks: pd.DataFrame, count: int) -> list[tuple[Place, Reason]]:
-    """A metric's choices of one kind."""
+def _chosen(
+    kind: Kind, metric: str, worth: pd.DataFrame, ranks: pd.DataFrame, count: int
+) -> list[tuple[Place, Reason]]:
+    """A metric's choices of one kind; `worth` are the scores so turned that more is better."""
     if kind == "disagreed":
         places = _spread(_disagreement(ranks, metric), count)
         return [(place, Reason(kind, metric, _disagreement_text(ranks.loc[place], metric))) for place in places]
-    column = wide[metric].dropna().sort_values(ascending=kind == "worst", kind="stable")
+    column = worth[metric].dropna().sort_values(ascending=kind == "worst", kind="stable")
     return [(place, Reason(kind, metric)) for place in _spread(column, count)]
 
 
@@ -228,6 +237,7 @@ def _view(metric: str, pick: Pick, detail: ImageDetail) -> MetricView:
         questions=questions,
         more=len(elements) - len(questions),
         rationale=cut(detail.rationales.get(metric), 2000),
+        ratings=[(cut(name, 80), f"{value:g}") for name, value in detail.ratings.get(metric, {}).items()],
     )
 
 

@@ -1,6 +1,6 @@
 """The health of a run: coverage, failures, truncations, models, conventions, versions, and what it cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ CELLS = {
 }
 """What a manifest's counts of cells say."""
 
+Named = Mapping[str, str]
+"""Names with what they stand for."""
+
 
 class Failure(NamedTuple):
     """A kind of failure."""
@@ -35,28 +38,14 @@ class Failure(NamedTuple):
     remedy: str
 
 
-class Named(NamedTuple):
-    """A name with what it stands for."""
-
-    name: str
-    value: str
-
-
-class Group(NamedTuple):
-    """Names under a heading."""
-
-    title: str
-    values: list[Named]
-
-
 class Cost(NamedTuple):
-    """What one stage asked of its model in this run."""
+    """What one stage asked of its model in this run; None where the manifest does not say."""
 
     stage: str
-    calls: str
-    read: str
-    written: str
-    seconds: str
+    calls: int | None
+    read: int | None
+    written: int | None
+    seconds: int | None
 
 
 class Health(NamedTuple):
@@ -64,32 +53,35 @@ class Health(NamedTuple):
 
     rows: int
     rows_null: int
-    coverage: float
     uneven: Shown[Standing]
     """The generators and metrics whose coverage is below 1, the lowest first."""
     failures: Shown[Failure]
-    truncated: list[Named]
-    models: list[Group]
-    conventions: list[Group]
-    facts: list[Named]
+    truncated: list[tuple[str, int]]
+    """By metric, how many rows were scored on a prompt that was cut."""
+    models: dict[str, Named]
+    conventions: dict[str, Named]
+    facts: Named
     costs: list[Cost]
     cost_note: str
+
+    @property
+    def coverage(self) -> float:
+        """The share of rows with a score."""
+        return 1 - self.rows_null / self.rows if self.rows else 1.0
 
 
 def health(manifest: Mapping[str, Any], scores: pa.Table, errors: pa.Table, overall: Boards) -> Health:
     """What can be told from a run's manifest and tables; what an old manifest lacks is left out."""
-    n_null = int(scores.column("score").null_count)
     uneven = [standing for board in overall.values() for standing in board.standings if standing.n_null]
     metrics = _mapping(manifest, "config", "metrics")
     return Health(
         rows=len(scores),
-        rows_null=n_null,
-        coverage=1 - n_null / len(scores) if len(scores) else 1.0,
+        rows_null=int(scores.column("score").null_count),
         uneven=shown(sorted(uneven, key=lambda standing: standing.coverage), MOST_KINDS),
         failures=_failures(errors, len(scores)),
-        truncated=_truncated(scores),
-        models=[Group(stage, list(_model(stage, manifest))) for stage in _mapping(manifest, "models")],
-        conventions=[Group(name, _named(options)) for name, options in metrics.items()],
+        truncated=_counted(scores.filter(pc.fill_null(scores.column("truncated"), False)).column("metric")),
+        models={stage: _model(stage, manifest) for stage in _mapping(manifest, "models")},
+        conventions={name: _named(options) for name, options in metrics.items()},
         facts=_facts(manifest),
         costs=_costs(manifest),
         cost_note=_cost_note(manifest),
@@ -123,12 +115,6 @@ def _failures(errors: pa.Table, rows: int) -> Shown[Failure]:
     return Shown(failures, counts.left_out)
 
 
-def _truncated(scores: pa.Table) -> list[Named]:
-    """By metric, how many rows were scored on a prompt that was cut."""
-    cut_rows = scores.filter(pc.fill_null(scores.column("truncated"), False))
-    return [Named(metric, f"{count:,}") for metric, count in _counted(cut_rows.column("metric"))]
-
-
 def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     """A mapping in the manifest, empty where it is not there."""
     value: Any = manifest
@@ -137,20 +123,21 @@ def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _model(stage: str, manifest: Mapping[str, Any]) -> Iterator[Named]:
+def _model(stage: str, manifest: Mapping[str, Any]) -> Named:
     """Which model a stage had: where it came from, and exactly which files or commit."""
     config = _mapping(manifest, "config", "models", stage.partition(":")[2])
-    yield from (Named(name, str(config[name])) for name in ("checkpoint", "revision", "engine") if config.get(name))
+    named = {name: str(config[name]) for name in ("checkpoint", "revision", "engine") if config.get(name)}
     model = manifest["models"][stage]
     for name, value in (model if isinstance(model, Mapping) else {"model": model}).items():
         if isinstance(value, Mapping):
-            yield from (Named(f"{part} content", _text(content)) for part, content in value.items() if content)
+            named |= {f"{part} content": _text(content) for part, content in value.items() if content}
         elif value is not None:
-            yield Named(name, _text(value))
+            named[name] = _text(value)
+    return named
 
 
-def _named(values: Mapping[str, Any]) -> list[Named]:
-    return [Named(name, _text(value)) for name, value in values.items()]
+def _named(values: Mapping[str, Any]) -> Named:
+    return {name: _text(value) for name, value in values.items()}
 
 
 def _text(value: Any) -> str:
@@ -166,13 +153,12 @@ def _text(value: Any) -> str:
     return cut(str(value))
 
 
-def _facts(manifest: Mapping[str, Any]) -> list[Named]:
+def _facts(manifest: Mapping[str, Any]) -> Named:
     """When it ran, on what, and from where."""
     benchmark, versions = _mapping(manifest, "config", "benchmark"), _mapping(manifest, "versions")
     facts = {name: str(manifest[name]) for name in ("began", "ended") if manifest.get(name)}
     facts |= {name: _text(benchmark.get(name)) for name in ("prompts", "images") if benchmark.get(name)}
-    facts |= {package: str(version) for package, version in versions.items()}
-    return [Named(name, value) for name, value in facts.items()]
+    return facts | {package: str(version) for package, version in versions.items()}
 
 
 def _costs(manifest: Mapping[str, Any]) -> list[Cost]:
@@ -181,14 +167,10 @@ def _costs(manifest: Mapping[str, Any]) -> list[Cost]:
     costs = []
     for stage in dict.fromkeys([*usage, *seconds]):
         used = {"calls": calls.get(stage), **(usage.get(stage) or {})}
-        made, read, written = (_count(used.get(name)) for name in ("calls", "prompt_tokens", "new_tokens"))
+        made, read, written = (used.get(name) for name in ("calls", "prompt_tokens", "new_tokens"))
         took = seconds.get(stage)
-        costs.append(Cost(stage, made, read, written, _count(took if took is None else round(took))))
+        costs.append(Cost(stage, made, read, written, None if took is None else round(took)))
     return costs
-
-
-def _count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
 
 
 def _cost_note(manifest: Mapping[str, Any]) -> str:

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.comparison import Board, Duel, Standing, boards, bradley_terry, duels, standings
-from operators.metrics.table import metric_story
+from operators.metrics.metric import direction
+from operators.metrics.table import falling_metrics, metric_story, read_metrics
 from operators.report import charts, tables
 from operators.report.changes import Changes, compare
-from operators.report.findings import Boards, Decision, decide, overall_boards
+from operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards
 from operators.report.gallery import NO_DETAIL, Card, ImageDetail, ImageKey, Pick, make_card
 from operators.report.health import Health, health, reasons
-from operators.report.words import Shown, plural
+from operators.report.words import Sentence, Shown, plural, shown
 from operators.summary import OVERALL
 
 
@@ -36,23 +37,31 @@ class GatheredRun:
     unreadable: str = ""
     """Why the prompts and images cannot be read, where they cannot."""
 
+    def unranked(self) -> frozenset[str]:
+        """Its metrics by which no image is better than another."""
+        return frozenset(name for name, metric in read_metrics(self.manifest).items() if not metric.ranks)
 
-class Statistics(NamedTuple):
-    """What the comparison says of a run."""
+    def ranking(self) -> list[str]:
+        """All its other metrics."""
+        unranked = self.unranked()
+        return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
-    standings: list[Standing]
-    duels: list[Duel]
+    def ranked_scores(self) -> pa.Table:
+        """The scores by these."""
+        unranked = pa.array(sorted(self.unranked()), pa.string())
+        return self.scores.filter(pc.invert(pc.is_in(self.scores.column("metric"), unranked)))
 
 
 class MetricPanel(NamedTuple):
     """What is shown of one metric."""
 
     name: str
+    lower_is_better: bool
     story: str
     interval: charts.Chart
     distribution: charts.Chart
     heat: tables.HeatMap | None
-    matrix: tables.Matrix
+    pairs: tables.Pairs
 
 
 class Page(NamedTuple):
@@ -63,10 +72,13 @@ class Page(NamedTuple):
     facts: list[str]
     decision: Decision
     warnings: list[str]
-    metrics: list[str]
-    generators: list[str]
+    generators: Shown[str]
+    """By their mean rank over the metrics, best first."""
+    ranks: Mapping[str, float | None]
+    """Those mean ranks; None where a metric that scored others did not score it."""
+    columns: list[tables.Column]
+    """The leaderboard, a column for each metric."""
     skills: list[str]
-    board: Shown[tables.BoardRow]
     best_at: Shown[tables.BestAt]
     panels: list[MetricPanel]
     cards: list[Card]
@@ -74,64 +86,92 @@ class Page(NamedTuple):
     changes: Changes | None
     standings: list[Standing]
 
+    @property
+    def metrics(self) -> list[str]:
+        return [column.name for column in self.columns]
 
-def take_statistics(run: GatheredRun, *, rated: bool = False) -> Statistics:
-    """The standings and duels of a run; where its prompts' skills are not known, the summary's means at the skills.
 
-    `rated` adds Bradley-Terry ratings to the overall standings.
-    """
-    compared = duels(run.scores, run.skills)
+def _standings(run: GatheredRun, compared: Sequence[Duel], *, rated: bool) -> list[Standing]:
+    """The standings of a run; where its prompts' skills are not known, the summary's means at the skills."""
     overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
-    ranked = standings(run.summary if run.skills else overall, compared)
+    falling = falling_metrics(run.manifest)
+    ranked = standings(run.summary if run.skills else overall, compared, falling)
     if rated:
-        ratings = bradley_terry(run.scores)
+        ratings = bradley_terry(run.ranked_scores(), falling)
         ranked = [
-            row._replace(rating=ratings[row.metric].get(row.generator, math.nan)) if row.skill == OVERALL else row
+            row._replace(rating=ratings.get(row.metric, {}).get(row.generator)) if row.skill == OVERALL else row
             for row in ranked
         ]
+    unranked = run.unranked()
+    ranked = [row._replace(rank=None, group="") if row.metric in unranked else row for row in ranked]
     if not run.skills:
-        ranked += [_from_summary(row) for row in run.summary.to_pylist() if row["skill"] != OVERALL]
-    return Statistics(ranked, compared)
+        at_skills = [row for row in run.summary.to_pylist() if row["skill"] != OVERALL]
+        ranked += [_from_summary(row, direction(row["metric"], falling)) for row in at_skills]
+    return ranked
 
 
-def _from_summary(row: Mapping[str, Any]) -> Standing:
+def _from_summary(row: Mapping[str, Any], towards: int) -> Standing:
     """A standing without rank and tie group, as the prompts are not known."""
     known = {name: row[name] for name in Standing._fields if name in row}
     means = {name: math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high")}
-    return Standing(**(known | means), rank=None, group="")
+    return Standing(**(known | means), rank=None, group="", direction=towards)
 
 
 def build_page(
     run: GatheredRun,
-    statistics: Statistics,
     *,
     picks: Sequence[Pick],
     details: Mapping[ImageKey, ImageDetail],
     before: GatheredRun | None = None,
+    reward: str | None = None,
+    rated: bool = False,
 ) -> Page:
-    """The page of a run, of its statistics, of the images picked for the gallery, and of the run it is compared to."""
-    at_skills = boards(statistics.standings, statistics.duels)
+    """The page of a run, of the images picked for the gallery, and of the run it is compared to.
+
+    `reward` is the metric that generators were trained on since that run; `rated` adds Bradley-Terry ratings to the
+    overall standings.
+    """
+    compared = duels(run.ranked_scores(), run.skills, falling_metrics(run.manifest))
+    ranked = _standings(run, compared, rated=rated)
+    at_skills = boards(ranked, compared)
     overall = overall_boards(at_skills, run.manifest.get("metrics", ()))
-    board = tables.board_rows(overall)
+    unranked = run.unranked()
+    ranking = {name: board for name, board in overall.items() if name not in unranked}
+    ranks = _ranks(overall, ranking)
     cards = [_card(pick, details, run) for pick in picks]
     state = health(run.manifest, run.scores, run.errors, overall)
     return Page(
         run_id=run.run_id,
         benchmark=str(run.manifest.get("benchmark", "")),
         facts=_page_facts(run, overall),
-        decision=decide(at_skills, overall, reasons(state.failures)),
+        decision=_decision(at_skills, overall, ranking, reasons(state.failures)),
         warnings=_warnings(run, state),
-        metrics=list(overall),
-        generators=[row.generator for row in board.rows],
+        generators=shown(list(ranks), tables.MOST_GENERATORS),
+        ranks=ranks,
+        columns=[tables.board_column(metric_board) for metric_board in overall.values()],
         skills=sorted({skill for card in cards for skill in card.skills}),
-        board=board,
         best_at=tables.best_at(at_skills, list(overall)),
         panels=[_panel(metric_board, at_skills, run) for metric_board in overall.values()],
         cards=cards,
         health=state,
-        changes=None if before is None else _changes(before, run),
-        standings=statistics.standings,
+        changes=None if before is None else _changes(before, run, reward),
+        standings=ranked,
     )
+
+
+def _ranks(overall: Boards, ranking: Boards) -> dict[str, float | None]:
+    """The mean ranks of every generator by the metrics that rank; None where they are not all there."""
+    ranks = mean_ranks(ranking)
+    others = (standing.generator for board in overall.values() for standing in board.standings)
+    return {**ranks, **{name: None for name in others if name not in ranks}}
+
+
+def _decision(at_skills: Mapping[tuple[str, str], Board], overall: Boards, ranking: Boards, failed: str) -> Decision:
+    """What the run says, by the metrics that rank."""
+    decision = decide({place: board for place, board in at_skills.items() if place[0] in ranking}, ranking, failed)
+    if ranking or not overall:
+        return decision
+    return decision._replace(headline=Sentence("Nothing is ranked:", "the run has image statistics alone."))
 
 
 def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> Card:
@@ -164,14 +204,15 @@ def _panel(board: Board, at_skills: Mapping[tuple[str, str], Board], run: Gather
     config = run.manifest.get("config", {}).get("metrics", {}).get(board.metric, {})
     return MetricPanel(
         name=board.metric,
-        story=metric_story(str(config.get("kind", board.metric))),
+        lower_is_better=board.lower_is_better,
+        story=str(config.get("about") or metric_story(str(config.get("kind", board.metric)))),
         interval=charts.interval_chart(board),
         distribution=charts.distribution_chart(run.scores, board),
         heat=tables.heat_map(at_skills, board.metric),
-        matrix=tables.matrix(board),
+        pairs=tables.pairs(board),
     )
 
 
-def _changes(before: GatheredRun, run: GatheredRun) -> Changes:
-    changes = compare(before.scores, run.scores, run.skills, (before.manifest, run.manifest))
+def _changes(before: GatheredRun, run: GatheredRun, reward: str | None) -> Changes:
+    changes = compare(before.scores, run.scores, run.skills, (before.manifest, run.manifest), reward)
     return changes._replace(run_id=before.run_id)

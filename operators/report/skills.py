@@ -3,10 +3,10 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from operators.comparison import Board, Standing
 from operators.report.words import MOST_NAMES, Sentence, names
@@ -25,15 +25,6 @@ class Against(NamedTuple):
     better: frozenset[str]
     worse: frozenset[str]
     compared: frozenset[str]
-
-
-class Shortfall(NamedTuple):
-    """A skill at which a generator does worse than its own level and the skill's difficulty explain."""
-
-    generator: str
-    skill: str
-    size: float
-    """In standard errors, the median over the metrics; negative."""
 
 
 def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str], best: str) -> list[Sentence]:
@@ -97,46 +88,29 @@ def _where(skills: Sequence[str], n_skills: int, weak: Sequence[str]) -> str:
 
 
 def _weak(boards: Mapping[tuple[str, str], Board]) -> dict[str, list[str]]:
-    """By generator, the skills at which it falls short, the worst first."""
+    """By generator, the skills at which it does clearly worse than its own level and the skill's difficulty explain,
+    the worst first: by the median of its shortfalls over the metrics.
+    """
+    counted = [standing for board in boards.values() for standing in board.standings if standing.n > 1]
+    frame = pd.DataFrame([standing for standing in counted if standing.skill != OVERALL], columns=Standing._fields)
+    sizes = [_shortfalls(of_metric).stack() for _, of_metric in frame.groupby("metric")]
     weak: dict[str, list[str]] = defaultdict(list)
-    for shortfall in shortfalls([standing for board in boards.values() for standing in board.standings]):
-        weak[shortfall.generator].append(shortfall.skill)
+    if sizes:
+        medians = pd.concat(sizes).groupby(level=["generator", "skill"]).median().sort_values(kind="stable")
+        for generator, skill in medians.index[medians < -CLEAR]:
+            weak[generator].append(skill)
     return weak
 
 
-def shortfalls(standings: Sequence[Standing]) -> list[Shortfall]:
-    """Where generators do clearly worse than their own level and the skill's difficulty explain, the worst first.
-
-    Of each metric's means by generator and skill, what is left after both averages are taken off, over the mean's
-    standard error; of these the median over the metrics.
+def _shortfalls(of_metric: pd.DataFrame) -> pd.DataFrame:
+    """Of one metric's means by generator and skill, what is left after both medians are taken off, in standard errors;
+    empty unless every generator has a mean at every skill.
     """
-    cells: dict[str, dict[tuple[str, str], Standing]] = defaultdict(dict)
-    for standing in standings:
-        if standing.skill != OVERALL and standing.n > 1:
-            cells[standing.metric][standing.generator, standing.skill] = standing
-    sizes: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for of_metric in cells.values():
-        for place, size in _residuals(of_metric).items():
-            sizes[place].append(size)
-    medians = (Shortfall(*place, median(of_metrics)) for place, of_metrics in sizes.items())
-    clear = [shortfall for shortfall in medians if shortfall.size < -CLEAR]
-    return sorted(clear, key=lambda shortfall: shortfall.size)
-
-
-def _residuals(cells: Mapping[tuple[str, str], Standing]) -> dict[tuple[str, str], float]:
-    """One metric's shortfalls in standard errors; empty unless every generator has a mean at every skill."""
-    generators, skills = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
-    if len(cells) < len(generators) * len(skills) or len(generators) < 3 or len(skills) < 2:
-        return {}
-    means = np.array([[cells[generator, skill].mean for skill in skills] for generator in generators])
-    left = means - np.median(means, axis=1, keepdims=True) - np.median(means, axis=0, keepdims=True) + np.median(means)
-    return {
-        (generator, skill): float(left[row, column]) / _standard_error(cells[generator, skill])
-        for row, generator in enumerate(generators)
-        for column, skill in enumerate(skills)
-    }
-
-
-def _standard_error(standing: Standing) -> float:
-    error = (standing.high - standing.low) / (2 * 1.96)
-    return error if error > 1e-9 else math.inf
+    errors = (of_metric["high"] - of_metric["low"]) / (2 * 1.96)
+    turned = of_metric.assign(error=errors, worth=of_metric["direction"] * of_metric["mean"])
+    wide = turned.pivot(index="generator", columns="skill", values=["worth", "error"])
+    means, error = wide["worth"], wide["error"]
+    if means.isna().any(axis=None) or len(means) < 3 or len(means.columns) < 2:
+        return means.iloc[:0]
+    left = means.sub(means.median(axis=1), axis=0).sub(means.median(), axis=1) + np.median(means)
+    return left / error.where(error > 1e-9, math.inf)

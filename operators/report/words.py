@@ -44,6 +44,11 @@ def signed(value: float | None, digits: int = 3) -> str:
     return shown if float(shown) == 0 else f"{'+' if value > 0 else '−'}{shown}"
 
 
+def count(value: int | None) -> str:
+    """A whole number as it is shown."""
+    return "–" if value is None else f"{value:,}"
+
+
 def names(listed: Sequence[str], most: int = MOST_NAMES) -> str:
     """`a, b and c`; of many the first few and how many more."""
     if len(listed) > most + 1:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkab
 import pyarrow as pa
 
 from operators import rows
-from operators.batches import isolate
+from operators.batches import BatchSize, isolate
 from operators.errors import RowError, unknown_prompt
 from operators.images import PreparedImages
 from operators.metrics.metric import Metric
@@ -125,22 +125,26 @@ class AnswersStage(ImagesStage):
         batches by itself gets all of the shard at once, beside what it has of another.
         """
         before = self.model.usage
-        answers = {name: _Answers(images, index) for name, index in asked.items()}
+        answers = {name: ShardAnswers(images, index) for name, index in asked.items()}
         shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
-        size = max(len(shown), 1) if self.side_by_side else self.options.image_batch
-        for first in range(0, len(shown), size):
-            window = range(first, min(first + size, len(shown)))
-            self._answer_window({image: shown[image] for image in window}, images.pixels, answers)
+        size = BatchSize(len(shown)) if self.side_by_side else self.image_batch
+        first = 0
+        while first < len(shown):
+            window = {image: shown[image] for image in range(first, min(first + size.rows, len(shown)))}
+            first += self._answer_window(window, images.pixels, answers, size)
         usage = self.model.usage.minus(before)
         return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
 
     def _answer_window(
-        self, window: Mapping[int, int], pixels: Sequence[Any], answers: Mapping[str, "_Answers"]
-    ) -> None:
-        """Encodes the window's images, each with its row, once; then answers all metrics' questions about them."""
-        encoded = isolate(self.model.encode, [pixels[image] for image in window])
+        self, window: Mapping[int, int], pixels: Sequence[Any], answers: Mapping[str, "ShardAnswers"], size: BatchSize
+    ) -> int:
+        """Encodes the window's images, each with its row, once; then answers all metrics' questions about them.
+
+        How many images that were: the first of the window, as many as fit the memory together.
+        """
+        encoded = isolate(self.model.encode, [pixels[image] for image in window], size)[: size.rows]
         features: dict[int, Any] = {}
-        for (image, row), feature in zip(window.items(), encoded, strict=True):
+        for (image, row), feature in zip(window.items(), encoded, strict=False):
             if not isinstance(feature, RowError):
                 features[image] = feature
                 continue
@@ -161,6 +165,7 @@ class AnswersStage(ImagesStage):
                 answers[question.metric].add_reply(question, replies[question.call], self.match)
             else:
                 answers[question.metric].add(question, logprobs[question.call])
+        return len(encoded)
 
     def _call(
         self,
@@ -206,12 +211,13 @@ class ChoiceMatcher:
             return max(choices, key=lambda choice: float(meant @ self.embed(choice)))
 
 
-class _Answers:
+class ShardAnswers:
     """One metric's answers about one shard while they come in."""
 
-    def __init__(self, images: PreparedImages, index: QuestionIndex) -> None:
+    def __init__(self, images: PreparedImages, index: QuestionIndex, schema: pa.Schema = rows.ANSWERS) -> None:
         self.images = images
         self.index = index
+        self.schema = schema
         self.errors: list[RowError | None] = [
             error or index.of(row.prompt_id).error for row, error in zip(images.rows, images.errors, strict=True)
         ]
@@ -254,4 +260,4 @@ class _Answers:
                 self.images.rows, self.images.digests, self.images.counts, self.answers, self.errors, strict=True
             )
         ]
-        return rows.table(records, rows.ANSWERS)
+        return rows.table(records, self.schema)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from operators.errors import ConfigError
 from operators.metrics.metric import Metric
 from operators.models.checkpoints import ModelConfig
-from operators.models.families import serving
+from operators.models.families import FAMILIES, serving
 from operators.models.family import Call
 from operators.stages.stage import Stage
 from operators.stages.table import STAGES
@@ -45,15 +45,31 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
         for key, role in node.roles.items():
             name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
             _check_model(f"metrics.{name}.{key}", metric.kind, role, node.stage.calls[key], models)
+        _check_wanted(node, models)
+
+
+def _check_wanted(node: GraphNode, models: Mapping[str, ModelConfig]) -> None:
+    """Raises ConfigError where a metric wants what no model of its family gives."""
+    if not node.roles:
+        return
+    role = next(iter(node.roles.values()))
+    for name, metric in node.metrics.items():
+        refusal = node.stage.refusal(metric, models[role].own_family)
+        if refusal is not None:
+            raise ConfigError(f"metrics.{name}: it wants {refusal}; the role {role!r} is a {models[role].family}")
 
 
 def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[str, ModelConfig]) -> None:
     if role not in models:
         roles = ", ".join(models) or "none"
-        raise ConfigError(f"{where}: no model has the role {role!r}; the sweep's roles are {roles}")
+        raise ConfigError(
+            f"{where}: no model has the role {role!r}; the sweep's roles are {roles}; "
+            f"add it, as in +model@models.{role}=NAME with a name of conf/model (docs/models.md)"
+        )
     if call not in models[role].calls:
-        family = models[role].family
-        raise ConfigError(f"{where}: {kind} needs a {serving(call)} model, and the role {role!r} is a {family}")
+        family, engine = models[role].family, models[role].engine
+        served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
+        raise ConfigError(f"{where}: {kind} needs a {serving(call)} model, and the role {role!r} is {served}")
 
 
 def node_name(stage: type[Stage], metric: Metric) -> str:

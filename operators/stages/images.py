@@ -7,8 +7,10 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 from PIL import Image
 
+from operators.batches import BatchSize
 from operators.errors import RowError
 from operators.images import ImageRow, PreparedImages, identify, image_records, prepare_images
+from operators.rows import with_kept
 from operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str | None, str, str]
@@ -51,8 +53,9 @@ class ImagesStage(RowStage):
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
-        self.model: Any = models["model"]
+        self.model: Any = models[next(iter(self.calls))]
         self.options = options
+        self.image_batch = BatchSize(options.image_batch)
 
     @abstractmethod
     def asked(self, inputs: Inputs) -> Mapping[str, Asked]:
@@ -87,7 +90,6 @@ class ImagesStage(RowStage):
             fetch=self.options.fetch,
             held=is_kept,
             decoders=self.options.decoders,
-            several=True,
         )
         return PreparedShard(images, asked, kept, places)
 
@@ -100,7 +102,9 @@ class ImagesStage(RowStage):
     def compute(self, prepared: PreparedShard) -> Mapping[str, pa.Table]:
         tables = dict(self.measure(prepared.images, prepared.asked))
         for name, kept in prepared.kept.items():
-            tables[name] = _completed(tables[name], prepared.images.places, kept, prepared.kept_places[name])
+            places = prepared.kept_places[name]
+            completed = _completed(tables[name], prepared.images.places, kept, places)
+            tables[name] = with_kept(completed, len(places))
         return tables
 
 

@@ -1,18 +1,19 @@
 """The questions stage: what is asked of the images of each prompt, by template or written by a language model."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from operators import rows
-from operators.batches import device_lost
-from operators.errors import EMPTY_PROMPT, ModelError, RowError
+from operators.errors import EMPTY_PROMPT, RowError
 from operators.metrics.metric import Metric
-from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, identified
-from operators.models.calls import GenerateModel, Generation, Request, Usage
+from operators.metrics.writing import Writing, WrittenQuestion, identified
+from operators.models.calls import GenerateModel
+from operators.stages.programs import generate, run_programs
 from operators.stages.stage import Inputs, RowStage, StageOptions
 
 Written = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -93,15 +94,16 @@ def write(
     """Prompts (schema PROMPTS) to questions (schema QUESTIONS); nothing is written about the texts `kept`."""
     ids = prompts.column("prompt_id").to_pylist()
     texts = [text or "" for text in prompts.column("text").to_pylist()]
-    programs = {text: _Program(text, metric) for text in texts if text not in (kept or {})}
-    usage = _run_all(list(programs.values()), model)
-    written = {**(kept or {}), **{text: list(program.rows()) for text, program in programs.items()}}
+    new = [text for text in dict.fromkeys(texts) if text not in (kept or {})]
+    ran = run_programs([_writing(text, metric) for text in new], partial(generate, model))
+    written = {**(kept or {}), **dict(zip(new, map(_rows, ran.results), strict=True))}
     records = [
         {**row, "prompt_id": prompt_id, "prompt": text}
         for prompt_id, text in zip(ids, texts, strict=True)
         for row in written[text]
     ]
-    return rows.with_usage(rows.table(records, rows.QUESTIONS), usage)
+    table = rows.with_usage(rows.table(records, rows.QUESTIONS), ran.usage)
+    return rows.with_kept(table, sum(record["prompt"] in (kept or {}) for record in records))
 
 
 def kept_questions(earlier: Sequence[pa.Table]) -> Written:
@@ -125,73 +127,16 @@ def _may_pass(row: Mapping[str, Any]) -> bool:
     return row["error"] is not None and bool(row["error"]["retryable"])
 
 
-def _run_all(programs: Sequence["_Program"], model: GenerateModel | None) -> Usage:
-    """Runs the programs side by side, round by round; what their calls took."""
-    usage = Usage()
-    while waiting := [program for program in programs if program.requests]:
-        assert model is not None, "a metric whose questions are written has a writer"
-        requests = [request for program in waiting for request in program.requests]
-        replies = _generate(model, requests)
-        usage = sum_usage(replies, usage)
-        rest = iter(replies)
-        for program in waiting:
-            program.resume([next(rest) for _ in program.requests])
-    return usage
+def _writing(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
+    """The metric's program, and why there are no questions where there are none."""
+    if not text.strip():
+        return EMPTY_PROMPT
+    written = identified((yield from metric.write(text)))
+    return written or RowError("unreadable_reply", "the model wrote no question about the prompt")
 
 
-def _generate(model: GenerateModel, requests: Sequence[Request]) -> Sequence[Generation | RowError]:
-    """The model's replies; where it fails as a whole, every request fails and may be tried another time."""
-    try:
-        return model.generate(requests)
-    except Exception as error:
-        if device_lost(error) or isinstance(error, ModelError):
-            raise  # no request to this model can succeed
-        failure = RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)
-        return [failure for _ in requests]
-
-
-def sum_usage(replies: Sequence[Generation | RowError], usage: Usage) -> Usage:
-    """The usage with that of the replies."""
-    for reply in replies:
-        if isinstance(reply, Generation):
-            usage = usage.plus(reply.usage).plus(Usage(cut=not reply.complete))
-    return usage
-
-
-class _Program:
-    """One prompt's writing program while it runs."""
-
-    def __init__(self, text: str, metric: WritingMetric) -> None:
-        self.requests: Sequence[Request] = ()
-        self.written: Sequence[WrittenQuestion] = ()
-        self.error: RowError | None = EMPTY_PROMPT
-        if text.strip():
-            self.error = None
-            self.steps = metric.write(text)
-            self._advance(None)
-
-    def resume(self, replies: Sequence[Generation | RowError]) -> None:
-        """Takes the replies to its requests; a request without a reply ends it."""
-        failures = [reply for reply in replies if isinstance(reply, RowError)]
-        if failures:
-            self.error, self.requests = failures[0], ()
-        else:
-            self._advance([reply for reply in replies if isinstance(reply, Generation)])
-
-    def _advance(self, replies: Sequence[Generation] | None) -> None:
-        try:
-            self.requests = next(self.steps) if replies is None else self.steps.send(replies)
-        except StopIteration as end:
-            self.requests, self.written = (), identified(end.value)
-            if not self.written:
-                self.error = RowError("unreadable_reply", "the model wrote no question about the prompt")
-        except UnreadableReply as error:
-            self.requests = ()
-            self.error = RowError("unreadable_reply", f"the model's reply has not the form asked for: {error}")
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Its questions as rows without their prompt_id, or one row with the error."""
-        if self.error is not None:
-            yield {"error": rows.error_value(self.error)}
-        else:
-            yield from (question._asdict() for question in self.written)
+def _rows(written: Sequence[WrittenQuestion] | RowError) -> list[dict[str, Any]]:
+    """The questions as rows without their prompt_id, or one row with the error."""
+    if isinstance(written, RowError):
+        return [{"error": rows.error_value(written)}]
+    return [question._asdict() for question in written]

@@ -9,8 +9,10 @@ from operators import rows
 from operators.errors import RowError
 from operators.metrics.answered import Answered, Scored, incomplete, mean_over_images
 from operators.metrics.metric import Evidence, Metric
+from operators.metrics.modules import Seen
 from operators.metrics.reading import shown
 from operators.metrics.writing import WrittenQuestion, is_asked
+from operators.models.calls import Box
 from operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, remembered
 
 
@@ -87,7 +89,9 @@ def _scored(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metr
 def _columns(scored: Scored) -> dict[str, Any]:
     elements = None if scored.elements is None else [element._asdict() for element in scored.elements]
     columns = {"score": scored.score, "n_questions": scored.n_questions, "truncated": scored.truncated}
-    return {**columns, "elements": elements, "error": rows.error_value(scored.error)}
+    ratings = None if scored.ratings is None else [rating._asdict() for rating in scored.ratings]
+    judged = {"ratings": ratings, "rationale": scored.rationale}
+    return {**columns, **judged, "elements": elements, "error": rows.error_value(scored.error)}
 
 
 def _read_written(questions: Upstream, entailment: Upstream | None) -> "WrittenIndex":
@@ -204,4 +208,9 @@ def _answered(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answere
 
 def _join(question: WrittenQuestion, answer: Mapping[str, Any], p_entail: float | None) -> Answered:
     logprobs = tuple(map(tuple, answer.get("token_logprobs") or ()))
-    return Answered(question, logprobs, answer.get("reply"), answer.get("chosen"), p_entail)
+    seen = tuple(map(_seen, answer.get("boxes") or (), answer.get("texts") or ()))
+    return Answered(question, logprobs, answer.get("reply"), answer.get("chosen"), p_entail, seen)
+
+
+def _seen(boxes: Sequence[Mapping[str, Any]] | None, text: str | None) -> Seen:
+    return Seen(tuple(Box(**box) for box in boxes or ()), text)

@@ -10,11 +10,12 @@ from PIL import Image
 
 from operators import rows
 from operators.batches import isolate
-from operators.errors import EMPTY_PROMPT, RowError, unknown_prompt
+from operators.errors import RowError
 from operators.images import PreparedImages
-from operators.models.calls import Compared, Pair, PixelRule, SimilarityModel
+from operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel
+from operators.models.family import Family
 from operators.stages.images import ImagesStage
-from operators.stages.stage import Inputs, StageOptions, remembered, texts_of
+from operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
 
 
 @runtime_checkable
@@ -24,6 +25,10 @@ class ComparingMetric(Protocol):
     @property
     def pixels(self) -> PixelRule:
         """How images are made the model's input."""
+
+    @property
+    def measure(self) -> Measure:
+        """What the model's number is to be."""
 
     def comparing(self) -> dict[str, str]:
         """All that decides what is compared."""
@@ -39,9 +44,8 @@ class PromptTexts(NamedTuple):
     metric: ComparingMetric
 
     def text(self, prompt_id: str | None) -> str | RowError:
-        if prompt_id is None or prompt_id not in self.prompts:
-            return unknown_prompt(prompt_id)
-        return self.metric.text(self.prompts[prompt_id]) if self.prompts[prompt_id].strip() else EMPTY_PROMPT
+        text = text_of(self.prompts, prompt_id)
+        return self.metric.text(text) if isinstance(text, str) else text
 
     def basis(self, prompt_id: str | None) -> str | None:
         text = self.text(prompt_id)
@@ -60,6 +64,12 @@ class SimilaritiesStage(ImagesStage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": {"kind": metric.kind, **metric.comparing()}}
+
+    @classmethod
+    def refusal(cls, metric: Any, family: Family) -> str | None:
+        if metric.measure in family.measures:
+            return None
+        return f"the measure {metric.measure!r} of a model that gives {' or '.join(family.measures)}"
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
@@ -82,15 +92,15 @@ class SimilaritiesStage(ImagesStage):
     def _encode(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
         """What the model makes of every image, or why there is nothing."""
         encoded: list[Any] = []
-        for first in range(0, len(images.pixels), self.options.image_batch):
-            pixels = [shown[rule] for shown in images.pixels[first : first + self.options.image_batch]]
-            encoded += isolate(self.model.encode, pixels)
+        while len(encoded) < len(images.pixels):
+            batch = images.pixels[len(encoded) : len(encoded) + self.image_batch.rows]
+            encoded += isolate(self.model.encode, [shown[rule] for shown in batch], self.image_batch)
         return encoded
 
     def _table(self, images: PreparedImages, features: Sequence[Any], texts: PromptTexts) -> pa.Table:
         wanted = [texts.text(row.prompt_id) for row in images.rows]
         shown = [text for text, count in zip(wanted, images.counts, strict=True) for _ in range(count)]
-        compared = iter(self._compare(features, shown))
+        compared = iter(self._compare(features, shown, texts.metric.measure))
         records = []
         for row, digest, error, text, count in zip(
             images.rows, images.digests, images.errors, wanted, images.counts, strict=True
@@ -100,7 +110,9 @@ class SimilaritiesStage(ImagesStage):
             records.append(row.row(**_columns(results), image_digest=digest, basis=basis))
         return rows.table(records, rows.SIMILARITIES)
 
-    def _compare(self, features: Sequence[Any], texts: Sequence[str | RowError]) -> list[Compared | RowError]:
+    def _compare(
+        self, features: Sequence[Any], texts: Sequence[str | RowError], measure: Measure
+    ) -> list[Compared | RowError]:
         """Each image with its text; where one of the two has an error, that."""
         errors = [
             next((part for part in both if isinstance(part, RowError)), None)
@@ -111,7 +123,7 @@ class SimilaritiesStage(ImagesStage):
             for image, (text, error) in enumerate(zip(texts, errors, strict=True))
             if error is None and isinstance(text, str)
         ]
-        results = iter(isolate(lambda batch: self.model.compare(features, batch), pairs))
+        results = iter(isolate(lambda batch: self.model.compare(features, batch, measure), pairs))
         return [error if error is not None else next(results) for error in errors]
 
 

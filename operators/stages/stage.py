@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import pyarrow as pa
 
 from operators import rows
-from operators.errors import PlumblineError, RowError
+from operators.errors import EMPTY_PROMPT, PlumblineError, RowError, unknown_prompt
 from operators.images import FetchUri, ImageLimits
 from operators.metrics.metric import Metric
-from operators.models.family import Call
+from operators.models.family import Call, Family
 
 Rows = Literal["prompts", "images"]
 
@@ -120,6 +120,11 @@ class Stage(ABC):
         """The roles of its models, by the metric's keys; its own model first, where it has one."""
         return {key: metric.roles[key] for key in cls.calls if key in metric.roles}
 
+    @classmethod
+    def refusal(cls, metric: Any, family: Family) -> str | None:
+        """What the metric wants of the stage's own model that no model of the family does, if there is such a thing."""
+        return None
+
     @abstractmethod
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         """`models` are the loaded models by the metrics' keys."""
@@ -151,3 +156,10 @@ def texts_of(prompts: Upstream) -> dict[str, str]:
     table = prompts.read().select(["prompt_id", "text"])
     ids, texts = (column.to_pylist() for column in table.columns)
     return {prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)}
+
+
+def text_of(prompts: Mapping[str, str], prompt_id: str | None) -> str | RowError:
+    """The text of a prompt, or why there is none."""
+    if prompt_id is None or prompt_id not in prompts:
+        return unknown_prompt(prompt_id)
+    return prompts[prompt_id] if prompts[prompt_id].strip() else EMPTY_PROMPT

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import multimode
 
 import numpy as np
 import pandas as pd
@@ -29,10 +30,8 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
 
 def majority_vote(votes: Sequence[str | None]) -> str:
     """What most said, and `unsure` where two are said equally often or nothing is (Gecko, App. D.1)."""
-    said = pd.Series([vote for vote in votes if vote is not None]).value_counts()
-    if said.empty or (len(said) > 1 and said.iloc[0] == said.iloc[1]):
-        return UNSURE
-    return str(said.index[0])
+    most = multimode(vote for vote in votes if vote is not None)
+    return most[0] if len(most) == 1 else UNSURE
 
 
 def reliable_prompts(ratings: pd.DataFrame, *, share: float = 0.5) -> set[str]:

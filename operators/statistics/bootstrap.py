@@ -97,11 +97,11 @@ class Prompts:
     def _between_prompts(self, human: Floats, metric: Floats, epsilon: float) -> tuple[Floats, Floats]:
         """The correct pairs and all pairs of rows between every two prompts, a row never paired with itself."""
         correct = np.zeros((self.count, self.count))
-        order = np.argsort(self.codes, kind="stable")
+        order = np.concatenate(self.rows)
         starts = np.searchsorted(self.codes[order], np.arange(self.count))
         for first in range(0, len(order), ROWS_OF_PAIRS):
             rows = order[first : first + ROWS_OF_PAIRS]
-            hits = _correct_between(human, metric, epsilon, rows, order)
+            hits = pairwise_correct(human, metric, epsilon, rows)[:, order].astype(np.float64)
             np.add.at(correct, self.codes[rows], np.add.reduceat(hits, starts, axis=1))
         sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
         own = np.diag(sizes)
@@ -121,13 +121,6 @@ def accuracy_within(human: Floats, metric: Floats, epsilon: float) -> float:
     """Pairwise accuracy of the pairs of a few rows (n,), n > 1, with scores within epsilon tied."""
     correct = pairwise_correct(human, metric, epsilon)
     return float((correct.sum() - len(human)) / (len(human) * (len(human) - 1)))
-
-
-def _correct_between(human: Floats, metric: Floats, epsilon: float, rows: Longs, others: Longs) -> Floats:
-    by_people = np.sign(human[rows][:, None] - human[others][None, :])
-    difference = metric[rows][:, None] - metric[others][None, :]
-    by_metric = np.where(np.abs(difference) <= epsilon, 0.0, np.sign(difference))
-    return np.asarray(by_people == by_metric, np.float64)
 
 
 def _quadratic(drawn: Floats, pairs: Floats) -> Floats:

@@ -22,11 +22,8 @@ def auroc(human: Floats, metric: Floats) -> float:
         raise ValueError(f"AUROC needs two labels, found {len(labels)}")
     if len(labels) < 2:
         return math.nan
-    positive = human == labels[1]
-    ranks = stats.rankdata(metric)
-    positives = int(positive.sum())
-    above = ranks[positive].sum() - positives * (positives + 1) / 2
-    return float(above / (positives * (len(human) - positives)))
+    low, high = metric[human == labels[0]], metric[human == labels[1]]
+    return float(stats.mannwhitneyu(high, low, method="asymptotic").statistic / (len(low) * len(high)))
 
 
 def _correlation(correlate: Callable[..., Any], **options: str) -> Statistic:

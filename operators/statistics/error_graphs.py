@@ -31,7 +31,6 @@ class GraphScores(NamedTuple):
     kendall: Floats
     separation: Floats
     delta: Floats
-    n_walks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Node:
 
 
 def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Convention) -> pd.DataFrame:
-    """Every graph and metric: spearman, kendall, separation (0 to 1), delta (in score units) and n_walks.
+    """Every graph and metric: spearman, kendall, separation (0 to 1) and delta (in score units).
 
     `nodes` has graph_id, image_id, node and level, `scores` a row per image_id and a column per metric. Images
     without a row in `scores` count as not scored.
@@ -60,11 +59,8 @@ def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Conventi
 
 def _nodes(rows: pd.DataFrame, values: Floats) -> list[Node]:
     """A graph's nodes by level, in the order in which they stand."""
-    positions = np.arange(len(rows))
-    nodes = [
-        Node(int(group["level"].iloc[0]), values[positions[(rows["node"] == node).to_numpy()]])
-        for node, group in rows.groupby("node", sort=False)
-    ]
+    levels = rows.groupby("node", sort=False)["level"].first()
+    nodes = [Node(int(level), values[(rows["node"] == node).to_numpy()]) for node, level in levels.items()]
     return sorted(nodes, key=lambda node: node.level)
 
 
@@ -75,7 +71,7 @@ def score_graph(nodes: Sequence[Node], convention: Convention) -> GraphScores:
     """
     if convention == "current":
         return _current(nodes)
-    walks = list(_walks(nodes, twice=convention == "published"))
+    walks = list(walks_of(nodes, twice=convention == "published"))
     weights = np.array([_images(walk) if convention == "published" else 1 for walk in walks], np.float64)[:, None]
     orders = [_order(walk) for walk in walks]
     return GraphScores(
@@ -83,7 +79,6 @@ def score_graph(nodes: Sequence[Node], convention: Convention) -> GraphScores:
         kendall=_mean([order[1] for order in orders], weights),
         separation=_mean([_separation(walk, adjacent=convention == "paper") for walk in walks], weights),
         delta=_mean([_delta(walk) for walk in walks], weights),
-        n_walks=len(walks),
     )
 
 
@@ -91,15 +86,15 @@ def _current(nodes: Sequence[Node]) -> GraphScores:
     """By the maintained code: a walk weighs by its scored images, at least two, and pairs of nodes know no walk."""
     n_metrics = nodes[0].scores.shape[1]
     rooted = any(node.level == 0 for node in nodes)
-    walks = list(_walks(nodes, twice=False)) if rooted else []
+    walks = list(walks_of(nodes, twice=False)) if rooted else []
     scored = np.reshape([_scored(walk) for walk in walks], (-1, n_metrics))
     weights = np.where(scored > 1, scored, 0.0)
     orders = np.reshape([_order(walk) for walk in walks], (-1, 2, n_metrics))
     separation, delta = np.where(_scored(nodes) > 0, _between_nodes(nodes), math.nan)
-    return GraphScores(_mean(orders[:, 0], weights), _mean(orders[:, 1], weights), separation, delta, len(walks))
+    return GraphScores(_mean(orders[:, 0], weights), _mean(orders[:, 1], weights), separation, delta)
 
 
-def _walks(nodes: Sequence[Node], *, twice: bool) -> Iterator[tuple[Node, ...]]:
+def walks_of(nodes: Sequence[Node], *, twice: bool) -> Iterator[tuple[Node, ...]]:
     """One node from every level, as a full product; `twice` heads a walk with every ordered pair of roots."""
     levels = [[node for node in nodes if node.level == level] for level in sorted({node.level for node in nodes})]
     roots = [node for node in nodes if node.level == 0]

@@ -12,7 +12,9 @@ MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
     "image_and_prompt": ("image_id", "prompt_id"),
 }
 PAIRWISE = ("pairwise_accuracy", "pairwise_accuracy_grouped")
-RATING_STATISTICS = ("pearson", "spearman", "kendall_b", "kendall_c", "auroc", *PAIRWISE)
+RatingStatistic = Literal[
+    "pearson", "spearman", "kendall_b", "kendall_c", "auroc", "pairwise_accuracy", "pairwise_accuracy_grouped"
+]
 Level = Literal["nominal", "ordinal", "interval"]
 """The distance between two ratings in Krippendorff's alpha."""
 Unsure = Literal["left_out", "tied"]

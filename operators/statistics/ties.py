@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
+Rows = Longs | slice
+ALL = slice(None)
 
-PAIRS_AT_ONCE = 1 << 20
+PAIRS_AT_ONCE = 1 << 18
 """Ranges of thresholds with at most this many pairs are enumerated."""
 SAMPLED_ROWS = 1024
 """A range is cut at the median difference of so many pairs."""
-SLOTS = 512
-"""The pairs of a range are counted in so many slots first, and sorted only where the best may lie."""
 EXACT = 1 << 53
 """Up to here whole numbers are exact as floats too."""
 
@@ -34,8 +34,6 @@ class TieCalibration(NamedTuple):
     """(concordant + tied in both) / all pairs, in [0, 1]; nan where there is no pair."""
     epsilon: float
     """The smallest threshold of {0 and all observed differences} that gives it; scores this close count as tied."""
-    untied: float
-    """The accuracy at threshold 0."""
     pairs: int
     """Pairs of rows that were compared."""
 
@@ -52,30 +50,22 @@ def calibrate_ties(
     ratings, scores = np.asarray(human, np.float64), np.asarray(metric, np.float64)
     if not (np.isfinite(ratings).all() and np.isfinite(scores).all()):
         raise ValueError("tie calibration needs finite ratings and scores; leave out the rows without one")
-    codes = np.zeros(len(ratings), np.int64) if groups is None else _codes(groups)
-    pairs = _Pairs(ratings, scores, codes)
+    labels = np.zeros(len(ratings), np.int64) if groups is None else np.asarray(groups, dtype=str)
+    pairs = _Pairs(ratings, scores, np.unique(labels, return_inverse=True)[1].astype(np.int64))
     if not pairs.count:
-        return TieCalibration(math.nan, math.nan, math.nan, 0)
-    concordant, best = pairs.concordant_in_all, _search(pairs)
-    return TieCalibration(
-        accuracy=float((concordant + best.gain) / pairs.weight),
-        epsilon=best.epsilon,
-        untied=float((concordant + pairs.at(0.0).gain) / pairs.weight),
-        pairs=pairs.count,
-    )
+        return TieCalibration(math.nan, math.nan, 0)
+    best = _search(pairs)
+    return TieCalibration(float((pairs.concordant_in_all + best.gain) / pairs.weight), best.epsilon, pairs.count)
 
 
-def pairwise_correct(human: Floats, metric: Floats, epsilon: float) -> NDArray[np.bool_]:
-    """Which pairs (n, n) are ordered alike or tied in both, scores within epsilon counting as tied."""
-    by_people = np.sign(human[:, None] - human[None, :])
-    difference = metric[:, None] - metric[None, :]
+def pairwise_correct(human: Floats, metric: Floats, epsilon: float, rows: Rows = ALL) -> NDArray[np.bool_]:
+    """Which pairs of some rows with all (rows, n) are ordered alike or tied in both, scores within epsilon counting as
+    tied.
+    """
+    by_people = np.sign(human[rows, None] - human[None, :])
+    difference = metric[rows, None] - metric[None, :]
     by_metric = np.where(np.abs(difference) <= epsilon, 0.0, np.sign(difference))
     return np.asarray(by_people == by_metric)
-
-
-def _codes(groups: Sequence[object]) -> Longs:
-    """Equal groups as equal numbers from 0."""
-    return np.unique(np.asarray(groups, dtype=str), return_inverse=True)[1].astype(np.int64)
 
 
 class _Best(NamedTuple):
@@ -174,34 +164,13 @@ class _Pairs:
         left, right, tied = left[counted], right[counted], rise[counted] == 0
         if not len(left):
             return best
-        differences, weights = self.metric[right] - self.metric[left], self.weights[left]
-        slots = _slots(differences)
-        gained = np.bincount(slots, weights=np.where(tied, weights, 0), minlength=SLOTS)
-        lost = np.bincount(slots, weights=np.where(tied, 0, weights), minlength=SLOTS)
-        before = low.gain + np.concatenate([[0], np.cumsum(gained - lost)[:-1]])
-        slack = 1e-9 * self.weight
-        for slot in np.flatnonzero((before + gained >= best.gain - slack) & (gained + lost > 0)):
-            in_slot = np.flatnonzero(slots == slot)
-            best = _better(best, _first_best(differences[in_slot], tied[in_slot], weights[in_slot], before[slot]))
-        return best
-
-
-def _slots(differences: Floats) -> Longs:
-    """A coarse order of differences: a smaller one is never in a later slot."""
-    least, most = differences.min(), differences.max()
-    if most == least:
-        return np.zeros(len(differences), np.int64)
-    return np.asarray(np.minimum((differences - least) / (most - least) * SLOTS, SLOTS - 1).astype(np.int64))
-
-
-def _first_best(differences: Floats, tied: NDArray[np.bool_], weights: Longs | Floats, before: float) -> _Best:
-    """The first best threshold among these pairs, of which those below have gained `before`."""
-    order = np.argsort(differences)
-    gains = before + np.cumsum(np.where(tied, weights, -weights)[order])
-    ordered = differences[order]
-    last = np.append(ordered[1:] != ordered[:-1], True)
-    best = int(np.argmax(gains[last]))
-    return _Best(gains[last][best].item(), float(ordered[last][best]))
+        differences = self.metric[right] - self.metric[left]
+        order = np.argsort(differences)
+        gains = low.gain + np.cumsum(np.where(tied, 1, -1)[order] * self.weights[left][order])
+        ordered = differences[order]
+        last = np.append(ordered[1:] != ordered[:-1], True)
+        first_best = int(np.argmax(gains[last]))
+        return _better(best, _Best(gains[last][first_best].item(), float(ordered[last][first_best])))
 
 
 def _weights(of_group: Longs, codes: Longs) -> tuple[Longs | Floats, float]:

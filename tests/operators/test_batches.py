@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from operators.batches import device_lost, isolate
+from operators.batches import BatchSize, device_lost, isolate
 from operators.errors import HopelessRow, RowError
+from operators.models.encoders import in_batches
 
 
 def failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
@@ -114,3 +115,34 @@ def test_an_interrupt_is_not_taken_for_a_bad_row() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         isolate(call, range(4))
+
+
+def test_a_size_that_was_out_of_memory_is_not_tried_again() -> None:
+    tried: list[int] = []
+
+    def call(rows: Sequence[int]) -> Sequence[int]:
+        tried.append(len(rows))
+        if len(rows) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return rows
+
+    size = BatchSize(16)
+    assert in_batches(call, range(40), range(40), size=size) == list(range(40))
+    assert tried == [16, 8, 4, *[2] * 20]
+    assert isolate(call, range(size.rows), size) == [0, 1]
+    assert in_batches(call, range(4), range(4), size=size) == list(range(4))
+    assert max(tried[4:]) == size.rows == 2
+
+
+def test_a_row_that_fits_no_memory_is_an_error_of_its_own_and_what_fails_otherwise_halves_nothing() -> None:
+    def call(rows: Sequence[int]) -> Sequence[int]:
+        if 5 in rows:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return rows
+
+    size = BatchSize(8)
+    results = isolate(call, range(8), size)
+    assert [row for row, result in enumerate(results) if isinstance(result, RowError)] == [5]
+    assert size.rows == 8, "one image that is too large makes no batch smaller"
+    isolate(failing_on(3), range(8), size)
+    assert size.rows == 8

@@ -4,11 +4,12 @@ import math
 from random import Random
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from operators import rows
 from operators.comparison import Standing, boards, bradley_terry, duels, standings
-from operators.summary import summarise
+from tests.operators.tallied import summarise
 
 
 def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
@@ -115,3 +116,34 @@ def test_bradley_terry_ratings_follow_wins_and_average_nought() -> None:
     eleven = scores_table({"a": [1.0] * 10 + [0.0], "b": [0.0] * 10 + [1.0]})
     found = bradley_terry(eleven)["m"]
     assert found["a"] - found["b"] == pytest.approx(400 * math.log10(10.5 / 1.5), abs=1)
+
+
+def test_where_lower_is_better_all_is_decided_as_by_the_negative_scores_and_the_numbers_stay() -> None:
+    good, poor, gaps = noisy(0.8, 1), noisy(0.4, 3), [*noisy(0.8, 2)[:30], *[None] * 10]
+    high = scores_table({"good": good, "poor": poor, "gaps": gaps})
+    low = high.set_column(high.schema.get_field_index("score"), "score", pc.negate(high.column("score")))
+    above, below = duels(high, {}), duels(low, {}, {"m"})
+    for one, other in zip(above, below, strict=True):
+        assert (one.better, one.effect, one.win_rate, one.p_holm) == (
+            other.better, other.effect, other.win_rate, other.p_holm,
+        )  # fmt: skip
+        assert (other.difference, other.low, other.high) == pytest.approx((-one.difference, -one.high, -one.low))
+        assert one.is_contrary == other.is_contrary == other.turned().is_contrary
+    ranked = standings(summarise(low, {}), below, {"m"})
+    for first, second in zip(board(high), ranked, strict=True):
+        assert (first.generator, first.rank, first.group) == (second.generator, second.rank, second.group)
+        assert (second.mean, second.low, second.high) == pytest.approx((-first.mean, -first.high, -first.low))
+    [lowest_first] = boards(ranked, below).values()
+    assert [standing.generator for standing in lowest_first.standings] == ["good", "gaps", "poor"]
+    assert lowest_first.lower_is_better and lowest_first.leading() == {"good", "gaps"}
+    assert bradley_terry(low, {"m"})["m"] == pytest.approx(bradley_terry(high)["m"])
+    assert bradley_terry(low)["m"]["good"] < 0 < bradley_terry(high)["m"]["good"]
+
+
+def test_signed_ranks_and_means_that_point_apart_do_so_where_lower_is_better_too() -> None:
+    one_sided = [*[0.1] * 30, *[-2.0] * 3]
+    apart = scores_table({"a": one_sided, "b": [0.0] * 33})
+    for falling, better in (((), "a"), ({"m"}, "b")):
+        [duel] = duels(apart, {}, falling)
+        assert (duel.better, duel.is_contrary) == (better, True)
+        assert duel.difference == pytest.approx((3 - 6) / 33)

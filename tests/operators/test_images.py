@@ -618,7 +618,7 @@ def test_the_processor_time_of_an_image_is_that_of_its_own_thread() -> None:
 
 def several(images: Any, uris: Any = None, **options: Any) -> PreparedImages:
     table = pa.table({"prompt_id": ["p"] * len(images), "image": images, "uri": uris or [None] * len(images)})
-    given = {"preprocess": mean_colour, "limits": LIMITS, "fetch": no_fetch, "several": True}
+    given = {"preprocess": mean_colour, "limits": LIMITS, "fetch": no_fetch}
     return prepare_images(table, "gen", **(given | options))
 
 
@@ -664,10 +664,10 @@ def test_a_row_with_one_bad_image_is_an_error_that_names_it(images: Any, uris: A
     assert prepared.counts == [0, 2] and len(prepared.pixels) == 2, "never fewer images of a row than it holds"
 
 
-def test_a_stage_that_looks_at_one_image_refuses_a_row_of_several() -> None:
-    prepared = several([GREYS[:1], GREYS[:2]], several=False)
+def test_a_limit_of_one_image_refuses_a_row_of_several() -> None:
+    prepared = several([GREYS[:1], GREYS[:2]], limits=ImageLimits(max_images=1))
     assert [error and error.kind for error in prepared.errors] == [None, "too_many_images"]
-    assert "2 images in the row, where the model looks at one" in str(prepared.errors[1])
+    assert "2 images in the row, where limits.max_images=1" in str(prepared.errors[1])
 
 
 def test_a_list_of_one_image_is_that_image() -> None:

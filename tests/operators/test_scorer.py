@@ -55,7 +55,7 @@ def test_scores_and_elements_are_those_of_a_sweep(
     scored = scorer.score(images, prompts)
     assert scored.schema == rows.ELEMENT_SCORES and len(scored) == 16
     for metric, cells in planned.plan.scores.items():
-        ((_, cell),) = cells
+        (cell,) = cells
         swept = planned.store.read(cell.path).to_pylist()
         ours = [row for row in scored.to_pylist() if row["metric"] == metric]
         assert [row["score"] for row in ours] == pytest.approx([row["score"] for row in swept], abs=1e-6)
@@ -74,6 +74,12 @@ def test_an_image_may_be_a_file_bytes_or_decoded(
     for metric in ("vqascore", "gecko"):
         scores = scores_of(scorer.score(given, [prompts[0]] * 4), metric)
         assert scores[0] is not None and scores == pytest.approx([scores[0]] * 4, abs=1e-6)
+
+
+def test_some_of_the_metrics_may_be_asked_for(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
+    some = scorer.score(images, prompts, ["gecko", "clipscore"])
+    everything = scorer.score(images, prompts).to_pylist()
+    assert some.to_pylist() == [row for row in everything if row["metric"] in ("clipscore", "gecko")]
 
 
 def test_what_cannot_be_scored_costs_only_itself(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:

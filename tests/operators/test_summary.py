@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from operators import rows
 from operators.errors import RowError
 from operators.statistics.bootstrap import Prompts
-from operators.summary import Skills, Tally, summarise
+from operators.summary import Skills, Tally, best_first
+from tests.operators.tallied import summarise
 
 SKILLS = {"p0": ["colour", "count"], "p1": ["colour"], "p2": []}
 FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
@@ -131,6 +132,18 @@ def test_the_best_mean_comes_first_within_a_metric_and_what_has_none_last() -> N
         ("b", "colour", "tied"),
         ("b", "colour", "none"),
     ]
+
+
+def test_by_a_metric_whose_lower_scores_are_better_the_lowest_mean_comes_first_and_no_number_changes() -> None:
+    scores = scores_table(
+        ("low", "b", "p1", 0.1), ("high", "b", "p1", 0.9), ("none", "b", "p1", None), ("tied", "b", "p1", 0.1),
+        ("low", "a", "p2", 0.8), ("high", "a", "p2", 0.7),
+    )  # fmt: skip
+    summary = summarise(scores, SKILLS)
+    turned = best_first(summary, {"b"})
+    overall = [(row["metric"], row["generator"]) for row in turned.to_pylist() if row["skill"] == "overall"]
+    assert overall == [("a", "low"), ("a", "high"), ("b", "low"), ("b", "tied"), ("b", "high"), ("b", "none")]
+    assert best_first(turned).equals(summary) and turned.schema == rows.SUMMARY
 
 
 def test_the_table_has_exactly_the_summary_schema_even_of_nothing() -> None:

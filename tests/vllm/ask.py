@@ -15,9 +15,9 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from operators.errors import RowError
-from operators.models.calls import Question
+from operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.conversation import choice_ids, image_question_text
+from operators.models.conversation import choice_ids, image_conversation_text
 from operators.models.loading import load
 from operators.models.vllm_engine import Prompt
 from operators.models.vllm_likelihood import VllmLikelihood
@@ -31,6 +31,9 @@ QUESTIONS = [
         ("How many?", ("three", "four", "many more")),
     ]
 ]
+
+LONGEST = 12
+"""Tokens of a reply."""
 
 
 def noise_images() -> list[Image.Image]:
@@ -50,8 +53,9 @@ def transformers_likelihood(folder: Path, images: Sequence[Image.Image], system:
 def _teach(
     model: Any, processor: Any, images: Sequence[Image.Image], question: Question, choice: str, system: str | None
 ) -> list[float]:
-    text = image_question_text(processor.tokenizer, question.text, system=system)
-    labels = torch.tensor([choice_ids(processor.tokenizer, text, choice)])
+    text = image_conversation_text(processor.tokenizer, [Message("user", question.text)], system=system)
+    end = processor.tokenizer.eos_token_id
+    labels = torch.tensor([choice_ids(processor.tokenizer, text, choice, end=end)])
     inputs = processor(text=[text], images=[images[question.image]], return_tensors="pt")
     for name, filling in {"input_ids": labels, "attention_mask": 1, "mm_token_type_ids": 0}.items():
         if name in inputs:
@@ -91,6 +95,37 @@ def _ending(output: Any, choice: Sequence[int]) -> list[float]:
     return [row[token].logprob for row, token in zip(last, choice, strict=True)]
 
 
+@torch.inference_mode()
+def transformers_replies(folder: Path, images: Sequence[Image.Image], system: str | None) -> list[str]:
+    """The likeliest words after each of QUESTIONS, by transformers' own processor and `generate`."""
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    replies = []
+    for question in QUESTIONS:
+        text = image_conversation_text(processor.tokenizer, [Message("user", question.text)], system=system)
+        inputs = processor(text=[text], images=[images[question.image]], return_tensors="pt")
+        output = model.generate(**inputs, max_new_tokens=LONGEST, do_sample=False)
+        new = output[0, inputs["input_ids"].shape[1] :]
+        replies.append(str(processor.tokenizer.decode(new, skip_special_tokens=True)))
+    return replies
+
+
+def talk(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[list[Any]]:
+    """Conversations about the images, each as its text, whether it is complete, and its counts of tokens."""
+    said = [(question.image, question.text, {}) for question in QUESTIONS]
+    drawn = [(0, "Say.", {"temperature": 1.0, "seed": seed}) for seed in (1, 1, 2)]
+    requests = [
+        ImageRequest(image, Request((Message("user", text),), LONGEST, **fields))
+        for image, text, fields in said + drawn
+    ]
+    requests.append(ImageRequest(0, Request((Message("user", "long " * 1024),), LONGEST)))
+    replies = model.generate_from_images(images, requests)
+    return [
+        [reply.text, reply.complete, *reply.usage] if isinstance(reply, Generation) else list(reply)
+        for reply in replies
+    ]
+
+
 def refused(model: VllmLikelihood, images: Sequence[Image.Image], question: str) -> list[Any]:
     """How the model fails at a question."""
     (answer,) = model.likelihood(images, [Question(0, question, ("Yes",))])
@@ -110,6 +145,8 @@ def main(folder: Path) -> None:
         "transformers": transformers_likelihood(folder, images, model.system),
         "usage": cached_again(model, images),
         "replies": model.reply(images, QUESTIONS),
+        "talk": talk(model, images),
+        "transformers talk": transformers_replies(folder, images, model.system),
         "too long": refused(model, images, "long " * 1024),
     }
     print(json.dumps(answers))

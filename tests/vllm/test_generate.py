@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from operators.errors import ModelError, RowError
+from operators.metrics.gecko import SPANS as GECKO_SPANS
 from operators.models import loading
 from operators.models.calls import Generation, Message, Request
 from operators.models.checkpoints import ModelConfig, resolve_model
@@ -19,7 +20,11 @@ from operators.models.vllm_generate import VllmGenerate
 from tests.vllm.tiny import make_llama
 
 pytestmark = pytest.mark.vllm
-SCHEMA = '{"type": "object", "properties": {"seen": {"type": "boolean"}}, "required": ["seen"]}'
+SCHEMA = (
+    '{"type": "object", "properties": {"seen": {"type": "boolean"}}, "required": ["seen"], '
+    '"additionalProperties": false}'
+)
+WORDS = json.dumps(GECKO_SPANS["json"].schema(96))
 PROMPTS = ["Hello the world", "A red cube", "Two dogs on the left of a cat"]
 
 
@@ -95,6 +100,18 @@ def test_a_schema_that_cannot_be_enforced_fails_alone(model: VllmGenerate) -> No
 def test_a_schema_is_kept_to(model: VllmGenerate) -> None:
     (reply,) = replies(model, request("Is it there?", schema=SCHEMA, max_tokens=64))
     assert isinstance(json.loads(reply.text)["seen"], bool)
+
+
+def test_replies_held_to_a_schema_are_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
+    """Which tokens may follow is told by one library for both."""
+    in_transformers = loading.load(
+        resolve_model(ModelConfig(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
+    )
+    requests = [request(text, schema=WORDS, max_tokens=96) for text in PROMPTS]
+    replies_there = in_transformers.generate(requests)
+    assert [reply.text for reply in replies(model, *requests)] == [
+        reply.text for reply in replies_there if isinstance(reply, Generation)
+    ]
 
 
 def test_a_seed_fixes_the_reply_at_any_temperature(model: VllmGenerate) -> None:

@@ -74,3 +74,20 @@ def test_a_question_beyond_the_context_is_refused_for_good(asked: dict[str, Any]
 def test_a_model_answers_in_its_own_words(asked: dict[str, Any]) -> None:
     assert len(asked["replies"]) == len(QUESTIONS)
     assert all(isinstance(reply, str) for reply in asked["replies"])
+
+
+def test_greedy_replies_about_an_image_are_those_of_transformers(asked: dict[str, Any]) -> None:
+    greedy = asked["talk"][: len(QUESTIONS)]
+    assert [text for text, *_ in greedy] == asked["transformers talk"]
+    assert all(0 < new <= 12 for *_, new, _ in greedy)
+
+
+def test_a_seed_decides_what_is_said_about_an_image(asked: dict[str, Any]) -> None:
+    drawn = [text for text, *_ in asked["talk"][len(QUESTIONS) : -1]]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_conversation_about_an_image_beyond_the_context_is_refused_alone(asked: dict[str, Any]) -> None:
+    kind, message, retryable = asked["talk"][-1]
+    assert (kind, retryable) == ("request_refused", False)
+    assert "1024" in message

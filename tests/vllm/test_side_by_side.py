@@ -92,7 +92,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
 def stage(scripted: CountingEngine) -> Iterator[AnswersStage]:
     """Its image_batch is much smaller than a shard."""
     engine = VllmEngine(lambda: scripted)
-    model = VllmLikelihood(engine, scripted.tokenizer, system=None, padding=None)
+    model = VllmLikelihood(engine, scripted.tokenizer, system=None, padding=None, end=scripted.tokenizer.eos_token_id)
     yield AnswersStage({}, {"model": model}, options(image_batch=2))
     scripted.may_step.set()
     engine.close()

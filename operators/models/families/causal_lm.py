@@ -1,25 +1,30 @@
-"""Decoder-only language models: what writes questions."""
+"""Decoder-only language models: what writes questions, and a VQA model that never sees the image."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from operators.errors import ModelError
 from operators.models.family import Family
 from operators.models.parts import architecture
+from operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 
 if TYPE_CHECKING:
     from operators.models.calls import GenerateModel
+    from operators.models.causal_lm import CausalLM
     from operators.models.checkpoints import ResolvedModel
+    from operators.models.text_only import TextOnlyVqa
+
+TEXT_ONLY = VqaKind(name="text_only", asks=FIRST_TOKEN)
 
 
-def _load(model: "ResolvedModel") -> "GenerateModel":
+def _load(model: "ResolvedModel") -> "CausalLM":
     from transformers import AutoModelForCausalLM
 
-    from operators.models.causal_lm import CausalLM
+    from operators.models.causal_lm import CausalLM, reply_ends
     from operators.models.processing import load_chat_tokenizer, load_pretrained
 
     network = load_pretrained(AutoModelForCausalLM, model, attn_implementation="sdpa")
     tokenizer = load_chat_tokenizer(model)
-    end_ids = _reply_ends(network, tokenizer)
+    end_ids = reply_ends(network, tokenizer)
     if not end_ids:
         raise ModelError(
             f"{model.folder('checkpoint')}: no token ends a reply; set eos_token_id in its generation_config.json"
@@ -27,11 +32,14 @@ def _load(model: "ResolvedModel") -> "GenerateModel":
     return CausalLM(network, tokenizer, end_ids=end_ids, pair_batch=model.config.pair_batch)
 
 
-def _reply_ends(network: Any, tokenizer: Any) -> list[int]:
-    """The tokens that end a reply, by the checkpoint's generation settings and its tokenizer."""
-    named = network.generation_config.eos_token_id
-    listed = named if isinstance(named, list) else [named]
-    return sorted({int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None})
+def _load_text_only(model: "ResolvedModel") -> "TextOnlyVqa":
+    from operators.models.text_only import TextOnlyVqa
+
+    language = _load(model)
+    end = language.tokenizer.eos_token_id
+    if end is None:
+        raise ModelError(f"{model.folder('tokenizer')}: the tokenizer has no eos_token, which ends an answer; set it")
+    return TextOnlyVqa(language, end=end)
 
 
 def _load_on_vllm(model: "ResolvedModel") -> "GenerateModel":
@@ -43,8 +51,9 @@ def _load_on_vllm(model: "ResolvedModel") -> "GenerateModel":
 
 
 FAMILY = Family(
-    loads={"generate": _load},
+    loads={"generate": _load, "likelihood": _load_text_only},
     vllm={"generate": _load_on_vllm},
     form="a ...ForCausalLM",
     suits=lambda fields: architecture(fields).endswith(("ForCausalLM", "LMHeadModel")),
+    kind=lambda fields: TEXT_ONLY,
 )

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from operators.errors import ModelError
-from operators.models.families.clip import CLIP_IMAGES, DOWNLOAD
-from operators.models.family import TOKENIZER, Family, Files
+from operators.models.family import IMAGES, TOKENIZER, Family
 from operators.models.parts import Checkpoint, Fields, FileDigest, Part, check_weights, find_part, read_fields
 from operators.models.vqa_kinds import RELEASED, VICUNA_SYSTEM, VqaKind
 
@@ -55,17 +54,13 @@ def _load(model: "ResolvedModel") -> "ClipFlanT5Likelihood":
     import torch
 
     from operators.models.clip_flant5 import ClipFlanT5Likelihood, load_network
+    from operators.models.encoder_decoder import check_entries
     from operators.models.processing import device_of, load_pixel_transform, load_tokenizer
 
     device, tower = device_of(model), model.folder("vision_tower")
     network = load_network(model.folder("checkpoint"), tower=tower)
     tokenizer = load_tokenizer(model.folder("tokenizer"))
-    rows = network.language_model.shared.num_embeddings
-    if len(tokenizer) > rows:
-        raise ModelError(
-            f"{model.folder('tokenizer')}: the tokenizer has {len(tokenizer)} entries and the model's embedding "
-            f"{rows}; set the model's `tokenizer` to the one it was trained with"
-        )
+    check_entries(model.folder("tokenizer"), tokenizer, network.language_model.shared.num_embeddings)
     network.drop_unused_layers()
     return ClipFlanT5Likelihood(
         network.to(device=device, dtype=getattr(torch, model.dtype)).eval(),
@@ -80,7 +75,7 @@ FAMILY = Family(
     options=frozenset({"tokenizer", "vision_tower", "vision_tower_revision", "padding"}),
     form="'clip_t5'",
     suits=lambda fields: fields["model_type"] == "clip_t5",
-    files=(TOKENIZER, Files("vision_tower", CLIP_IMAGES, DOWNLOAD)),
+    files=(TOKENIZER, IMAGES._replace(role="vision_tower")),
     parts=_find_tower,
     kind=lambda fields: CLIP_FLANT5,
     engine_in_keys=False,

@@ -6,6 +6,7 @@ Gecko paper, section 5: a generated question is kept where the prompt entails it
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from operators.batches import BatchSize
 from operators.errors import ModelError
 from operators.models.encoders import context_of, in_batches
 from operators.models.family import Family
@@ -29,7 +30,7 @@ class CrossEncoderNli:
         self.model = model
         self.tokenizer = tokenizer
         self.label = label
-        self.pair_batch = pair_batch
+        self.pair_batch = BatchSize(pair_batch)
         self.context = context_of(model.config, tokenizer)
 
     def entailment(self, pairs: Sequence[Pair]) -> list[float]:
@@ -56,7 +57,7 @@ class Seq2SeqNli:
     def __init__(self, model: Any, tokenizer: Any, *, pair_batch: int) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.pair_batch = pair_batch
+        self.pair_batch = BatchSize(pair_batch)
         self.context = context_of(model.config, tokenizer)
         self.yes = _first_token_of_one(tokenizer)
 

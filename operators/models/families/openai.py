@@ -1,31 +1,56 @@
-"""Any OpenAI-compatible chat endpoint: the `generate` call.
+"""Any OpenAI-compatible chat endpoint: text, text about images, and the likelihood of answers of one token.
 
 The key is read from the environment and goes nowhere else: not into errors, logs or keys of cells.
 """
 
+import io
 import json
+import math
 import os
-from collections.abc import Sequence
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from operators.errors import ModelError, RowError
-from operators.models.calls import Generation, Request, Usage
+from operators.errors import HopelessRow, ModelError, RowError
+from operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
 from operators.models.family import Family
+from operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 
 if TYPE_CHECKING:
     from openai import OpenAI
+    from PIL import Image
 
     from operators.models.checkpoints import ResolvedModel
 
+OPENAI = VqaKind(name="openai", asks=FIRST_TOKEN)
 TIMEOUT = 300.0
 """Seconds that one attempt may take."""
 TRANSIENT = (408, 409, 429)
 """Answers beside the 5xx that another attempt may better; the SDK has made its attempts by the time they show."""
+TOP_TOKENS = 20
+"""The likeliest first tokens whose log-probabilities are asked for; OpenAI and vLLM by default give no more."""
+LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": TOP_TOKENS}
+LONGEST_REPLY = 32
+"""Tokens of an answer in the model's own words."""
+LARGEST_IMAGE = 20_000_000
+"""Bytes of an encoded image that are sent; OpenAI takes no larger one."""
 
 
-class OpenAiGenerate:
-    """The `generate` call served over HTTP, `concurrency` requests at once whoever asks for them."""
+class Asked(NamedTuple):
+    """One request over HTTP."""
+
+    arguments: dict[str, Any]
+    read: Callable[[Any], Any]
+    """What is made of the completion: the result, or a RowError."""
+
+
+class OpenAiModel:
+    """The calls served over HTTP, `concurrency` requests at once whoever asks for them."""
+
+    side_by_side = True
 
     def __init__(self, client: "OpenAI", model: "ResolvedModel") -> None:
         self.client = client
@@ -34,50 +59,121 @@ class OpenAiGenerate:
         self.place = model.endpoint or "the OpenAI API"
         self.limit_name = "max_tokens"
         self._threads = ThreadPoolExecutor(model.config.concurrency, thread_name_prefix="openai")
+        self._of_thread = threading.local()
+
+    @property
+    def usage(self) -> Usage:
+        """What the calls of this thread have taken."""
+        usage: Usage = getattr(self._of_thread, "usage", Usage())
+        return usage
 
     def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
         """The reply to each request, or why there is none; may be called from several threads at once.
 
         Raises ModelError where no request can succeed: the key is refused, or the endpoint has no such model.
         """
-        waiting = [self._threads.submit(self._answer, request) for request in requests]
+        return self._each([Asked(self._arguments(request), self._generation) for request in requests])
+
+    def preprocess(self, image: "Image.Image") -> bytes:
+        """The image encoded anew, as PNG, which keeps every pixel, or as JPEG."""
+        stream = io.BytesIO()
+        options = {"compress_level": 1} if self.config.image_format == "png" else {"quality": 95, "subsampling": 0}
+        image.save(stream, self.config.image_format, **options)
+        return stream.getvalue()
+
+    def encode(self, pixels: Sequence[bytes]) -> list[str]:
+        """Encoded images as data URLs; raises HopelessRow for one that is too large to be sent."""
+        return [self._data_url(encoded) for encoded in pixels]
+
+    def generate_from_images(
+        self, features: Sequence[str], requests: Sequence[ImageRequest]
+    ) -> list[Generation | RowError]:
+        """As `generate`, each request about its image."""
+        asked = [(request, features[image]) for image, request in requests]
+        return self._each([Asked(self._arguments(*one), self._generation) for one in asked])
+
+    def likelihood(self, features: Sequence[str], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
+        """The log-probability of every choice as the first token of the answer, and 0 for its end, which is not told.
+
+        A question has an error where one of its choices is not among the TOP_TOKENS likeliest, whatever their case and
+        white space; a choice of several words is never one token, and nothing is asked about it.
+        """
+        refusals = [self._several_tokens(question.choices) for question in questions]
+        asked = [
+            Asked({**self._question(features, question, 1), **LOGPROBS}, partial(self._logprobs, question.choices))
+            for question, refusal in zip(questions, refusals, strict=True)
+            if refusal is None
+        ]
+        answers = iter(self._each(asked))
+        return [next(answers) if refusal is None else refusal for refusal in refusals]
+
+    def reply(self, features: Sequence[str], questions: Sequence[Question]) -> list[str | RowError]:
+        """The model's own answer to every question."""
+        asked = [Asked(self._question(features, question, LONGEST_REPLY), self._generation) for question in questions]
+        replies: list[Generation | RowError] = self._each(asked)
+        return [reply if isinstance(reply, RowError) else reply.text.strip() for reply in replies]
+
+    def _data_url(self, encoded: bytes) -> str:
+        image_format = self.config.image_format
+        if len(encoded) > LARGEST_IMAGE:
+            found = f"{len(encoded)} bytes as {image_format}, and at most {LARGEST_IMAGE} are sent"
+            smaller = "set the model's image_format=jpeg, or " if image_format == "png" else ""
+            raise HopelessRow(RowError("image_too_large", f"the image takes {found}; {smaller}make it smaller"))
+        return f"data:image/{image_format};base64,{b64encode(encoded).decode()}"
+
+    def _question(self, features: Sequence[str], question: Question, max_tokens: int) -> dict[str, Any]:
+        request = Request((Message("user", question.text),), max_tokens)
+        return self._arguments(request, features[question.image])
+
+    def _each(self, asked: Sequence[Asked]) -> list[Any]:
+        """What is made of each answer; what they took is this thread's."""
+        waiting = [self._threads.submit(self._answer, one) for one in asked]
         try:
-            return [answer.result() for answer in waiting]
+            answers = [answer.result() for answer in waiting]
         except BaseException:
             for answer in waiting:
                 answer.cancel()
             raise
+        for _, usage in answers:
+            self._of_thread.usage = self.usage.plus(usage)
+        return [result for result, _ in answers]
 
-    def _answer(self, request: Request) -> Generation | RowError:
+    def _answer(self, asked: Asked) -> tuple[Any, Usage]:
         from openai import APIConnectionError, APIError, APIStatusError
 
         try:
-            return self._read(self._ask(request))
+            completion = self._ask(asked.arguments)
+            return asked.read(completion), _usage(getattr(completion, "usage", None))
         except APIStatusError as error:
-            return self._refused(error.status_code, error)
+            return self._refused(error.status_code, error), Usage()
         except APIConnectionError as error:  # a timeout is one too
-            return self._unavailable(f"could not be reached ({type(error).__name__})")
+            return self._unavailable(f"could not be reached ({type(error).__name__})"), Usage()
         except (APIError, ValueError):
-            return self._unavailable("gave an answer that is not JSON")
+            return self._unavailable("gave an answer that is not JSON"), Usage()
 
-    def _ask(self, request: Request) -> Any:
+    def _ask(self, arguments: Mapping[str, Any]) -> Any:
         """The endpoint's answer; newer models of OpenAI's own want the limit under its newer name."""
         from openai import BadRequestError
 
         create: Any = self.client.chat.completions.create
         try:
-            return create(**self._arguments(request))
+            return create(**self._named(arguments))
         except BadRequestError as error:
             if self.limit_name != "max_tokens" or "max_completion_tokens" not in str(error):
                 raise
         self.limit_name = "max_completion_tokens"
-        return create(**self._arguments(request))
+        return create(**self._named(arguments))
 
-    def _arguments(self, request: Request) -> dict[str, Any]:
+    def _named(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.limit_name if name == "max_tokens" else name: value for name, value in arguments.items()}
+
+    def _arguments(self, request: Request, image: str | None = None) -> dict[str, Any]:
+        """What is sent for a request; an image, as a data URL, stands before its first message."""
+        first, *others = request.messages
         arguments: dict[str, Any] = {
             "model": self.name,
-            "messages": [{"role": message.role, "content": message.text} for message in request.messages],
-            self.limit_name: request.max_tokens,
+            "messages": [_shown(first, image), *({"role": turn.role, "content": turn.text} for turn in others)],
+            "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "seed": request.seed,
         }
@@ -88,19 +184,52 @@ class OpenAiGenerate:
             arguments["response_format"] = {"type": "json_schema", "json_schema": schema}
         return arguments
 
-    def _read(self, completion: Any) -> Generation | RowError:
-        """A chat completion as a reply; the SDK checks little of what an endpoint sends."""
+    def _choice(self, completion: Any) -> Any:
+        """The one choice of a chat completion, or a RowError; the SDK checks little of what an endpoint sends."""
         choices: Any = getattr(completion, "choices", None)
         message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
         if message is None:
             return self._unavailable("gave an answer that is not a chat completion")
-        reason = getattr(choices[0], "finish_reason", None)
         refusal = getattr(message, "refusal", None)
-        if refusal or reason == "content_filter":
+        if refusal or getattr(choices[0], "finish_reason", None) == "content_filter":
             return RowError("reply_refused", f"{self.name} would not answer: {refusal or 'content filter'}")
-        if not isinstance(message.content, str) or not message.content:
+        return choices[0]
+
+    def _generation(self, completion: Any) -> Generation | RowError:
+        choice = self._choice(completion)
+        if isinstance(choice, RowError):
+            return choice
+        text, reason = choice.message.content, getattr(choice, "finish_reason", None)
+        if not isinstance(text, str) or not text:
             return RowError("empty_reply", f"{self.name} gave no text (finish_reason {reason!r})", retryable=True)
-        return Generation(message.content, reason != "length", _usage(getattr(completion, "usage", None)))
+        return Generation(text, reason != "length", _usage(getattr(completion, "usage", None)))
+
+    def _logprobs(self, choices: Sequence[str], completion: Any) -> list[list[float]] | RowError:
+        choice = self._choice(completion)
+        if isinstance(choice, RowError):
+            return choice
+        tokens = _first_tokens(choice)
+        if not tokens:
+            return RowError("no_likelihood", f"{self.name} gave no top_logprobs; use a model, or a service, that does")
+        absent = [text for text in choices if _plain(text) not in tokens]
+        if absent:
+            return RowError("no_likelihood", self._absent(absent[0], tokens))
+        return [[tokens[_plain(text)], 0.0] for text in choices]
+
+    def _absent(self, choice: str, tokens: Mapping[str, float]) -> str:
+        likeliest = sorted(tokens, key=lambda token: tokens[token], reverse=True)[:3]
+        return (
+            f"{choice!r} is not among the {TOP_TOKENS} likeliest first tokens of the answer of {self.name}, which "
+            f"begins with {', '.join(repr(token[:20]) for token in likeliest)}; it may be several tokens, which a "
+            "service does not tell: use a model whose weights run here"
+        )
+
+    def _several_tokens(self, choices: Sequence[str]) -> RowError | None:
+        longest = next((choice for choice in choices if len(choice.split()) != 1), None)
+        if longest is None:
+            return None
+        message = f"{longest!r} is not one token, and {self.place} tells no likelihood of several"
+        return RowError("no_likelihood", f"{message}; use a model whose weights run here, or one-word choices")
 
     def _refused(self, status: int, error: Exception) -> RowError:
         if status in (401, 403):
@@ -125,6 +254,31 @@ class OpenAiGenerate:
         return " ".join(str(error).replace(self.client.api_key, "***").split())[:300]
 
 
+def _shown(message: Message, image: str | None) -> dict[str, Any]:
+    if image is None:
+        return {"role": message.role, "content": message.text}
+    picture = {"type": "image_url", "image_url": {"url": image}}
+    return {"role": message.role, "content": [picture, {"type": "text", "text": message.text}]}
+
+
+def _plain(token: str) -> str:
+    return token.strip().casefold()
+
+
+def _first_tokens(choice: Any) -> dict[str, float]:
+    """The log-probabilities of the likeliest first tokens, of each word's spellings the likeliest; none where the
+    endpoint gives none that can be read.
+    """
+    content = getattr(getattr(choice, "logprobs", None), "content", None)
+    first = content[0] if isinstance(content, list) and content else None
+    tokens: dict[str, float] = {}
+    for listed in getattr(first, "top_logprobs", None) or []:
+        token, logprob = getattr(listed, "token", None), getattr(listed, "logprob", None)
+        if isinstance(token, str) and isinstance(logprob, (int, float)) and math.isfinite(logprob):
+            tokens[_plain(token)] = max(min(float(logprob), 0.0), tokens.get(_plain(token), -math.inf))
+    return tokens
+
+
 def _usage(usage: Any) -> Usage:
     details = getattr(usage, "prompt_tokens_details", None)
     counts = (
@@ -135,7 +289,7 @@ def _usage(usage: Any) -> Usage:
     return Usage(1, *(count if isinstance(count, int) else 0 for count in counts))
 
 
-def load_openai(model: "ResolvedModel", *, timeout: float = TIMEOUT) -> OpenAiGenerate:
+def load_openai(model: "ResolvedModel", *, timeout: float = TIMEOUT) -> OpenAiModel:
     """A client of the endpoint; no network is touched. `timeout` is in seconds, for one attempt.
 
     Raises ModelError where the openai package or the key is missing.
@@ -152,12 +306,13 @@ def load_openai(model: "ResolvedModel", *, timeout: float = TIMEOUT) -> OpenAiGe
             "endpoint's key (to anything, for an endpoint that asks for none)"
         )
     client = OpenAI(api_key=key, base_url=model.endpoint, max_retries=config.max_retries, timeout=timeout)
-    return OpenAiGenerate(client, model)
+    return OpenAiModel(client, model)
 
 
 FAMILY = Family(
-    loads={"generate": load_openai},
-    options=frozenset({"endpoint", "concurrency", "max_retries", "key_variable"}),
+    loads={"generate": load_openai, "generate_from_images": load_openai, "likelihood": load_openai},
+    options=frozenset({"endpoint", "concurrency", "max_retries", "key_variable", "image_format"}),
     local=False,
     endpoint_variable="OPENAI_BASE_URL",
+    kind=lambda fields: OPENAI,
 )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from operators.batches import BatchSize
 from operators.errors import ModelError
 from operators.models.calls import TextFeatures
 from operators.models.encoders import context_of, in_batches
@@ -26,7 +27,7 @@ class SentenceEmbedder:
         self.model = model
         self.tokenizer = tokenizer
         self.context = context
-        self.pair_batch = pair_batch
+        self.pair_batch = BatchSize(pair_batch)
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
         """Texts as unit-length embeddings (n, width), float32; those beyond the context are cut and reported."""

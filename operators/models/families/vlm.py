@@ -1,27 +1,50 @@
 """Decoder-only vision-language chat models, such as LLaVA-1.5 and Qwen-VL, as VQA models."""
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from operators.errors import ModelError
 from operators.models.conversation import check_template
-from operators.models.family import TOKENIZER, Family, Files
-from operators.models.parts import Fields, Part, architecture, subfields
+from operators.models.family import IMAGES, TOKENIZER, Family
+from operators.models.parts import Fields, Part, architecture, read_fields, subfields
 from operators.models.thinking import PROBLEM, TEMPLATE_FILES, file_thinks, named_thinking
 from operators.models.vqa_kinds import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaKind
 
 if TYPE_CHECKING:
-    from operators.models.calls import LikelihoodModel
     from operators.models.checkpoints import ModelConfig, ResolvedModel
+    from operators.models.vllm_likelihood import VllmLikelihood
+    from operators.models.vlm import ChatVlm
 
 LLAVA_1_5 = VqaKind(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
 LLAVA = VqaKind(name="llava", asks=FIRST_TOKEN, version=2)
 """LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
 CHAT = VqaKind(name="chat", asks=FIRST_TOKEN)
+PALIGEMMA = VqaKind(name="paligemma", asks=RELEASED._replace(reduction="first"), version=2)
+"""As the authors' later releases ask it."""
+PALIGEMMA_TEMPLATE = (
+    "{% for message in messages %}{% for part in message['content'] %}"
+    "{{ '<image>' + bos_token if part['type'] == 'image' else part['text'] }}"
+    "{% endfor %}{% endfor %}{{ '\n' }}"
+)
+"""What its processor makes of a text; its tokenizer has no chat template."""
 VICUNA_ENTRIES = 40_000
 """More than Vicuna's vocabulary, which is Llama 2's, and less than Llama 3's."""
-TYPES = ("llava", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-"""Those whose images the transformers engine knows how to place; vLLM knows more."""
+TYPES = (
+    "llava",
+    "llava_next",
+    "llava_onevision",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "internvl",
+    "idefics3",
+    "smolvlm",
+    "gemma3",
+    "paligemma",
+)
+"""Those that the transformers engine is tested with; vLLM knows more."""
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """The towers of LLaVA-shaped models that the transformers engine reads, and how many tokens each puts before an image's
 patches; others lay an image's tokens out in another way."""
@@ -31,7 +54,7 @@ ELSEWHERE = "choose another checkpoint, or engine=vllm if vLLM's list of support
 def kind_of(fields: Fields) -> VqaKind:
     """The kind that a config.json tells."""
     if fields["model_type"] != "llava":
-        return CHAT
+        return PALIGEMMA if fields["model_type"] == "paligemma" else CHAT
     text = subfields(fields, "text_config")
     vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < VICUNA_ENTRIES
     return LLAVA_1_5 if vicuna and _tower(fields) == "clip_vision_model" else LLAVA
@@ -49,7 +72,7 @@ def _suits(fields: Fields) -> bool:
 
 def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
     checkpoint = parts["checkpoint"]
-    problem = _image_problem(fields) if config.engine == "transformers" else None
+    problem = _image_problem(fields) if config.engine == "transformers" else _vllm_problem(fields)
     problem = problem or (PROBLEM if _thinks(parts["tokenizer"], checkpoint) else None)
     if problem is not None:
         raise ModelError(f"{checkpoint.source}: {problem}")
@@ -59,9 +82,15 @@ def _image_problem(fields: Fields) -> str | None:
     """Why it is not known where the tokens of an image stand, if it is not."""
     if fields["model_type"] not in TYPES:
         return f"the transformers engine knows {', '.join(TYPES)}, not {fields['model_type']!r}; {ELSEWHERE}"
-    if fields["model_type"] == "llava" and _tower(fields) not in CLASS_TOKENS:
+    if fields["model_type"] in ("llava", "llava_next") and _tower(fields) not in CLASS_TOKENS:
         known = " or ".join(CLASS_TOKENS)
-        return f"the transformers engine knows a llava with {known}, not {_tower(fields)!r}; {ELSEWHERE}"
+        return f"the transformers engine knows a LLaVA with {known}, not {_tower(fields)!r}; {ELSEWHERE}"
+    return None
+
+
+def _vllm_problem(fields: Fields) -> str | None:
+    if fields["model_type"] == "paligemma":
+        return "vLLM places its image where no conversation does; set engine=transformers"
     return None
 
 
@@ -71,24 +100,38 @@ def _thinks(*parts: Part) -> bool:
     return any(named_thinking(part.source) for part in parts) or any(file_thinks(file) for file in files if file)
 
 
-def _load(model: "ResolvedModel") -> "LikelihoodModel":
+def _load(model: "ResolvedModel") -> "ChatVlm":
     from transformers import AutoModelForImageTextToText
 
-    from operators.models.processing import load_image_processor, load_pretrained, mean_colour
-    from operators.models.vlm import VlmLikelihood
+    from operators.models.causal_lm import reply_ends
+    from operators.models.image_prompts import ImagePrompts, load_processor
+    from operators.models.image_reader import ImageReader
+    from operators.models.prefix_lm import PrefixLmReader
+    from operators.models.processing import load_pretrained, mean_colour
+    from operators.models.vlm import ChatVlm
 
     assert model.kind is not None
-    network = load_pretrained(AutoModelForImageTextToText, model, attn_implementation="sdpa")
-    tokenizer, processor = _load_tokenizer(model), load_image_processor(model.folder("checkpoint"))
-    _check_network(model, network, tokenizer)
-    return VlmLikelihood(
-        network,
-        tokenizer,
+    network = load_pretrained(AutoModelForImageTextToText, model, attn_implementation=_attention(model))
+    processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model))
+    _check_network(model, network, processor.tokenizer)
+    ends = reply_ends(network, processor.tokenizer)
+    image_id = int(network.config.image_token_id)
+    prompts = ImagePrompts(
         processor,
+        image_id=image_id,
         system=model.kind.system,
-        padding=mean_colour(processor) if model.pads else None,
-        pair_batch=model.config.pair_batch,
+        padding=mean_colour(processor.image_processor) if model.pads else None,
+        ends=ends,
     )
+    reader = (PrefixLmReader if model.kind == PALIGEMMA else ImageReader)(network, image_id=image_id)
+    return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch)
+
+
+def _attention(model: "ResolvedModel") -> str:
+    """What computes attention: only the plain way caps its scores where a config.json wants that."""
+    text = subfields(read_fields(model.parts["checkpoint"]), "text_config")
+    caps = text.get("model_type") == "gemma2" and text.get("attn_logit_softcapping", 1) is not None
+    return "eager" if caps else "sdpa"
 
 
 def _check_network(model: "ResolvedModel", network: Any, tokenizer: Any) -> None:
@@ -99,23 +142,33 @@ def _check_network(model: "ResolvedModel", network: Any, tokenizer: Any) -> None
             "set it"
         )
     layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
-    if any(kind != "full_attention" for kind in layers):
+    others = set(layers) - {"full_attention", "sliding_attention"}
+    if others:
         raise ModelError(
-            f"{model.folder('checkpoint')}: its attention slides over the prompt, which the prefix cache cannot; "
-            "set engine=vllm"
+            f"{model.folder('checkpoint')}: it has layers of {min(others)}, from which no question can continue an "
+            "image's prefix; set engine=vllm"
         )
 
 
-def _load_on_vllm(model: "ResolvedModel") -> "LikelihoodModel":
+def _load_on_vllm(model: "ResolvedModel") -> "VllmLikelihood":
+    from operators.models.conversation import turn_end
     from operators.models.processing import load_image_processor, mean_colour
     from operators.models.vllm_engine import start_engine
     from operators.models.vllm_likelihood import ONE_IMAGE, VllmLikelihood
 
     assert model.kind is not None
-    tokenizer = _load_tokenizer(model)
+    tokenizer, system = _load_tokenizer(model), model.kind.system
     padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if model.pads else None
+    end = turn_end(tokenizer, _named_ends(model.parts["checkpoint"]), system=system)
     engine = start_engine(model, defaults=ONE_IMAGE)
-    return VllmLikelihood(engine, tokenizer, system=model.kind.system, padding=padding)
+    return VllmLikelihood(engine, tokenizer, system=system, padding=padding, end=end)
+
+
+def _named_ends(checkpoint: Part) -> list[int]:
+    """The tokens that end a reply, by the checkpoint's own settings."""
+    file = checkpoint.file("generation_config.json") or checkpoint.file("config.json")
+    named = json.loads(file.read_text()).get("eos_token_id") if file is not None else None
+    return named if isinstance(named, list) else [] if named is None else [named]
 
 
 def _load_tokenizer(model: "ResolvedModel") -> Any:
@@ -124,20 +177,19 @@ def _load_tokenizer(model: "ResolvedModel") -> Any:
 
     assert model.kind is not None
     tokenizer = load_chat_tokenizer(model)
+    if model.kind == PALIGEMMA:
+        tokenizer.chat_template = PALIGEMMA_TEMPLATE
     check_template(tokenizer, system=model.kind.system)
     return tokenizer
 
 
 FAMILY = Family(
-    loads={"likelihood": _load},
-    vllm={"likelihood": _load_on_vllm},
+    loads={"likelihood": _load, "generate_from_images": _load},
+    vllm={"likelihood": _load_on_vllm, "generate_from_images": _load_on_vllm},
     options=frozenset({"tokenizer", "padding"}),
     form="a decoder-only ...ForConditionalGeneration with a vision_config",
     suits=_suits,
-    files=(
-        TOKENIZER,
-        Files("checkpoint", ("preprocessor_config.json", "processor_config.json"), "download the checkpoint again"),
-    ),
+    files=(TOKENIZER, IMAGES),
     check=_check,
     kind=kind_of,
 )

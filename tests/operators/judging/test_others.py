@@ -139,16 +139,14 @@ def graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
 
 NODES = graphs(("0", "synth"), ("1", "real"), ("2", "real"))
 FALLING = [("good", graph, level, -level if graph != "2" else level) for graph in "012" for level in (0, 1, 2)]
-COUNTED = [("errors", graph, level, level) for graph in "012" for level in (0, 1, 2)]
 
 
-def test_only_the_published_convention_lacks_the_unpublished_graphs_and_counters_of_errors_are_turned_round() -> None:
+def test_only_the_published_convention_lacks_the_unpublished_graphs() -> None:
     found = judge_graphs(
         NODES,
-        graph_scores(*FALLING, *COUNTED),
+        graph_scores(*FALLING),
         conventions=["published", "paper", "current"],
         unpublished=["2"],
-        falling=["errors"],
         sampling=FEW,
     )
     ordering = {(its.statistic, its.metric, its.subset): its for its in found if its.statistic.startswith("ordering")}
@@ -157,7 +155,6 @@ def test_only_the_published_convention_lacks_the_unpublished_graphs_and_counters
         good = ordering[f"ordering_{convention}", "good", "overall"]
         assert (good.value, good.n) == (pytest.approx(1 / 3), 3)
         assert ordering[f"ordering_{convention}", "good", "real"].value == pytest.approx(0.0)
-        assert ordering[f"ordering_{convention}", "errors", "overall"].value == pytest.approx(1.0)
     assert {its.n for its in found if its.statistic == "delta_published" and its.subset == "real"} == {1}
 
 
@@ -166,7 +163,7 @@ def test_a_graph_that_was_not_scored_is_named_and_by_the_maintained_code_left_ou
     paper, current = (
         next(
             its
-            for its in judge_graphs(NODES, scored, conventions=[convention], unpublished=(), falling=(), sampling=FEW)
+            for its in judge_graphs(NODES, scored, conventions=[convention], unpublished=(), sampling=FEW)
             if its.statistic.startswith("separation")
         )
         for convention in ("paper", "current")
@@ -195,13 +192,14 @@ def test_a_clear_order_is_found_and_a_tie_is_not() -> None:
         ("h", "i"): None,
     }
     metric = order_by_scores(
+        "m",
         scores(
             *[(f"p{n}", g, "m", value + n * 0.001) for n in range(30) for g, value in (("g", 0), ("h", 1), ("i", 1))]
         ),
         alpha=0.001,
         zeros="wilcox",
     )
-    shares = {its.statistic: its.value for its in agree_on_order([*people, *metric])}
+    shares = {its.statistic: its.value for its in agree_on_order("m", people, metric)}
     assert shares == {
         "model_ordering": pytest.approx(1 / 3),
         "orders_reversed": pytest.approx(2 / 3),
@@ -213,14 +211,14 @@ def test_ranks_that_contradict_the_means_order_nobody_and_say_so() -> None:
     """On 54 of 60 prompts g is a little better, on the others much worse: of lower mean, and of the higher ranks."""
     given = [(f"p{n}", "g", "m", 0.6 - 0.7 * (n % 10 == 0) + n * 1e-4) for n in range(60)]
     [order] = order_by_scores(
-        scores(*given, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
+        "m", scores(*given, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
     )
     assert order.p_value < 0.001 and order.difference < 0
     assert order.better is None
     assert order.convention.endswith("undecided: the signed ranks favour the generator of the lower mean")
     lifted = [(prompt, g, m, value + 0.2) for prompt, g, m, value in given]
     [clear] = order_by_scores(
-        scores(*lifted, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
+        "m", scores(*lifted, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
     )
     assert clear.better == "g" and clear.convention.endswith("better mean wins")
 

@@ -1,15 +1,16 @@
 """VQAScore's question and its reductions are the paper's and the released code's."""
 
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from operators.errors import ConfigError
-from operators.metrics.vqascore import Reduction, VqaScoreConfig, reduce_answer
+from operators.metrics.vqascore import Reduction, VqaScoreConfig, reduce_answer, share_of_yes
 from operators.models.families.clip_flant5 import CLIP_FLANT5
 from operators.models.families.vlm import CHAT
 from tests.operators import tiny
+from tests.operators.metrics.scripted import run
 
 YES, EOS = math.log(0.8), math.log(0.45)
 
@@ -74,3 +75,49 @@ def test_what_the_model_is_asked_does_not_depend_on_the_reduction() -> None:
     assert tiny.vqascore(reduction="product").asking() == asked
     assert tiny.vqascore(answer="yes").asking() != asked
     assert tiny.vqascore(template="Is it {}?").asking() != asked
+
+
+# normalise=yes_no
+
+
+def normalised(**options: Any) -> VqaScoreConfig:
+    return VqaScoreConfig(normalise="yes_no", **options).settled(lambda role: CHAT)
+
+
+def test_yes_is_weighed_against_no_in_every_spelling() -> None:
+    (question,) = run(normalised().write("a cat")).result
+    assert question.text == 'Does this figure show "a cat"? Please answer Yes or No.'
+    assert question.choices == ("Yes", " Yes", "yes", " yes", "No", " No", "no", " no")
+    shares = (0.4, 0.1, 0.05, 0.05, 0.2, 0.05, 0.03, 0.02)
+    spelled = [[math.log(share), EOS] for share in shares]
+    assert share_of_yes(spelled[:4], spelled[4:]) == pytest.approx(0.6 / 0.9)
+
+
+def test_a_spelling_of_several_tokens_counts_by_all_of_them_and_not_by_the_end() -> None:
+    half = [math.log(0.5)]
+    assert share_of_yes([[*half, *half, EOS]], [[*half, EOS]]) == pytest.approx(0.25 / 0.75)
+
+
+def test_spellings_that_a_tokenizer_does_not_tell_apart_leave_the_share_as_it_is() -> None:
+    yes, no = [math.log(0.3), EOS], [math.log(0.1), EOS]
+    assert share_of_yes([yes] * 4, [no] * 4) == pytest.approx(share_of_yes([yes], [no]))
+
+
+@pytest.mark.parametrize(("yes", "no", "share"), [(-1.0, -5000.0, 1.0), (-5000.0, -1.0, 0.0), (-5000.0, -5000.0, 0.5)])
+def test_a_share_is_a_number_however_unlikely_both_are(yes: float, no: float, share: float) -> None:
+    assert share_of_yes([[yes, EOS]], [[no, EOS]]) == share
+
+
+def test_a_normalised_score_has_keys_of_its_own_and_others_keep_theirs() -> None:
+    assert normalised().scoring() == {"normalise": "yes_no"}
+    assert normalised().asking() != VqaScoreConfig().settled(lambda role: CHAT).asking()
+    plain = VqaScoreConfig().settled(lambda role: CHAT)
+    assert plain.answering() == {"kind": "vqascore", "template": CHAT.asks.template, "answer": "Yes"}
+    assert plain.scoring() == {"reduction": "first"}
+    assert normalised().settled(lambda role: CLIP_FLANT5) == normalised(), "a settled metric is settled"
+
+
+@pytest.mark.parametrize("option", [{"answer": "Yes"}, {"reduction": "mean"}])
+def test_what_a_normalised_score_has_no_use_for_is_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"vqascore {next(iter(option))}: expected null with normalise=yes_no"):
+        VqaScoreConfig(normalise="yes_no", **option)

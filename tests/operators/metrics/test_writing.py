@@ -13,6 +13,8 @@ from operators.metrics.tifa import TifaConfig
 from operators.metrics.vq2 import Vq2Config
 from operators.metrics.writer import WriterConfig
 from operators.metrics.writing import Put, Sampling, UnreadableReply, ask, read_each
+from operators.models.families.clip_flant5 import CLIP_FLANT5
+from operators.models.families.instructblip import INSTRUCTBLIP
 from tests.operators.metrics.scripted import reply, run
 
 CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
@@ -83,6 +85,14 @@ def test_a_free_answer_is_matched_to_the_choices_as_written() -> None:
 def test_yes_and_no_are_capitalised_unless_they_are_wanted_as_written(config: type[GeckoConfig]) -> None:
     assert config().put("?", ["yes", "no", "red", "NO"]).choices == ("Yes", "No", "red", "No")
     assert config(yes_no="as_written").put("?", ["yes", "no", "NO"]).choices == ("yes", "no", "NO")
+
+
+@pytest.mark.parametrize("config", [config for config in CONFIGS if config is not TifaConfig])
+def test_yes_and_no_are_put_as_models_of_the_kind_answer(config: type[GeckoConfig]) -> None:
+    assert config().settled(lambda role: CLIP_FLANT5).put("?", ["yes", "no"]).choices == ("Yes", "No")
+    assert config().settled(lambda role: INSTRUCTBLIP).put("?", ["yes", "no"]).choices == ("yes", "no")
+    assert config(yes_no="capitalised").settled(lambda role: INSTRUCTBLIP).put("?", ["yes"]).choices == ("Yes",)
+    assert config().settled(lambda role: CLIP_FLANT5).answering() == config().answering()
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -21,10 +21,11 @@ from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
 from tests.operators import tiny
+from tests.operators.tiny.rewards import save_open_clip
 
 ROOT = Path(__file__).parents[3]
 COMMIT, OLDER, TOWER_COMMIT = "1" * 40, "0123456789abcdef" * 2 + "01234567", "2" * 40
-CLIP, FLANT5 = "acme/tiny-clip", "acme/tiny-flant5"
+CLIP, FLANT5, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-clip"
 
 RESOLVE = """
 import json, sys
@@ -183,6 +184,10 @@ class HubHandler(BaseHTTPRequestHandler):
             self.reply(self.hub.refusals[repo], {}, b"")
         elif repo not in self.hub.repositories:
             self.reply(404, {"X-Error-Code": "RepoNotFound"}, b"")
+        elif parts[0] == "api" and "tree" in parts:
+            sizes = {path.name: path.stat().st_size for path in self.hub.repositories[repo].iterdir()}
+            entries = [{"type": "file", "path": name, "oid": name, "size": size} for name, size in sizes.items()]
+            self.reply(200, {}, json.dumps(entries).encode())
         elif parts[0] == "api":
             files = [{"rfilename": name} for name in self.hub.files(repo)]
             self.reply(200, {}, json.dumps({"id": repo, "sha": COMMIT, "siblings": files}).encode())
@@ -236,6 +241,39 @@ def test_planning_fetches_no_weights(hub: Hub, checkpoints: Path, tmp_path: Path
     assert hub.served["config.json"] > 0
     size = (checkpoints / "clip" / "model.safetensors").stat().st_size
     assert hub.served.get("model.safetensors", 0) < size / 2, "a header at most"
+
+
+FETCH = """
+import json, sys
+from operators.models.checkpoints import ModelConfig, resolve_model
+model = resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False)
+print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir()) for role in model.parts}))
+"""
+
+
+def test_of_a_tokenizers_repository_no_weights_are_fetched(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoints / "clip", tmp_path / "words")
+    (tmp_path / "words" / "model.safetensors").rename(tmp_path / "words" / "large.safetensors")
+    hub.repositories["acme/words"] = tmp_path / "words"
+    files = run_script(FETCH, hub.environment(tmp_path / "hf"), family="clip", checkpoint=CLIP, tokenizer="acme/words")
+    assert "model.safetensors" in files["checkpoint"] and "tokenizer.json" in files["tokenizer"]
+    assert "large.safetensors" not in hub.served
+
+
+def test_of_two_layouts_in_a_repository_one_is_fetched(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
+    hub.repositories[OPEN_CLIP] = save_open_clip(tmp_path / "open_clip")
+    shutil.copy(checkpoints / "clip" / "model.safetensors", tmp_path / "open_clip")
+    files = run_script(FETCH, hub.environment(tmp_path / "hf"), family="open_clip", checkpoint=OPEN_CLIP)
+    assert "open_clip_model.safetensors" in files["checkpoint"] and "model.safetensors" not in hub.served
+
+
+def test_a_repository_in_open_clips_layout_alone_is_found_by_its_files(hub: Hub, tmp_path: Path) -> None:
+    hub.repositories[OPEN_CLIP] = save_open_clip(tmp_path / "open_clip")
+    told = run_script(RESOLVE, hub.environment(tmp_path / "hf"), family="open_clip", checkpoint=OPEN_CLIP)
+    assert told["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
+    put_in_cache(tmp_path / "cache", OPEN_CLIP, tmp_path / "open_clip", COMMIT)
+    offline = {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    assert run_script(RESOLVE, offline, family="open_clip", checkpoint=OPEN_CLIP) == told
 
 
 def test_a_hub_model_without_safetensors_is_refused_with_the_remedy(hub: Hub, tmp_path: Path) -> None:

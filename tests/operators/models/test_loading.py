@@ -235,7 +235,6 @@ def test_a_garbled_tokenizer_or_preprocessor_is_a_readable_error(
 @pytest.mark.parametrize(
     ("family", "call"),
     [
-        ("clip", "likelihood"),
         ("clip", "generate"),
         ("clip", "entailment"),
         ("clip_flant5", "similarity"),

@@ -3,103 +3,17 @@
 import json
 import logging
 import os
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from operators.errors import ConfigError, ModelError, RowError
 from operators.models.calls import Generation, Message, Request, Usage
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.families.openai import OpenAiGenerate, load_openai
 from operators.models.loading import load
-
-KEY = "sk-loopback-0123456789"
-VARIABLE = "PLUMBLINE_TEST_KEY"
-
-
-class Answer(NamedTuple):
-    """What the server sends to one request."""
-
-    status: int = 200
-    body: bytes | dict[str, Any] = b""
-    headers: tuple[tuple[str, str], ...] = ()
-    delay: float = 0.0
-
-
-def said(text: str | None, *, reason: str = "stop", usage: dict[str, Any] | None = None, **message: Any) -> Answer:
-    """A chat completion."""
-    choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text, **message}}
-    return Answer(body={"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice],
-                        **({"usage": usage} if usage else {})})  # fmt: skip
-
-
-def failed(status: int, message: str = "no", **headers: str) -> Answer:
-    return Answer(status, {"error": {"message": message}}, tuple(headers.items()))
-
-
-class Server:
-    """A chat endpoint on the loopback that answers by `script`, called with each request's number and body."""
-
-    def __init__(self) -> None:
-        self.script: Callable[[int, dict[str, Any]], Answer] = lambda number, body: said("yes")
-        self.bodies: list[dict[str, Any]] = []
-        self.keys: list[str | None] = []
-        self.times: list[float] = []
-        self.most_at_once = 0
-        self._at_once = 0
-        self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_port}/v1"
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-    def receive(self, body: dict[str, Any], key: str | None) -> Answer:
-        with self._lock:
-            self.bodies.append(body)
-            self.keys.append(key)
-            self.times.append(time.monotonic())
-            number = len(self.bodies) - 1
-            self._at_once += 1
-            self.most_at_once = max(self.most_at_once, self._at_once)
-        try:
-            answer = self.script(number, body)
-            threading.Event().wait(answer.delay)
-            return answer
-        finally:
-            with self._lock:
-                self._at_once -= 1
-
-    def _handler(server: "Server") -> type[BaseHTTPRequestHandler]:
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                answer = server.receive(body, self.headers["Authorization"])
-                content = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-                self.send_response(answer.status)
-                for name, value in (("Content-Type", "application/json"), *answer.headers):
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                with suppress(OSError):  # the client may have stopped waiting
-                    self.wfile.write(content)
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        return Handler
+from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said
 
 
 @pytest.fixture
@@ -108,14 +22,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     started = Server()
     yield started
     started.close()
-
-
-def connect(server: Server, *, timeout: float = 20.0, **options: Any) -> OpenAiGenerate:
-    config = ModelConfig(
-        family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE, **{"max_retries": 2} | options
-    )
-    model = resolve_model(config, on_gpu=False)
-    return load_openai(model, timeout=timeout)
 
 
 def ask(text: str = "Is it?", **options: Any) -> Request:

@@ -15,11 +15,12 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTo
 
 from operators.errors import HopelessRow, ModelError
 from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
-from operators.models import loading, vlm
-from operators.models.calls import Question
+from operators.models import loading, prefixes, vlm
+from operators.models.calls import ImageRequest, Message, Question, Request
 from operators.models.checkpoints import Engine, ModelConfig, resolve_model
 from operators.models.families.vlm import CHAT, LLAVA_1_5
-from operators.models.vlm import Pixels, VlmLikelihood
+from operators.models.image_prompts import Pixels
+from operators.models.vlm import ChatVlm
 from tests.operators import tiny
 
 PICTURES = [
@@ -46,6 +47,7 @@ BUILD: dict[str, Callable[[Path], Path]] = {
     "qwen2_vl": tiny.save_qwen2_vl,
     "qwen2_5_vl": partial(tiny.save_qwen2_vl, kind="qwen2_5_vl"),
     "qwen3_vl": partial(tiny.save_qwen2_vl, kind="qwen3_vl"),
+    "qwen3_vl_moe": partial(tiny.save_qwen2_vl, kind="qwen3_vl_moe"),
 }
 SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
@@ -67,11 +69,11 @@ def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vlm, "LONGEST_REPLY", REPLY)
 
 
-def load(folder: Path, **options: Any) -> VlmLikelihood:
+def load(folder: Path, **options: Any) -> ChatVlm:
     model = loading.load(
         resolve_model(ModelConfig(family="vlm", checkpoint=str(folder), **options), on_gpu=False), "likelihood"
     )
-    assert isinstance(model, VlmLikelihood)
+    assert isinstance(model, ChatVlm)
     return model
 
 
@@ -95,7 +97,7 @@ class WholeModel:
         ids = [
             token
             for read in self.tokenizer(text).input_ids
-            for token in ([image] * pixels.tokens if read == image else [read])
+            for token in ([image] * pixels.ids.count(image) if read == image else [read])
         ]
         rows = torch.tensor([ids])
         kinds = {} if self.llava else {"mm_token_type_ids": (rows == image).int()}
@@ -111,10 +113,10 @@ class WholeModel:
         return [float(number) for number in chosen]
 
     @torch.inference_mode()
-    def reply(self, pixels: Pixels, question: str) -> str:
+    def reply(self, pixels: Pixels, question: str, *, length: int = REPLY) -> str:
         inputs = self.inputs(pixels, self.prompt(question))
         output = self.model.generate(
-            **inputs, max_new_tokens=REPLY, do_sample=False, eos_token_id=self.tokenizer.eos_token_id
+            **inputs, max_new_tokens=length, do_sample=False, eos_token_id=self.tokenizer.eos_token_id
         )
         new = output[0, inputs["input_ids"].shape[1] :]
         return str(self.tokenizer.decode(new, skip_special_tokens=True)).strip()
@@ -149,7 +151,7 @@ def test_likelihoods_are_the_whole_models_whatever_the_batch(
     packed_tokens: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(vlm, "PACKED_TOKENS", packed_tokens)
+    monkeypatch.setattr(prefixes, "PACKED_TOKENS", packed_tokens)
     model = load(folder, pair_batch=pair_batch)
     found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)
     assert [[len(choice) for choice in answer] for answer in found] == [
@@ -165,6 +167,21 @@ def test_replies_are_the_whole_models(folder: Path, whole: WholeModel) -> None:
     replies = model.reply(model.encode(pixels), QUESTIONS)
     assert replies == [whole.reply(pixels[question.image], question.text) for question in QUESTIONS]
     assert len(set(replies)) > 1
+
+
+def test_conversations_about_an_image_are_the_whole_models_each_for_itself(folder: Path, whole: WholeModel) -> None:
+    model = load(folder, pair_batch=3)
+    pixels = [model.preprocess(picture) for picture in PICTURES]
+    texts = [(0, "Describe it."), (1, "What is there, and of what colour?"), (0, "?"), (3, "Describe it.")]
+    greedy = [ImageRequest(image, Request((Message("user", text),), max_tokens=9)) for image, text in texts]
+    drawn = [asked._replace(request=asked.request._replace(temperature=1.0, seed=1)) for asked in greedy]
+    features = model.encode(pixels)
+    replies = [reply.text for reply in model.generate_from_images(features, [*drawn, *greedy])]  # type: ignore[union-attr]
+    assert [text.strip() for text in replies[4:]] == [
+        whole.reply(pixels[image], text, length=9) for image, text in texts
+    ]
+    alone = [model.generate_from_images(features, [asked])[0].text for asked in drawn]  # type: ignore[union-attr]
+    assert replies[:4] == alone != replies[4:]
 
 
 def test_likelihoods_after_replies_are_the_same(folder: Path) -> None:
@@ -208,7 +225,7 @@ def test_a_question_beyond_the_context_is_refused_and_not_answered_at_random(fol
 def test_a_question_that_has_the_mark_of_an_image_in_it_is_refused_by_name(folder: Path) -> None:
     model = load(folder)
     features = model.encode([model.preprocess(PICTURES[0])])
-    mark = str(model.tokenizer.convert_ids_to_tokens(model.image_id))
+    mark = str(model.prompts.tokenizer.convert_ids_to_tokens(model.prompts.image_id))
     with pytest.raises(HopelessRow, match="to this model is a second image; change the prompt's text") as refused:
         model.likelihood(features, [Question(0, f"a sign that says {mark}", ("Yes",))])
     assert (refused.value.error.kind, refused.value.error.retryable) == ("request_refused", False)
@@ -271,7 +288,7 @@ def test_other_models_see_an_image_as_their_processor_has_it(tmp_path: Path, bui
 # VQAScore by kind
 
 
-def score(model: VlmLikelihood, metric: VqaScoreConfig, image: Image.Image, text: str) -> float:
+def score(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text: str) -> float:
     (feature,) = model.encode([model.preprocess(image)])
     asked = Question(0, metric.question(text), (metric.asks.answer,))
     return reduce_answer(model.likelihood([feature], [asked])[0][0], metric.asks.reduction)

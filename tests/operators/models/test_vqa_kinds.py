@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from operators.models.families import FAMILIES
+from operators.models.families.blip2 import BLIP2
+from operators.models.families.blip_vqa import BLIP_VQA
 from operators.models.families.clip_flant5 import CLIP_FLANT5
-from operators.models.families.vlm import CHAT, LLAVA, LLAVA_1_5
+from operators.models.families.instructblip import INSTRUCTBLIP
+from operators.models.families.vlm import CHAT, LLAVA, LLAVA_1_5, PALIGEMMA
 from operators.models.vqa_kinds import VICUNA_SYSTEM, VqaKind
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
@@ -24,6 +27,10 @@ VICUNA = {"model_type": "llama", "vocab_size": 32064}
         ("vlm", {"model_type": "llava", "text_config": {"vocab_size": 128320}, "vision_config": CLIP_TOWER}, LLAVA),
         ("vlm", {"model_type": "qwen2_5_vl"}, CHAT),
         ("vlm", {"model_type": "gemma3"}, CHAT),
+        ("vlm", {"model_type": "paligemma"}, PALIGEMMA),
+        ("instructblip", {"model_type": "instructblip", "text_config": {"model_type": "t5"}}, INSTRUCTBLIP),
+        ("blip2", {"model_type": "blip-2", "text_config": {"model_type": "t5"}}, BLIP2),
+        ("blip_vqa", {"model_type": "blip", "architectures": ["BlipForQuestionAnswering"]}, BLIP_VQA),
     ],
 )
 def test_the_kind_follows_from_the_family_and_the_checkpoints_config(
@@ -49,3 +56,8 @@ def test_the_papers_models_are_asked_as_released(kind: VqaKind) -> None:
 def test_other_chat_models_are_asked_for_one_token(kind: VqaKind) -> None:
     assert kind.asks == ('Does this figure show "{}"? Please answer Yes or No.', "Yes", "first")
     assert (kind.system, kind.pads) == (None, False)
+
+
+def test_a_paligemma_is_asked_as_the_later_release_asks_it() -> None:
+    assert PALIGEMMA.asks == ('Does this figure show "{}"? Please answer yes or no.', "Yes", "first")
+    assert (PALIGEMMA.system, PALIGEMMA.pads) == (None, False)

@@ -7,7 +7,8 @@ from random import Random
 import torch
 from transformers import AutoTokenizer
 
-from operators.pack.checkpoints import load_entailment
+from operators.models.loading import load
+from operators.pack.checkpoints import NLI_FOLDER, resolve_checkpoint
 from operators.pack.claims import Claim
 from operators.pack.entailment import entailed, not_entailed, sample_illustrated, vary
 from operators.pack.networks import build_nli
@@ -82,13 +83,13 @@ def test_a_few_steps_lower_the_loss() -> None:
 
 def test_committed_model_judges_as_well_as_its_accuracy_file_says() -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["nli"]
-    measured = pair_accuracy(load_entailment(ASSETS), held_out_pairs(1, 400))
+    measured = pair_accuracy(load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment"), held_out_pairs(1, 400))
     assert abs(measured["accuracy"] - committed["accuracy"]) < 0.05
     assert (FOLDER / "model.safetensors").stat().st_size <= 6_000_000
 
 
 def test_committed_model_tells_planted_questions_from_those_that_the_prompt_implies() -> None:
-    model = load_entailment(ASSETS)
+    model = load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment")
     prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)]
     imagined = [
         (prompt.text, hypothesis(yes_no_question(claim))) for prompt in prompts if (claim := planted(prompt.text))

@@ -12,9 +12,10 @@ from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
 from operators.models.clip_flant5 import BEFORE_IMAGE
+from operators.models.loading import load
 from operators.models.processing import PixelTransform
 from operators.pack.accuracy import held_out_questions, vqa_accuracy
-from operators.pack.checkpoints import load_vqa
+from operators.pack.checkpoints import VQA_FOLDER, resolve_checkpoint
 from operators.pack.clip_training import FIELDS, cell_labels
 from operators.pack.drawing import draw_scene, to_png
 from operators.pack.networks import build_clip_flant5, draw_pixels, image_processor
@@ -107,7 +108,7 @@ def test_committed_clip_loads_plainly_and_agrees_with_its_tokenizer() -> None:
 
 def test_committed_vqa_model_answers_as_well_as_its_accuracy_file_says() -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["vqa"]
-    measured = vqa_accuracy(load_vqa(ASSETS), held_out_questions(1, 30))
+    measured = vqa_accuracy(load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood"), held_out_questions(1, 30))
     assert measured.keys() == committed.keys()
     mean = [sum(share["accuracy"] for share in shares.values()) / len(shares) for shares in (measured, committed)]
     assert abs(mean[0] - mean[1]) < 0.05

@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from operators.pack.checkpoints import load_writer
+from operators.models.loading import load
+from operators.pack.checkpoints import WRITER_FOLDER, resolve_checkpoint
 from operators.pack.claims import Counts
 from operators.pack.entailment import Illustrated, sample_illustrated
 from operators.pack.lessons import METRICS, REPLIES, GoldWriter, Lesson
@@ -182,12 +183,16 @@ def test_committed_writer_loads_plainly_and_ends_as_its_tokenizer_does() -> None
 @pytest.mark.parametrize("metric", list(METRICS))
 def test_committed_writer_asks_as_well_as_its_accuracy_file_says(metric: str) -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["writer"][metric]
-    measured = sheet_accuracy(write_sheets(load_writer(ASSETS), metric, make_prompts(0, 32)[:32]))
+    measured = sheet_accuracy(
+        write_sheets(load(resolve_checkpoint(ASSETS, WRITER_FOLDER), "generate"), metric, make_prompts(0, 32)[:32])
+    )
     assert measured["read"] == 1.0, RETRAIN
     assert measured["accuracy"] > committed["accuracy"] - 0.1, RETRAIN
 
 
 def test_committed_writer_imagines_what_is_planted_and_catches_itself() -> None:
     prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)][:8]
-    verdicts = filtered_questions(write_sheets(load_writer(ASSETS), "tifa", prompts))
+    verdicts = filtered_questions(
+        write_sheets(load(resolve_checkpoint(ASSETS, WRITER_FOLDER), "generate"), "tifa", prompts)
+    )
     assert verdicts["planted"] == 8 and verdicts["written"] >= 6 and verdicts["caught"] >= 6

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from operators import rows
-from operators.summary import summarise
 from pipelines.cells.cells import Cell
 from pipelines.cells.runs import CELLS
 from pipelines.cells.store import LATEST, Store
 from pipelines.storage import StorageConfig
+from tests.operators.tallied import summarise
 
 HOSTILE = (
     "<script>window.hacked = true</script> a red <b>star</b> & \"quotes\" 'too' </textarea><img src=x onerror=hack()>",
@@ -26,6 +26,12 @@ HOSTILE = (
     "a blue cup\non two lines\twith a tab",
 )
 """Prompts that would break a page which does not show them as text."""
+
+VERDICT = {
+    "ratings": [{"name": "objects_matched", "value": 2.0}, {"name": "<i>attributes", "value": 4.5}],
+    "rationale": f"One of two is missing. {HOSTILE[0]}",
+}
+"""What a judge said of an image."""
 
 SKILLS = ("counting", "colour")
 QUALITY = {"atlas": 0.9, "borealis": 0.6, "cobalt": 0.3}
@@ -77,6 +83,7 @@ def make_run(
     generators: Sequence[str] = tuple(QUALITY),
     metrics: Sequence[str] = ("gecko", "clipscore"),
     asking: Sequence[str] = ("gecko",),
+    judging: Sequence[str] = (),
     score: Score = noisy,
     skills: bool = True,
     picture: Callable[[int], bytes] = png,
@@ -85,7 +92,7 @@ def make_run(
 ) -> MadeRun:
     """A finished run: every generator has one image per prompt; a score that is None is a failed row.
 
-    `asking` are the metrics whose cells have elements.
+    `asking` are the metrics whose cells have elements, `judging` those whose cells have ratings and a rationale.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
@@ -96,7 +103,9 @@ def make_run(
     for number, metric in enumerate(metrics):
         for generator in generators:
             records = [
-                _row(metric, generator, at, ids[at], text, score, metric in asking) for at, text in enumerate(texts)
+                _row(metric, generator, at, ids[at], text, score, metric in asking)
+                | (VERDICT if metric in judging else {})
+                for at, text in enumerate(texts)
             ]
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
             cell = Cell(node="scores", stage="scores", metric=metric, key=path, path=path, inputs={})

@@ -42,17 +42,17 @@ def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
     found = changed(table(), table(gain))
     borealis, cobalt = found.overall.rows
     assert (borealis.verdict, cobalt.verdict) == (verdict, "unchanged")
-    assert borealis.difference == pytest.approx(gain) and borealis.after == pytest.approx(borealis.before + gain)
-    assert borealis.low <= borealis.difference <= borealis.high
+    assert borealis.duel.difference == pytest.approx(gain) and borealis.after == pytest.approx(borealis.before + gain)
+    assert borealis.duel.low <= borealis.duel.difference <= borealis.duel.high
     assert str(found.sentences[0]).startswith(f"borealis is {verdict} by gecko (")
     assert str(found.sentences[-1]) == "No clear change: cobalt."
-    assert {one.skill for one in found.by_skill.rows} == {"counting", "colour"}
+    assert {one.duel.skill for one in found.by_skill.rows} == {"counting", "colour"}
 
 
 def test_only_prompts_that_both_scored_are_compared_and_the_rest_is_named() -> None:
     found = changed(table(), table(generators=("borealis", "drift"), first=10))
     (borealis,) = found.overall.rows
-    assert borealis.n == 30 and borealis.verdict == "unchanged"
+    assert borealis.duel.n == 30 and borealis.verdict == "unchanged"
     assert [str(one) for one in found.sentences] == [
         "Nothing changed in what both runs scored.",
         "Only in this run: generator drift.",
@@ -84,13 +84,13 @@ def test_ranks_and_not_means_say_whether_a_change_is_for_the_better() -> None:
         if row["generator"] == "borealis":
             row["score"] += 0.05 + int(row["prompt_id"]) * 1e-4 if int(row["prompt_id"]) % 10 else -0.9
     borealis = changed(table(), rows.table(mixed, rows.SCORES)).overall.rows[0]
-    assert borealis.difference < 0 < borealis.effect and borealis.verdict == "better"
+    assert borealis.duel.difference < 0 < borealis.duel.effect and borealis.verdict == "better"
     said = str(changed(table(), rows.table(mixed, rows.SCORES)).sentences[0])
     assert said.startswith("borealis is better by gecko (−0.0") and "in the mean, signed ranks +0." in said
 
 
 def test_settings_that_differ_are_named_and_the_place_of_the_store_is_not_one() -> None:
-    config = {"store": "y", "metrics": {"gecko": {"kind": "gecko", "threshold": 0.5}}}
+    config = {"store": "y", "metrics": {"gecko": {"kind": "gecko", "threshold": 0.5, "about": "asks"}}}
     found = changed(table(), table(), config=config)
     assert [tuple(one) for one in found.settings.rows] == [("config.metrics.gecko.threshold", "– → 0.5")]
 
@@ -122,3 +122,16 @@ def test_a_metric_with_other_settings_or_models_is_not_compared(after: dict[str,
 def test_runs_without_a_common_generator_say_so() -> None:
     found = changed(table(generators=("borealis",)), table(generators=("drift",)))
     assert found.overall.rows == [] and "share no generator" in str(found.sentences[0])
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(-0.05, "better"), (0.05, "worse")])
+def test_where_lower_is_better_a_fall_is_for_the_better_and_has_its_own_sign(gain: float, verdict: str) -> None:
+    found = changed(table(), table(gain), lower_is_better=["gecko"])
+    borealis, cobalt = found.overall.rows
+    assert (borealis.verdict, cobalt.verdict) == (verdict, "unchanged")
+    assert borealis.duel.difference == pytest.approx(gain) and (borealis.duel.effect > 0) == (verdict == "better")
+    assert borealis.movement.towards == (1 if gain > 0 else -1)
+    assert str(found.sentences[0]) == (
+        f"borealis is {verdict} by gecko ({'+' if gain > 0 else '−'}0.050, lower is better)."
+    )
+    assert {one.verdict for one in found.by_skill.rows} == {verdict}

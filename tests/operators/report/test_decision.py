@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from operators import rows
 from operators.comparison import SIGNIFICANT, Board, Duel, Standing, boards, duels, standings
 from operators.report.findings import decide, overall_boards
-from operators.summary import OVERALL, summarise
+from operators.summary import OVERALL
+from tests.operators.tallied import summarise
 
 SKILLS = ("text", "colour")
 

@@ -67,3 +67,26 @@ def test_a_card_without_image_or_prompt_says_so() -> None:
     card = make_card(pick, NO_DETAIL, None, ())
     assert card.thumbnail is None and card.missing
     assert card.prompt[0].text == f"(the text of prompt {pick.prompt_id} cannot be read)"
+
+
+def test_a_judges_ratings_and_reasons_stand_on_the_card() -> None:
+    pick = pick_images(rows.table(scores(("llmscore",)), rows.SCORES), ["llmscore"], 4)[0]
+    reasons = {"llmscore": "Two are missing. " * 200}
+    said = NO_DETAIL._replace(rationales=reasons, ratings={"llmscore": {"rating": 35.0}})
+    (view,) = make_card(pick, said, "two dogs", ()).views
+    assert view.ratings == [("rating", "35")] and view.questions == []
+    assert view.rationale.startswith("Two are missing.") and len(view.rationale) == 2001
+
+
+def test_where_lower_is_better_the_worst_images_are_those_of_the_highest_scores() -> None:
+    found = scores()
+    turned = [one | ({"score": -float(str(one["score"]))} if one["metric"] == "gecko" else {}) for one in found]
+    metrics = ["gecko", "clipscore"]
+    picks = pick_images(rows.table(found, rows.SCORES), metrics, 40)
+    mirrored = pick_images(rows.table(turned, rows.SCORES), metrics, 40, {"gecko"})
+    assert [(pick.key, pick.reasons, pick.ranks) for pick in mirrored] == [
+        (pick.key, pick.reasons, pick.ranks) for pick in picks
+    ]
+    assert [pick.scores["gecko"] for pick in mirrored] == [-pick.scores["gecko"] for pick in picks]
+    worst = next(pick for pick in mirrored if ("worst", "gecko") in {(one.kind, one.metric) for one in pick.reasons})
+    assert "among the worst by gecko" in make_card(worst, NO_DETAIL, "a star", ()).why

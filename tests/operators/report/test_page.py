@@ -1,6 +1,7 @@
 """The page is one file that shows all text as text, loads nothing, and stays small however large the run."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from operators import rows
-from operators.report.exports import to_csv, to_markdown
+from operators.metrics.table import metric_story
 from operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, ImageKey, pick_images
-from operators.report.page import GatheredRun, Page, build_page, take_statistics
-from operators.report.rendering import render
-from operators.summary import summarise
+from operators.report.page import GatheredRun, Page, build_page
+from operators.report.rendering import render, to_csv, to_markdown
 from tests.operators.report.made import HOSTILE, noisy
+from tests.operators.tallied import summarise
 
 NAMES = ("<img src=x>", "=cmd()", "a|b`c`")
 
@@ -35,7 +36,7 @@ def gathered(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> Gath
 
 def page_of(run: GatheredRun, details: dict[ImageKey, ImageDetail] | None = None, images: int = 96) -> Page:
     picks = pick_images(run.scores, run.manifest["metrics"], images)
-    return build_page(run, take_statistics(run), picks=picks, details=details or {})
+    return build_page(run, picks=picks, details=details or {})
 
 
 def hostile_run() -> GatheredRun:
@@ -57,6 +58,20 @@ def test_no_text_of_a_run_becomes_markup() -> None:
     assert not tags & {"script", "style", "u", "link", "iframe", "base", "object"}
     assert "<img src=x" not in html and "hacked()</" not in html and "&lt;script&gt;hacked()" in html
     assert html.count("<script>") == 1
+
+
+def test_a_metric_tells_what_it_does_in_its_own_words_or_in_those_of_its_kind() -> None:
+    records = [
+        {"image_id": "i", "prompt_id": "a", "generator": "g", "metric": metric, "score": 0.5}
+        for metric in ("itm", "plain", "old")
+    ]
+    options = {"itm": {"kind": "similarity", "about": "reads <i>both</i>"}, "plain": {"kind": "similarity"}}
+    page = page_of(
+        gathered(rows.table(records, rows.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
+    )
+    stories = {panel.name: panel.story for panel in page.panels}
+    assert stories == {"itm": "reads <i>both</i>", "plain": metric_story("similarity"), "old": ""}
+    assert "reads &lt;i&gt;both&lt;/i&gt;" in render(page)
 
 
 def test_the_page_loads_nothing() -> None:
@@ -100,7 +115,8 @@ def fullest_detail() -> ImageDetail:
     question = {"question_id": "1", "text": "q" * 900, "span": "s" * 900, "start": 0, "end": 4, "wanted": "w" * 900,
                 "given": "g" * 900, "score": 0.4}  # fmt: skip
     thumbnail = "data:image/webp;base64," + "A" * (THUMBNAIL_BYTES * 4 // 3)
-    return ImageDetail(thumbnail, "", {metric: [question] * 40 for metric in ("m", "k")}, {"m": "r" * 9000})
+    asked, rated = {metric: [question] * 40 for metric in ("m", "k")}, {"m": {"r" * 99: 1.5}}
+    return ImageDetail(thumbnail, "", asked, {"m": "r" * 9000}, rated)
 
 
 def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst() -> None:
@@ -111,7 +127,7 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst() -> 
                       skills={prompt: ["even" if int(prompt) % 2 else "odd"] for prompt in prompts})  # fmt: skip
     picks = pick_images(scores, ["m", "k"], 100)
     details = {pick.key: fullest_detail() for pick in picks}
-    html = render(build_page(run, take_statistics(run), picks=picks, details=details))
+    html = render(build_page(run, picks=picks, details=details))
     assert 80 <= len(picks) <= 100
     assert len(html.encode()) < 15_000_000
 
@@ -120,8 +136,9 @@ def test_tables_and_charts_are_bounded_for_many_generators() -> None:
     scores = large_scores(70, 20, ["m"])
     run = gathered(scores, {}, metrics=["m"])
     page = page_of(run)
-    assert len(page.panels[0].matrix.rows) == 24 and page.panels[0].matrix.left_out == 46
-    assert page.panels[0].interval.left_out == 40 and (len(page.board.rows), page.board.left_out) == (60, 10)
+    compared = page.panels[0].pairs.generators
+    assert (len(compared.rows), compared.left_out) == (24, 46)
+    assert page.panels[0].interval.left_out == 40 and (len(page.generators.rows), page.generators.left_out) == (60, 10)
     assert len(render(page).encode()) < 3_000_000
 
 
@@ -142,13 +159,93 @@ def test_a_cell_of_the_matrix_is_of_the_row_against_the_column_and_says_what_the
         for prompt, score in enumerate(scores)
     ]
     page = page_of(gathered(rows.table(records, rows.SCORES), {}, metrics=["m"]))
-    matrix = page.panels[0].matrix
-    cells = {row.generator: dict(zip(matrix.generators, row.cells, strict=True)) for row in matrix.rows}
-    assert (cells["b"]["a"].text, cells["b"]["a"].verdict) == ("+0.62", "better")
-    assert (cells["a"]["b"].text, cells["a"]["b"].verdict) == ("−0.62", "worse")
-    assert "mean difference −0.022 (against the ranks)" in cells["b"]["a"].title
     html = render(page)
+    cells = dict(re.findall(r'<td class="(better|worse)" title="(.*?)</td>', html))
+    assert cells["better"].startswith("b is clearly better than a: effect +0.62, p ")
+    assert cells["better"].endswith('mean difference −0.022 (against the ranks)">+0.62')
+    assert cells["worse"].startswith("a is clearly worse than b: effect −0.62, p ")
     assert "m</bdi>: row against column" in html and "minus column" not in html
     assert "b is clearly better than a by m, though the mean of a less that of b is +0.022" in html.replace(
         "</bdi>", ""
     ).replace("<bdi>", "").replace("</b>", "")
+
+
+@pytest.mark.parametrize("metrics", [["m", "edge_density"], ["edge_density"]])
+def test_by_an_image_statistic_nobody_is_better(metrics: list[str]) -> None:
+    options = {"m": {}, "edge_density": {"kind": "image_statistic", "statistic": "edge_density"}}
+    run = gathered(large_scores(3, 60, metrics), {}, metrics=metrics, config={"metrics": options})
+    page = page_of(run)
+    said = " ".join(map(str, page.decision.sentences()))
+    assert "edge_density" not in said and (said.startswith("Nothing is ranked:") == (metrics == ["edge_density"]))
+    statistic = page.columns[-1]
+    assert {(one.rank, one.group) for one in statistic.standings.values()} == {(None, "")} and not statistic.leading
+    assert page.panels[-1].pairs.duels.rows == [] and len(page.generators.rows) == 3
+    assert "edge_density" in render(page)
+
+
+def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which_it_is_turned_round() -> None:
+    quality = {"atlas": 0.9, "borealis": 0.6, "cobalt": 0.3}
+
+    def page(sign: int, **manifest: Any) -> Page:
+        records = [
+            {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": metric,
+             "score": noisy(generator, metric, prompt) * (sign if metric == "nll" else 1)}
+            for metric in ("gecko", "nll") for generator in quality for prompt in range(40)
+        ]  # fmt: skip
+        run = gathered(rows.table(records, rows.SCORES), {}, metrics=["gecko", "nll"], **manifest)
+        run = replace(run, skills={str(prompt): [("counting", "colour")[prompt % 2]] for prompt in range(40)})
+        run = replace(run, summary=summarise(run.scores, run.skills))
+        return build_page(run, picks=[], details={}, rated=True)
+
+    up, down = page(1), page(-1, lower_is_better=["nll"])
+    assert down.ranks == up.ranks == {"atlas": 1.0, "borealis": 2.0, "cobalt": 3.0}
+    assert down.decision.headline == up.decision.headline and "by both metrics" in up.decision.headline.lead
+    assert down.decision.at_what == up.decision.at_what and down.decision.agreement == up.decision.agreement
+    assert str(down.decision.by_metric[1]).startswith(
+        "atlas is best by nll (lower is better) (−0.884, 95% interval −0.914 to"
+    )
+    assert down.best_at == up.best_at
+    rising, falling = up.columns[1], down.columns[1]
+    assert [standing.rank for standing in falling.standings.values()] == [1, 2, 3] and falling.leading == {"atlas"}
+    assert {name: standing.rating for name, standing in falling.standings.items()} == pytest.approx(
+        {name: standing.rating for name, standing in rising.standings.items()}
+    )
+    for generator in quality:
+        means = falling.standings[generator].mean, rising.standings[generator].mean
+        assert means[0] == pytest.approx(-means[1])
+        assert falling.strength(means[0]) == pytest.approx(rising.strength(means[1]))
+    assert falling.percent(falling.standings["atlas"].mean) < 20 < 80 < rising.percent(rising.standings["atlas"].mean)
+    effects = [[duel.effect for duel in one.panels[1].pairs.duels.rows] for one in (up, down)]
+    assert effects[0] == effects[1]
+    html, markdown = render(down), to_markdown(down)
+    assert html.count("(lower is better)</small>") == 5 and "## nll (lower is better)" in markdown
+    assert "The stronger the colour, the lower." in html and "lower is better)</small>" not in render(up)
+    assert to_csv(down.standings).splitlines()[0].endswith(",direction")
+
+
+def test_at_what_a_generator_is_weak_follows_the_direction_of_the_metric() -> None:
+    def sentences(sign: int, **manifest: Any) -> list[str]:
+        records = [
+            {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": "m",
+             "score": sign * (noisy(generator, "m", prompt) - 0.25 * (generator == "cobalt" and prompt % 3 == 0))}
+            for generator in ("atlas", "borealis", "cobalt") for prompt in range(60)
+        ]  # fmt: skip
+        run = gathered(rows.table(records, rows.SCORES), {}, metrics=["m"], **manifest)
+        skills = {str(prompt): [("text", "colour", "counting")[prompt % 3]] for prompt in range(60)}
+        run = replace(run, skills=skills, summary=summarise(run.scores, skills))
+        return [str(sentence) for sentence in build_page(run, picks=[], details={}).decision.at_what]
+
+    assert any("cobalt" in said and "most of all at text" in said for said in sentences(1))
+    assert sentences(-1, lower_is_better=["m"]) == sentences(1)
+
+
+def test_the_direction_is_known_where_the_prompts_are_not() -> None:
+    records = [
+        {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m", "score": score}
+        for name, score in (("high", 0.9), ("low", 0.1)) for prompt in range(4)
+    ]  # fmt: skip
+    run = gathered(rows.table(records, rows.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
+    page = build_page(replace(run, skills={}), picks=[], details={})
+    heat = page.panels[0].heat
+    assert heat is not None and list(heat.skills.rows[0].standings) == ["low", "high"]
+    assert heat.skills.rows[0].strength(0.1) == 100 and heat.skills.rows[0].strength(0.9) == 0

@@ -153,6 +153,24 @@ def test_the_window_does_not_change_the_answers(likelihood: ClipFlanT5Likelihood
         assert numbers(kept) == pytest.approx(numbers(sound[0]), abs=1e-5)
 
 
+def test_a_window_out_of_memory_is_made_smaller_once_and_every_image_is_answered(
+    likelihood: ClipFlanT5Likelihood,
+) -> None:
+    class SmallMemory(CountingModel):
+        def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
+            if len(pixels) > 2:
+                self.batches.append(len(pixels))
+                raise MemoryError
+            return super().encode(pixels)
+
+    model = SmallMemory(likelihood)
+    images = image_table(PICTURES, PROMPT_IDS)
+    answered = answer(model, images, {"metric": vqascore_questions()}, image_batch=6)["metric"]
+    expected = answer(likelihood, images, {"metric": vqascore_questions()})["metric"]
+    assert numbers(answered) == pytest.approx(numbers(expected), abs=1e-5)
+    assert [size for size in model.batches if size > 2] == [6, 3, 3]
+
+
 def test_metrics_that_share_a_model_get_what_each_would_get_alone(likelihood: ClipFlanT5Likelihood) -> None:
     images = image_table(PICTURES, PROMPT_IDS)
     questions = {"yes": vqascore_questions(), "no": vqascore_questions(template="{} ?", answer="No maybe")}

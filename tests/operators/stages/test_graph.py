@@ -11,6 +11,7 @@ from operators.metrics.answered import Scored
 from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.gecko import GeckoConfig
 from operators.metrics.metric import Evidence, Metric
+from operators.metrics.similarity import SimilarityConfig
 from operators.metrics.tifa import TifaConfig
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.metrics.writing import Put
@@ -105,11 +106,27 @@ def test_metrics_of_one_model_that_want_two_matchers_are_refused() -> None:
 
 def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key() -> None:
     models = {"clip": ModelConfig(family="nli", checkpoint="owner/name")}
-    with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip model, and the role"):
+    with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip or .* model, and the role"):
         check_models(make_nodes({"c": ClipScoreConfig()}), models)
     with pytest.raises(ConfigError, match=r"metrics\.t\.matcher: no model has the role 'matcher'"):
         served = {role: ModelConfig(family=family, checkpoint="owner/name") for role, family in SERVED.items()}
         check_models(make_nodes({"v": VqaScoreConfig(), "t": TifaConfig()}), served)
+
+
+def test_a_measure_that_no_model_of_the_family_gives_is_refused_with_those_it_gives() -> None:
+    models = {"clip": ModelConfig(family="clip", checkpoint="owner/name")}
+    check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="logit")}), models)
+    wanted = (
+        r"metrics\.p: it wants the measure 'match' of a model that gives cosine or logit; the role 'clip' is a clip"
+    )
+    with pytest.raises(ConfigError, match=wanted):
+        check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="match")}), models)
+
+
+def test_two_measures_of_one_model_share_its_pass() -> None:
+    itm, itc = SimilarityConfig(model="itm", measure="match"), SimilarityConfig(model="itm")
+    nodes = [node for node in make_nodes({"itm": itm, "itc": itc}) if node.roles]
+    assert [(node.name, list(node.metrics)) for node in nodes] == [("similarities:itm", ["itm", "itc"])]
 
 
 SERVED = {"vqa": "vlm", "llm": "causal_lm"}

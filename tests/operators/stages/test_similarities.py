@@ -13,7 +13,7 @@ from PIL import Image
 from operators import rows
 from operators.metrics.clipscore import ClipScoreConfig, Variant
 from operators.models import dual_encoder
-from operators.models.calls import Compared, Pair, PixelRule, SimilarityModel, TextFeatures
+from operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
 from operators.models.dual_encoder import DualEncoder
 from operators.models.families.clip import ClipSimilarity
 from operators.stages.similarities import PromptTexts, SimilaritiesStage
@@ -249,7 +249,9 @@ class JointModel:
         self.encoded += len(pixels)
         return pixels
 
-    def compare(self, features: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> list[Compared]:
+    def compare(
+        self, features: Sequence[torch.Tensor], pairs: Sequence[Pair], measure: Measure = "cosine"
+    ) -> list[Compared]:
         if any("thirteen" in pair.text for pair in pairs):
             raise ValueError("thirteen")
         return [Compared(float(features[pair.image]) + len(pair.text), len(pair.text) > 12) for pair in pairs]

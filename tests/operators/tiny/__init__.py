@@ -116,6 +116,11 @@ DECODER_FIELDS: dict[str, Any] = {
 }
 IMAGE_MEAN = [0.48145466, 0.4578275, 0.40821073]
 IMAGE_STD = [0.26862954, 0.26130258, 0.27577711]
+TRL_OPTIONS: dict[str, Any] = {
+    "use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no", "disable_tqdm": True, "seed": 0,
+    "gradient_checkpointing": False, "dataloader_pin_memory": False,
+}  # fmt: skip
+"""How TRL trains such models here: on the CPU, telling nobody, leaving nothing."""
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 
@@ -178,13 +183,17 @@ QWEN_VISION: dict[str, dict[str, Any]] = {
         "deepstack_visual_indexes": [0],
     },
 }
+QWEN_VISION["qwen3_vl_moe"] = QWEN_VISION["qwen3_vl"]
+QWEN_TEXT: dict[str, dict[str, Any]] = {
+    "qwen3_vl": {"head_dim": 8},
+    "qwen3_vl_moe": {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+}
 
 
 def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Path:
     """A Qwen2-VL, or a later `kind`, that takes an image at its own size: 4 patches of 4 x 4 pixels are a token."""
     torch.manual_seed(seed)
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
-    head = {"head_dim": 8} if kind == "qwen3_vl" else {}
     ends = {"eos_token_id": BYTE_VOCABULARY["<|im_end|>"]}
     marks = {
         "image_token_id": BYTE_VOCABULARY["<|image_pad|>"],
@@ -195,7 +204,7 @@ def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Pat
     }
     config = AutoConfig.for_model(
         kind,
-        text_config=DECODER_FIELDS | {"rope_parameters": rope} | ends | head,
+        text_config=DECODER_FIELDS | {"rope_parameters": rope} | ends | QWEN_TEXT.get(kind, {}),
         vision_config={"depth": 2, "num_heads": 2, "patch_size": 4, **QWEN_VISION[kind]},
         **marks,
     )

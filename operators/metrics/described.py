@@ -1,0 +1,106 @@
+"""What the metrics share that read what models say of an image: caption, regions, description (llmscore.txt, 3.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from operators.errors import ConfigError
+from operators.metrics import reading
+from operators.metrics.judged import AGAIN, fill, require_sampling
+from operators.metrics.metric import Metric
+from operators.metrics.writer import digest, prompt_template
+from operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
+from operators.models.calls import Region
+
+DESCRIBE = prompt_template("llmscore_describe")
+
+
+class Sight(NamedTuple):
+    """What is told of an image to a model that does not see it."""
+
+    caption: str
+    regions: Sequence[Region]
+    width: int
+    """In pixels."""
+    height: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DescribedConfig(Metric):
+    """Who captions images, and who describes them by that; metrics that agree in this share captions and
+    descriptions."""
+
+    captioner: str = "captioner"
+    """The role, among the sweep's models, of the captioner (the paper's is BLIP-2 with OPT 2.7B)."""
+    caption_instruction: str = "Describe this image in one sentence."
+    """What a captioner is told that takes instructions; others ignore it."""
+    caption_tokens: int = 64
+    """Tokens after which a caption is cut."""
+    grounder: str | None = "grounder"
+    """The role of the model that captions regions (the paper's is GRiT); null leaves regions out of descriptions."""
+    describer: str = "judge"
+    """The role of the language model that makes descriptions of captions and regions."""
+    description_tokens: int = 512
+    """Tokens after which a description is cut."""
+    description_temperature: float = 0.0
+    """Of the descriptions; the paper says both 0.7 and greedy."""
+    description_seed: int = 0
+    """Of draws at a temperature above 0."""
+
+    def __post_init__(self) -> None:
+        if self.caption_tokens < 1:
+            raise ConfigError(f"{self.kind} caption_tokens: expected at least 1, got {self.caption_tokens}")
+        require_sampling(self.kind, "description_tokens", self.description_tokens, self.description_temperature)
+
+    @property
+    def description_chain(self) -> tuple[str, ...]:
+        """The stages that end in a description."""
+        return ("captions", *(["regions"] if self.grounder is not None else []), "descriptions")
+
+    @property
+    def description_roles(self) -> dict[str, str]:
+        """The models of these stages."""
+        grounder = {"grounder": self.grounder} if self.grounder is not None else {}
+        return {"captioner": self.captioner, **grounder, "describer": self.describer}
+
+    def captioning(self) -> dict[str, Any]:
+        """All that decides a caption, but for the captioner."""
+        return {"instruction": self.caption_instruction, "max_tokens": self.caption_tokens}
+
+    def caption(self) -> Writing[str]:
+        """One request; a caption is taken as far as it goes."""
+        (reply,) = yield [Sampling(self.caption_tokens).request(self.caption_instruction, stop=())]
+        return read_prose(reply.text)
+
+    def describing(self) -> dict[str, Any]:
+        """All that decides a description, but for what is told of the image and for the model."""
+        return {"templates": digest(AGAIN, DESCRIBE), **self._describing._asdict()}
+
+    @property
+    def _describing(self) -> Sampling:
+        return Sampling(self.description_tokens, self.description_temperature, self.description_seed)
+
+    def describe(self, sight: Sight) -> Writing[str]:
+        """The object-centric description of an image that is known by its caption and its regions."""
+        request = self._describing.request(description_prompt(sight), stop=())
+        return (yield from ask(request, read_prose, again=AGAIN))
+
+
+def description_prompt(sight: Sight) -> str:
+    """What a description is asked for with."""
+    regions = "\n".join(map(_region_line, sight.regions)) or "(none was found)"
+    size = {"width": str(sight.width), "height": str(sight.height)}
+    return fill(DESCRIBE, **size, regions=regions, caption=reading.one_line(sight.caption))
+
+
+def _region_line(region: Region) -> str:
+    """`[object]: [caption]: [bounding box]` (3.1), where one model gives object and caption in one."""
+    return f"{reading.one_line(region.label)}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]"
+
+
+def read_prose(reply: str) -> str:
+    """A reply as one paragraph; raises UnreadableReply where it is empty."""
+    said = reading.one_line(reading.plain(reply))
+    if not said:
+        raise UnreadableReply("it is empty")
+    return said

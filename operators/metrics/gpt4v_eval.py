@@ -1,0 +1,39 @@
+"""GPT4V-Eval: a model that sees gives image and prompt one rating (Zhang et al. 2023)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from operators.metrics import reading
+from operators.metrics.answered import Scored
+from operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
+from operators.metrics.metric import Evidence, Expected
+from operators.metrics.writer import prompt_template
+from operators.metrics.writing import Writing
+
+INSPECT = prompt_template("gpt4v_eval")
+SCALES = (Scale("rating", 0, 100),)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpt4vEvalConfig(InspectedConfig):
+    """Who looks at the images."""
+
+    kind: Literal["gpt4v_eval"] = "gpt4v_eval"
+    story: ClassVar[str] = "lets a model that sees the image rate from 0 to 100 how well it fits the prompt"
+
+    def expected(self, words: float) -> Expected:
+        """A call for an image."""
+        return Expected(1, 1)
+
+    def judging(self) -> dict[str, Any]:
+        """All that decides a verdict, but for the judge."""
+        return self.asking(INSPECT)
+
+    def inspect(self, prompt: str) -> Writing[Verdict]:
+        """One verdict on an image."""
+        return (yield from self.verdict(fill(INSPECT, prompt=reading.one_line(prompt)), SCALES))
+
+    def score(self, evidence: Evidence) -> Scored:
+        """The rating, from 0 to 100."""
+        (rating,) = ratings = ratings_of(evidence.row)
+        return Scored(rating.value, ratings=ratings, rationale=evidence.row["rationale"])

@@ -1,0 +1,215 @@
+"""What the metrics share that a model judges: how verdicts are asked for, and tolerant readers of them."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from operators.errors import ConfigError
+from operators.metrics import reading
+from operators.metrics.answered import Rating
+from operators.metrics.forms import Replies, integer, record, string
+from operators.metrics.metric import Metric
+from operators.metrics.writer import digest
+from operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
+from operators.models.calls import Request
+
+AGAIN = "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
+FORMS: Mapping[Replies, str] = {
+    "json": "Reply with one JSON object and nothing else: {form}\n",
+    "text": "Reply in plain text: first {lines}, each on a line of its own; then the explanation, as one paragraph.\n",
+}
+LONGEST_RATIONALE = 1500
+"""Characters that are kept of one."""
+MOST_OBJECTS = 20
+"""Braces of a reply at which an object may begin."""
+_NUMBER = r"(-?\d+(?:\.\d+)?)(?: ?(?:/|out of) ?(\d+))?"
+_NUMBER_LINE = re.compile(rf"(?:\W*[A-Za-z][\w -]{{0,40}}[:=] ?)?\W*{_NUMBER}\W*")
+
+
+class Scale(NamedTuple):
+    """A number that a judge is asked for."""
+
+    name: str
+    """What it rates: a key of the reply, and of the verdict's ratings."""
+    low: int
+    high: int
+
+
+class Verdict(NamedTuple):
+    """What a judge says of one image."""
+
+    ratings: tuple[Rating, ...]
+    rationale: str
+
+
+Check = Callable[[Mapping[str, float]], None]
+"""Raises UnreadableReply where ratings, by name, contradict each other."""
+
+
+def accept(rated: Mapping[str, float]) -> None:
+    """No ratings contradict each other."""
+
+
+def values(ratings: Iterable[Rating]) -> dict[str, float]:
+    """Ratings by name."""
+    return {rating.name: rating.value for rating in ratings}
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots, so that a metric may have another base with fields of its own
+class JudgedConfig(Metric):
+    """How a judge's replies are drawn, and in which form."""
+
+    replies: Replies = "json"
+    """The form of a verdict: `json` is an object, held to a schema where the engine can; `text` has a number a line and
+    then the reasons."""
+    max_tokens: int = 512
+    """Tokens after which a verdict is cut."""
+    temperature: float = 0.0
+    """0 takes the likeliest token each time."""
+    seed: int = 0
+    """Of draws at a temperature above 0."""
+
+    def __post_init__(self) -> None:
+        require_sampling(self.kind, "max_tokens", self.max_tokens, self.temperature)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How verdicts are drawn."""
+        return Sampling(self.max_tokens, self.temperature, self.seed)
+
+    def verdict(self, text: str, scales: Sequence[Scale], check: Check = accept) -> Writing[Verdict]:
+        """The program of one verdict: `text` says what is to be judged, the form is put below it."""
+        return (yield from ask(self.verdict_request(text, scales), self.verdict_reader(scales, check), again=AGAIN))
+
+    def verdict_request(self, text: str, scales: Sequence[Scale]) -> Request:
+        """What a verdict is asked for with."""
+        schema = schema_of(scales) if self.replies == "json" else None
+        return self.sampling.request(text + form_text(self.replies, scales), stop=(), schema=schema)
+
+    def verdict_reader(self, scales: Sequence[Scale], check: Check = accept) -> Callable[[str], Verdict]:
+        """What reads a reply, and raises UnreadableReply where it has not the form or the `check` refuses it."""
+        read = read_object if self.replies == "json" else read_lines
+
+        def read_checked(reply: str) -> Verdict:
+            verdict = read(reply, scales)
+            check(values(verdict.ratings))
+            return verdict
+
+        return read_checked
+
+    def asking(self, *templates: str) -> dict[str, Any]:
+        """All that decides verdicts by these templates."""
+        return {
+            "replies": self.replies,
+            "templates": digest(AGAIN, FORMS[self.replies], *templates),
+            **self.sampling._asdict(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedConfig(JudgedConfig):
+    """A judge that looks at the images, and whose ratings are the score in one way."""
+
+    chain: ClassVar[tuple[str, ...]] = ("inspections", "scores")
+    role_keys: ClassVar[tuple[str, ...]] = ("judge",)
+    judge: str = "vlm"
+    """The role, among the sweep's models, of the vision-language model that rates images."""
+
+    def scoring(self) -> dict[str, Any]:
+        return {}
+
+
+def require_sampling(kind: str, name: str, tokens: int, temperature: float) -> None:
+    """Raises ConfigError for a number of tokens or a temperature that cannot be."""
+    if tokens < 1:
+        raise ConfigError(f"{kind} {name}: expected at least 1, got {tokens}")
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ConfigError(f"{kind} temperature: expected 0 or more, got {temperature}")
+
+
+def form_text(replies: Replies, scales: Sequence[Scale]) -> str:
+    """The form in words."""
+    members = [f'"{scale.name}": <integer from {scale.low} to {scale.high}>' for scale in scales]
+    shown = "{" + ", ".join([*members, '"rationale": "<explanation>"']) + "}"
+    lines = " and ".join(f"the number for {scale.name} ({scale.low} to {scale.high})" for scale in scales)
+    return FORMS[replies].format(form=shown, lines=lines)
+
+
+def schema_of(scales: Sequence[Scale]) -> str:
+    """The JSON schema of a verdict, as text."""
+    numbers = {scale.name: integer(scale.high, scale.low) for scale in scales}
+    return json.dumps(record(**numbers, rationale=string(LONGEST_RATIONALE)))
+
+
+def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
+    """The first object of the reply that has all the numbers; raises UnreadableReply where there is none."""
+    problem = "expected a JSON object, found none"
+    for found in _objects(reading.plain(reply)):
+        by_key = {reading.key(name): value for name, value in found.items()}
+        try:
+            ratings = tuple(_rating(scale, by_key.get(reading.key(scale.name))) for scale in scales)
+        except UnreadableReply as error:
+            problem = str(error)
+            continue
+        return Verdict(ratings, _kept(by_key.get("rationale")))
+    raise UnreadableReply(problem)
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects that stand in the text."""
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    for match in list(re.finditer(r"\{", text))[:MOST_OBJECTS]:
+        try:
+            found, _ = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            continue
+        yield found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _rating(scale: Scale, value: Any) -> Rating:
+    """A number, or a text that is one (`85`, `85/100`), on its scale."""
+    if value is None:
+        raise UnreadableReply(f"it has no number for {scale.name!r}")
+    match = re.fullmatch(_NUMBER, reading.one_line(str(value))) if isinstance(value, str | int | float) else None
+    if match is None or isinstance(value, bool):
+        raise UnreadableReply(f"expected a number for {scale.name!r}, found {reading.shown(str(value))}")
+    return _on_scale(scale, match)
+
+
+def _on_scale(scale: Scale, match: re.Match[str]) -> Rating:
+    number, of = float(match[1]), match[2]
+    if not scale.low <= number <= scale.high or (of is not None and int(of) != scale.high):
+        given = f"{number:g} of {of}" if of is not None else f"{number:g}"
+        raise UnreadableReply(f"expected {scale.name!r} from {scale.low} to {scale.high}, found {given}")
+    return Rating(scale.name, number)
+
+
+def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
+    """A number a line, in the order asked for, then the reasons; raises UnreadableReply where a number is missing."""
+    said = reading.lines(reply)
+    matches = [_NUMBER_LINE.fullmatch(line) for line in said[: len(scales)]]
+    if len(matches) < len(scales) or not all(matches):
+        raise UnreadableReply(f"expected {len(scales)} lines of one number each, then the explanation")
+    ratings = tuple(_on_scale(scale, match) for scale, match in zip(scales, matches, strict=True) if match)
+    return Verdict(ratings, _kept(" ".join(said[len(scales) :])))
+
+
+def _kept(rationale: Any) -> str:
+    return reading.one_line(rationale)[:LONGEST_RATIONALE] if isinstance(rationale, str) else ""
+
+
+def ratings_of(row: Mapping[str, Any]) -> tuple[Rating, ...]:
+    """The ratings of a verdict's row."""
+    return tuple(Rating(**rating) for rating in row["ratings"])
+
+
+def fill(template: str, **parts: str) -> str:
+    """The template with each {name} of the parts as that part, which is taken literally."""
+    return re.sub(r"\{(\w+)\}", lambda match: parts.get(match[1], match[0]), template)

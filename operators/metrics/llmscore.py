@@ -1,0 +1,103 @@
+"""LLMScore: a language model compares the prompt with a description of the image (Lu et al. 2023, llmscore.txt)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from operators.metrics import reading
+from operators.metrics.answered import Scored
+from operators.metrics.described import DescribedConfig
+from operators.metrics.judged import JudgedConfig, Scale, Verdict, accept, fill, ratings_of, values
+from operators.metrics.metric import Evidence, Expected
+from operators.metrics.writer import prompt_template
+from operators.metrics.writing import UnreadableReply, Writing
+
+Variant = Literal["overall", "error_counting", "rule_enhanced"]
+
+JUDGE = prompt_template("llmscore_judge")
+TASKS: Mapping[Variant, str] = {
+    "overall": prompt_template("llmscore_overall"),
+    "error_counting": prompt_template("llmscore_error_counting"),
+    "rule_enhanced": prompt_template("llmscore_rule_enhanced"),
+}
+MOST_COUNTED = 99
+MOST_ERRORS = 9
+SCALES: Mapping[Variant, tuple[Scale, ...]] = {
+    "overall": (Scale("rating", 1, 100),),
+    "error_counting": (Scale("errors", 0, MOST_ERRORS),),
+    "rule_enhanced": (
+        Scale("objects", 1, MOST_COUNTED),
+        Scale("objects_matched", 0, MOST_COUNTED),
+        Scale("attributes", 0, MOST_COUNTED),
+        Scale("attributes_matched", 0, MOST_COUNTED),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LlmScoreConfig(DescribedConfig, JudgedConfig):
+    """Which LLMScore, and who judges."""
+
+    kind: Literal["llmscore"] = "llmscore"
+    story: ClassVar[str] = (
+        "lets models caption the image and its parts, a language model make one description of that, and a judge "
+        "that reads description and prompt rate how well they fit"
+    )
+    judge: str = "judge"
+    """The role of the language model that compares descriptions with prompts."""
+    variant: Variant = "overall"
+    """`overall`: a rating of 1 to 100, divided by 100; `error_counting`: 1 - n / 9 of n errors, at most 9, as in the
+    paper's figures 4 and 7; `rule_enhanced`: (X2 / X1) / 2 + (Y2 / Y1) / 2 of four counts (3.2)."""
+
+    def __post_init__(self) -> None:
+        DescribedConfig.__post_init__(self)
+        JudgedConfig.__post_init__(self)
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        return (*self.description_chain, "verdicts", "scores")
+
+    @property
+    def roles(self) -> dict[str, str]:
+        return {**self.description_roles, "judge": self.judge}
+
+    def expected(self, words: float) -> Expected:
+        """A verdict for an image, beside its caption, its regions and its description."""
+        return Expected(1, 1)
+
+    def judging(self) -> dict[str, Any]:
+        """All that decides a verdict, but for what is judged and for the judge."""
+        return {"variant": self.variant, **self.asking(JUDGE, TASKS[self.variant])}
+
+    def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
+        """One verdict on a description."""
+        judged = fill(JUDGE, prompt=reading.one_line(prompt), description=description)
+        check = require_counts if self.variant == "rule_enhanced" else accept
+        return (yield from self.verdict(judged + TASKS[self.variant], SCALES[self.variant], check))
+
+    def scoring(self) -> dict[str, Any]:
+        """How ratings become a number."""
+        return {"variant": self.variant}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """The verdict's number in [0, 1], higher being better, with what the judge says of it."""
+        ratings = ratings_of(evidence.row)
+        return Scored(score_of(self.variant, values(ratings)), ratings=ratings, rationale=evidence.row["rationale"])
+
+
+def require_counts(rated: Mapping[str, float]) -> None:
+    """Raises UnreadableReply where more is matched than there is."""
+    for name in ("objects", "attributes"):
+        if rated[f"{name}_matched"] > rated[name]:
+            raise UnreadableReply(f"{name}_matched, {rated[f'{name}_matched']:g}, is more than {name}, {rated[name]:g}")
+
+
+def score_of(variant: Variant, rated: Mapping[str, float]) -> float:
+    """A variant's score of its ratings; of a prompt without attributes the rule counts objects alone, as the paper does
+    not say."""
+    if variant == "overall":
+        return rated["rating"] / 100
+    if variant == "error_counting":
+        return 1 - rated["errors"] / MOST_ERRORS
+    objects = rated["objects_matched"] / rated["objects"]
+    return (objects + rated["attributes_matched"] / rated["attributes"]) / 2 if rated["attributes"] else objects

@@ -1,0 +1,50 @@
+"""Every metric that is one number of one model about an image and its prompt: PickScore, ITM, ImageReward and others.
+
+What the number is, is said by the family of the model; which of its numbers a metric takes, by `measure`. The named
+ones are in conf/metric, their scales in docs/conventions.md.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from operators.metrics.answered import Scored
+from operators.metrics.metric import Evidence, Metric
+from operators.models.calls import Measure, PixelRule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimilarityConfig(Metric):
+    """Which number of which model."""
+
+    kind: Literal["similarity"] = "similarity"
+    story: ClassVar[str] = "compares the image and the prompt as wholes, by one model that was trained on both"
+    chain: ClassVar[tuple[str, ...]] = ("similarities", "scores")
+    model: str
+    """The role, among the sweep's models, of the model."""
+    measure: Measure = "cosine"
+    """`cosine` of the two embeddings; `logit`, the cosine in the scale that the model learnt; `match`, the probability
+    that the two belong together; `reward`, of a head trained on people's choices."""
+    about: str = ""
+    """What the report tells a newcomer of it, in place of the kind's story; completes a sentence that begins with its
+    name."""
+
+    @property
+    def pixels(self) -> PixelRule:
+        """How images are made the model's input: as its checkpoint says."""
+        return "processor"
+
+    def comparing(self) -> dict[str, str]:
+        """All that decides what the model compares, and how it is put as a number."""
+        return {"measure": self.measure}
+
+    def text(self, prompt: str) -> str:
+        """The text that images of a prompt are compared with: the prompt."""
+        return prompt
+
+    def scoring(self) -> dict[str, str]:
+        """Nothing: the model's number is the score."""
+        return {}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """The model's number."""
+        return Scored(evidence.row["similarity"], truncated=evidence.row["truncated"])

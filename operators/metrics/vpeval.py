@@ -1,0 +1,190 @@
+"""VPEval: an evaluation program for each prompt, of modules over a detector, OCR and a VQA model (Cho et al. 2023)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast, get_args
+
+from operators.metrics import reading
+from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from operators.metrics.forms import Form, Replies, entries, field, list_of, listing, one_of, record, spelled, string
+from operators.metrics.metric import Expected
+from operators.metrics.modules import (
+    Look,
+    Module,
+    Relations,
+    Statement,
+    checked,
+    judge,
+    looks,
+    made,
+    read_program,
+    read_statement,
+    written,
+)
+from operators.metrics.writer import WriterConfig, digest, prompt_template, require_share
+from operators.metrics.writing import Put, Writing, WrittenQuestion, ask
+
+HEADING = "Programs are below:\n"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VpevalConfig(WriterConfig):
+    """How programs are written, what is looked for in images, and how relations are read."""
+
+    kind: Literal["vpeval"] = "vpeval"
+    story: ClassVar[str] = (
+        "lets a language model write a small program of checks for the prompt, each done by a detector, a reader of "
+        "text or a VQA model, and takes the share of checks that hold"
+    )
+    chain: ClassVar[tuple[str, ...]] = ("questions", "modules", "scores")
+    role_keys: ClassVar[tuple[str, ...]] = ("writer", "detector", "reader", "model")
+    detector: str = "detector"
+    """The role of the open-vocabulary detector."""
+    reader: str = "reader"
+    """The role of the model that reads text in images."""
+    template: str = "Question: {} Answer:"
+    """How a question is put to the VQA model, its choices behind it; as released, for BLIP-2."""
+    box_threshold: float = 0.40
+    """Boxes of a lower score are not found (the release)."""
+    text_threshold: float = 0.25
+    """Of a box's label: those words of what is looked for that score higher (the release)."""
+    relations: Relations = "stated"
+    """`stated`: the first object is left of, or bigger than, the second, as programs say; `released`: the second is,
+    which is the release's arithmetic."""
+
+    def __post_init__(self) -> None:
+        WriterConfig.__post_init__(self)
+        require_share("vpeval", "box_threshold", self.box_threshold)
+        require_share("vpeval", "text_threshold", self.text_threshold)
+
+    @property
+    def scored_from(self) -> tuple[str, ...]:
+        return "modules", "questions"
+
+    def asking(self) -> dict[str, Any]:
+        """All that decides the programs."""
+        templates = digest(*PROGRAMS[self.replies].identity, HEADING)
+        return {"templates": templates, "sampling": self.sampling._asdict()}
+
+    def looking(self) -> dict[str, Any]:
+        """All that decides what is seen in an image, besides the programs and the models."""
+        return {
+            "template": self.template,
+            "box_threshold": self.box_threshold,
+            "text_threshold": self.text_threshold,
+        }
+
+    def scoring(self) -> dict[str, Any]:
+        """All that decides the score once everything is looked at."""
+        return {"relations": self.relations}
+
+    def expected(self, words: float) -> Expected:
+        """A call for a prompt; two statements for each of its content words."""
+        return Expected(1, 2 * words)
+
+    def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
+        """The program for a prompt, a question for each of its statements."""
+        form = PROGRAMS[self.replies]
+        request = form.request(self.sampling, f"Description:\n{reading.one_line(prompt)}\n{HEADING}")
+        statements = yield from ask(request, lambda reply: list(form.parts(reply)))
+        return [_question(str(index), prompt, statement) for index, statement in enumerate(statements, start=1)]
+
+    def put(self, text: str, choices: Sequence[str]) -> Put:
+        """A statement as it stands: `looks` says what models are asked for it."""
+        return Put(text, tuple(choices), free=True)
+
+    def looks(self, text: str) -> tuple[Look, ...]:
+        """What has to be looked at for one statement, in the form in which models are asked."""
+        return tuple(map(self._look, looks(_statement(text))))
+
+    def _look(self, look: Look) -> Look:
+        if look.model == "detector":
+            return look._replace(box_threshold=self.box_threshold, text_threshold=self.text_threshold)
+        before, after = self.template.split("{}")
+        return look._replace(text=before + look.text + after) if look.model == "model" else look
+
+    def weigh(self, answered: Sequence[Answered]) -> Scored:
+        """The share of statements that hold."""
+        return mean_scored([self._element(answer) for answer in answered])
+
+    def _element(self, answered: Answered) -> Element:
+        verdict = judge(_statement(answered.question.text), answered.seen, self.relations)
+        return element(answered, given=verdict.given, score=float(verdict.holds))
+
+
+def _statement(text: str) -> Statement:
+    """The statement that a question is."""
+    statement = read_statement(text)
+    assert isinstance(statement, Statement), "questions are written from statements"
+    return statement
+
+
+def _question(question_id: str, prompt: str, statement: Statement) -> WrittenQuestion:
+    """Its kind is the module; a check that holds has the answer yes, a question its own."""
+    words = (statement.subject or "").rpartition("(")[0].strip() or statement.subject or ""
+    place = reading.find(words, prompt) if words else None
+    span = prompt[place.start : place.end] if place else words or None
+    answer, *choices = statement.arguments[1:] if statement.module == "vqa" else ("yes", *reading.YES_NO)
+    start, end = place or (None, None)
+    return WrittenQuestion(question_id, written(statement), tuple(choices), answer, statement.module, span, start, end)
+
+
+# Programs in JSON
+
+_FIELDS: Mapping[Module, Sequence[str]] = {
+    "object": ("object",),
+    "count": ("object", "count"),
+    "spatial": ("first", "second", "relation"),
+    "scale": ("first", "second", "relation"),
+    "text": ("text",),
+    "vqa": ("question", "answer"),
+}
+
+
+def json_program(reply: str) -> list[Statement]:
+    """The statements of a program in JSON; raises UnreadableReply where there are none."""
+    read = [_json_statement(entry) for entry in entries(reply, "modules")]
+    statements = [one for one in read if isinstance(one, Statement)]
+    return checked(statements, [one for one in read if isinstance(one, str)])
+
+
+def _json_statement(entry: Any) -> Statement | str:
+    name = spelled(field(entry, "module"))
+    if not isinstance(entry, dict) or name not in get_args(Module):
+        return f"{reading.shown(str(entry))} names none of the modules {', '.join(get_args(Module))}"
+    module = cast(Module, name)
+    first, *rest = (spelled(entry.get(part)) for part in _FIELDS[module])
+    if module == "vqa":
+        wrong = entry.get("wrong")
+        others = [spelled(choice) for choice in wrong] if isinstance(wrong, list) else []
+        rest += sorted({*rest, *others}) if others else reading.YES_NO
+    parts = [first, *(part.replace(",", " ") for part in rest)]
+    statement = made(module, parts)
+    subject = spelled(entry.get("about")) or None
+    return statement._replace(subject=subject) if isinstance(statement, Statement) else statement
+
+
+def _schema(tokens: int) -> Callable[[int], Any]:
+    about, thing = string(60), string(60)
+
+    def of(module: Module, **fields: Any) -> Any:
+        return record(about=about, module=one_of([module]), **fields)
+
+    question, choice = string(120), string(40)
+    pair = {"first": thing, "second": thing}
+    modules = [
+        of("object", object=thing),
+        of("count", object=thing, count=one_of([f"{mark}{n}" for mark in ("==", ">", "<") for n in range(10)])),
+        of("spatial", **pair, relation=string(40)),
+        of("scale", **pair, relation=one_of(["bigger", "smaller", "same"])),
+        of("text", text=string(80)),
+        of("vqa", question=question, answer=one_of(reading.YES_NO)),
+        of("vqa", question=question, answer=choice, wrong=list_of(choice, 3)),
+    ]
+    return listing("modules", {"anyOf": modules}, tokens)
+
+
+PROGRAMS: Mapping[Replies, Form[Statement]] = {
+    "text": Form(prompt_template("vpeval_program"), read_program),
+    "json": Form(prompt_template("vpeval_program_json"), json_program, _schema(64)),
+}

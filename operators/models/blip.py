@@ -1,0 +1,199 @@
+"""The BLIP family as VQA models: BLIP-2 and InstructBLIP in front of FlanT5, and BLIP's own question answering.
+
+An image passes the vision tower once. BLIP-2's Q-Former does not see the question, so its output is shared too;
+InstructBLIP's reads the question, and BLIP's text encoder attends to the image.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+from transformers import GenerationConfig
+
+from operators.errors import HopelessRow, RowError
+from operators.models.encoder_decoder import LONGEST_REPLY, Encoded, EncoderDecoder, T5Answers, encode_beside
+from operators.models.processing import ReleasedTransform
+
+BLIP2_FRAME = "Question: {} Short answer:"
+"""In which LAVIS asks BLIP-2 for zero-shot question answering."""
+DROPPED_SIGNS = re.compile(r'[.!"()*#:;~]')
+"""What BLIP's released code takes out of every question, in training too."""
+TOO_LONG = "the question takes {} tokens, beyond the {} that the model reads; shorten the prompt"
+
+
+class Blip2Likelihood(T5Answers):
+    """The `likelihood` call served by a BLIP-2 with a T5: 32 image tokens before the question."""
+
+    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, pair_batch: int) -> None:
+        super().__init__(model.language_model, tokenizer, pair_batch=pair_batch)
+        self.model = model
+        self.processor = processor
+        self.before = torch.empty(0, dtype=torch.long, device=self.device)
+
+    def preprocess(self, image: Image.Image) -> torch.Tensor:
+        """The image as the checkpoint's processor resizes it to a square and normalises it, (3, height, width)."""
+        return _pixels(self.processor, image)
+
+    @torch.inference_mode()
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Pixels, each (3, height, width), as image tokens, each (queries, d_model), kept on the device."""
+        return list(self.model.get_image_features(_batch(self.model, pixels)).pooler_output)
+
+    def question_text(self, question: str) -> str:
+        return BLIP2_FRAME.format(question)
+
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+        return encode_beside(self.t5, images, self.before, ids)
+
+
+class InstructBlipLikelihood(T5Answers):
+    """The `likelihood` call served by an InstructBLIP with a T5, whose Q-Former reads the question as well.
+
+    The released code cuts questions to their last 128 tokens; here the Q-Former's positions are the limit, beyond which
+    a question is refused.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, qformer_tokenizer: Any, transform: ReleasedTransform, *, pair_batch: int
+    ) -> None:
+        super().__init__(model.language_model, tokenizer, pair_batch=pair_batch)
+        self.model = model
+        self.qformer_tokenizer = qformer_tokenizer
+        self.transform = transform
+        self.before = torch.empty(0, dtype=torch.long, device=self.device)
+        self.context = int(model.config.qformer_config.max_position_embeddings)
+
+    def preprocess(self, image: Image.Image) -> torch.Tensor:
+        """The image resized by its shorter side and cut to its middle, as the released VQAScore does."""
+        return self.transform.cropped(image)
+
+    @torch.inference_mode()
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width), on the device."""
+        return list(self.model.vision_model(_batch(self.model, pixels)).last_hidden_state)
+
+    def question_text(self, question: str) -> str:
+        return question
+
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+        features = self.model.language_projection(self._queried(images, questions))
+        return encode_beside(self.t5, features, self.before, ids)
+
+    def _queried(self, images: torch.Tensor, questions: Sequence[str]) -> torch.Tensor:
+        """What the Q-Former sees of each image in the light of its question, (n, queries, width)."""
+        text = self.qformer_tokenizer(list(questions), padding=True, padding_side="right", return_tensors="pt")
+        text = text.to(self.device)
+        _check_length(text.input_ids.shape[1], self.context)
+        queries = self.model.query_tokens.expand(len(images), -1, -1).to(images.dtype)
+        seen = torch.ones(queries.shape[:2], dtype=torch.long, device=self.device)
+        states: torch.Tensor = self.model.qformer(
+            input_ids=text.input_ids,
+            attention_mask=torch.cat([seen, text.attention_mask], dim=1),
+            query_embeds=queries,
+            encoder_hidden_states=images,
+            encoder_attention_mask=torch.ones(images.shape[:2], dtype=torch.long, device=self.device),
+        ).last_hidden_state
+        return states[:, : queries.shape[1]]
+
+
+class BlipVqaLikelihood(EncoderDecoder):
+    """The `likelihood` call served by a BLIP for question answering, whose decoder ranks answers.
+
+    As released, a question begins with the token [ENC] and an answer with [DEC]; transformers' processor leaves [CLS]
+    before the question. The released ranking also smooths its labels, which is no likelihood and left out, and cuts
+    questions to 35 tokens; here the text encoder's positions are the limit.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, pair_batch: int) -> None:
+        super().__init__(tokenizer, device=model.device, pad_id=tokenizer.pad_token_id, pair_batch=pair_batch)
+        self.model = model
+        self.processor = processor
+        text = model.config.text_config
+        self.start_id = int(text.bos_token_id)
+        self.question_id = self.start_id + 1
+        self.context = int(text.max_position_embeddings)
+        self.greedy = GenerationConfig(
+            max_new_tokens=LONGEST_REPLY,
+            do_sample=False,
+            bos_token_id=self.start_id,
+            eos_token_id=int(text.sep_token_id),
+            pad_token_id=self.pad_id,
+        )
+
+    def preprocess(self, image: Image.Image) -> torch.Tensor:
+        """The image as the checkpoint's processor resizes it to a square and normalises it, (3, height, width)."""
+        return _pixels(self.processor, image)
+
+    @torch.inference_mode()
+    def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width), on the device."""
+        return list(self.model.vision_model(_batch(self.model, pixels)).last_hidden_state)
+
+    def question_text(self, question: str) -> str:
+        """The question without the signs that the released code drops; the tokenizer lowers its case."""
+        return DROPPED_SIGNS.sub("", question).rstrip(" ")
+
+    def question_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self.question_id, *ids[1:]] for ids in super().question_ids(texts)]
+
+    def choice_ids(self, choice: str) -> list[int]:
+        """The tokens of an answer and [SEP], which ends it; [DEC] before them is given."""
+        return super().choice_ids(choice)[1:]
+
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> Encoded:
+        _check_length(ids.shape[1], self.context)
+        mask = (ids != self.pad_id).long()
+        states = self.model.text_encoder(
+            input_ids=ids,
+            attention_mask=mask,
+            encoder_hidden_states=images,
+            encoder_attention_mask=torch.ones(images.shape[:2], dtype=torch.long, device=self.device),
+        ).last_hidden_state
+        return Encoded(states, mask)
+
+    def predict(self, encoded: Encoded, labels: torch.Tensor) -> torch.Tensor:
+        inputs = torch.cat([torch.full_like(labels[:, :1], self.start_id), labels[:, :-1]], dim=1)
+        parts = [
+            (
+                rows,
+                self.model.text_decoder(input_ids=inputs[rows], encoder_hidden_states=states, use_cache=False).logits,
+            )
+            for rows, states in _by_length(encoded)
+        ]
+        order = torch.cat([rows for rows, _ in parts]).argsort()
+        return torch.cat([logits for _, logits in parts])[order]
+
+    def write(self, encoded: Encoded) -> torch.Tensor:
+        written: dict[int, list[int]] = {}
+        for rows, states in _by_length(encoded):
+            start = torch.full((len(rows), 1), self.start_id, device=self.device)
+            tokens = self.model.text_decoder.generate(
+                input_ids=start, encoder_hidden_states=states, generation_config=self.greedy
+            )
+            written.update(zip(rows.tolist(), tokens[:, 1:].tolist(), strict=True))
+        return self.padded([written[row] for row in range(len(written))])
+
+
+def _by_length(encoded: Encoded) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The rows (m,) of one length and their states without padding: BLIP's decoder in transformers heeds no mask of the
+    question (5.19: the mask of cross-attention is handed over under another name)."""
+    lengths = encoded.mask.sum(1)
+    for length in sorted(set(lengths.tolist())):
+        rows = (lengths == length).nonzero()[:, 0]
+        yield rows, encoded.states[rows, :length]
+
+
+def _pixels(processor: Any, image: Image.Image) -> torch.Tensor:
+    pixels: torch.Tensor = processor(images=image, return_tensors="pt").pixel_values[0]
+    return pixels
+
+
+def _batch(model: Any, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(list(pixels)).to(model.device, model.dtype, non_blocking=True)
+
+
+def _check_length(tokens: int, context: int) -> None:
+    if tokens > context:
+        raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, context)))

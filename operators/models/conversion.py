@@ -1,0 +1,291 @@
+"""From weights as others release them, a pickle or names of their own, to folders that families load.
+
+Nothing of a pickle is run: torch takes tensors and plain values out of it, and refuses all else.
+"""
+
+import ast
+import json
+import pickle
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoConfig, CLIPModel
+
+from operators.errors import ModelError
+from operators.models.families.hpsv3 import INSTRUCTION
+from operators.models.families.open_clip import CONFIG, WEIGHTS
+from operators.models.hpsv3 import PROMPT, REWARD_TOKEN, HpsV3
+from operators.models.image_reward import ImageReward
+from operators.models.open_clip import clip_config, clip_weights
+from operators.models.parts import SMALL_FILES, find_part
+from operators.models.processing import clip_processor, load_tokenizer, readable_load
+from operators.models.pyramid_clip import LEFFS, PyramidClip
+
+Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3"]
+Weights = dict[str, torch.Tensor]
+
+NESTED = ("state_dict", "model")
+"""Under which of its names a training checkpoint keeps the weights."""
+HEAD_WIDTH = 64
+"""Of the attention in BERT and in every ViT of BLIP's."""
+PIXELS = 256 * 28 * 28
+"""HPSv3 sees every image at so many pixels."""
+BLIP_NAMES = (
+    (r"^blip\.", ""),
+    (r"^mlp\.", "reward_head."),
+    (r"^visual_encoder\.cls_token$", "vision_model.embeddings.class_embedding"),
+    (r"^visual_encoder\.pos_embed$", "vision_model.embeddings.position_embedding"),
+    (r"^visual_encoder\.patch_embed\.proj\.", "vision_model.embeddings.patch_embedding."),
+    (r"^visual_encoder\.norm\.", "vision_model.post_layernorm."),
+    (r"^visual_encoder\.blocks\.(\d+)\.attn\.proj\.", r"vision_model.encoder.layers.\1.self_attn.projection."),
+    (r"^visual_encoder\.blocks\.(\d+)\.attn\.qkv\.", r"vision_model.encoder.layers.\1.self_attn.qkv."),
+    (r"^visual_encoder\.blocks\.(\d+)\.norm(\d)\.", r"vision_model.encoder.layers.\1.layer_norm\2."),
+    (r"^visual_encoder\.blocks\.(\d+)\.mlp\.", r"vision_model.encoder.layers.\1.mlp."),
+)
+"""From BLIP's first names to those of transformers."""
+PYRAMID_NAMES = (
+    (r"\.resblocks1\.", ".resblocks."),
+    (r"\.mlp\.ac1\.bn\.", ".mlp.bn1."),
+    (r"\.mlp\.depConv\.depconv\.", ".mlp.depconv."),
+    (r"\.mlp\.depConv\.bn\.", ".mlp.bn2."),
+    (r"\.mlp\.ac2\.bn\.", ".mlp.bn3."),
+)
+"""From PyramidCLIP's names to OpenCLIP's, but for those of the layers that only it has."""
+QWEN_NAMES = (
+    (r"^visual\.", "model.visual."),
+    (r"^model\.(?!visual\.|language_model\.)", "model.language_model."),
+)
+"""From the names of Qwen2-VL before transformers 4.52 to those since."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConvertConfig:
+    """What is made a checkpoint."""
+
+    release: Release
+    """`open_clip`: any CLIP that OpenCLIP trained, such as HPSv2 and NegCLIP; or one of the others."""
+    weights: str
+    """The released file: .pt, .pth, .bin or .safetensors."""
+    base: str
+    """Folder or hub id of the checkpoint whose configuration and tokenizer it shares; its weights are not needed."""
+    output: str
+    """The folder to make; it must not be there."""
+    instruction: str | None = None
+    """Of hpsv3: the release's file data_collator_qwen.py, which says what it was trained to read; it is not run."""
+
+
+class Made(NamedTuple):
+    """A checkpoint about to be written."""
+
+    network: nn.Module
+    """Without memory: it says what the weights are to be."""
+    weights: Weights
+    """Under the names of the network."""
+    stored: Weights
+    """As they are written, under the names that the family reads."""
+    file: str = "model.safetensors"
+
+
+def convert(config: ConvertConfig) -> list[Path]:
+    """Makes the folder, and gives its files; raises ModelError for weights that are not the release's."""
+    output, source = Path(config.output).expanduser(), Path(config.weights).expanduser()
+    if output.exists():
+        raise ModelError(f"{output}: it is there already; name another output, or remove it")
+    if not source.is_file():
+        raise ModelError(f"{source}: no such file; download the release first")
+    tensors = read_tensors(source)
+    making = output.with_name(f"{output.name}.unfinished")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    try:
+        made = RELEASES[config.release](config, tensors, _base_folder(config.base), making)
+        check_weights_fit(source, made)
+        save_file({name: tensor.contiguous() for name, tensor in made.stored.items()}, making / made.file)
+        making.rename(output)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return sorted(output.iterdir())
+
+
+def read_tensors(file: Path) -> Weights:
+    """The weights of a released file, by name; raises ModelError for a pickle that holds more than tensors."""
+    if file.suffix == ".safetensors":
+        with readable_load(file.parent, file.name):
+            return dict(load_file(file))
+    try:
+        held = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = " ".join(str(error).split("\n")[0].split())[:200]
+        raise ModelError(
+            f"{file}: a pickle that holds more than tensors ({reason}); nothing of it was run: convert it where you "
+            "trust it, to a .safetensors"
+        ) from error
+    except Exception as error:
+        raise ModelError(f"{file}: not a file of weights ({type(error).__name__}); download it again") from error
+    return _named_tensors(file, held)
+
+
+def _named_tensors(file: Path, held: Any) -> Weights:
+    """The weights that a training checkpoint keeps, without what distributed training puts before their names."""
+    nested = next((held[name] for name in NESTED if isinstance(held, Mapping) and name in held), held)
+    if not isinstance(nested, Mapping):
+        raise ModelError(f"{file}: expected weights by name, found a {type(nested).__name__}")
+    weights = {str(name): tensor for name, tensor in nested.items() if isinstance(tensor, torch.Tensor)}
+    if not weights:
+        raise ModelError(f"{file}: no weights; expected tensors by name, at the top or under {' or '.join(NESTED)}")
+    if all(name.startswith("module.") for name in weights):
+        return {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+    return weights
+
+
+def check_weights_fit(source: Path, made: Made) -> None:
+    """Raises ModelError for the first weight that is lacking, too many, or of another shape."""
+    expected = {name: tuple(tensor.shape) for name, tensor in made.network.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in made.weights.items()}
+    for problem, names in (("lacks", expected.keys() - found.keys()), ("has also", found.keys() - expected.keys())):
+        if names:
+            raise ModelError(
+                f"{source}: {problem} {min(names)}; is this the release, and `base` the model it is made of?"
+            )
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise ModelError(
+                f"{source}: {name} is {found[name]}, where `base` has {shape}; name the base it is made of"
+            )
+
+
+def _base_folder(base: str) -> Path:
+    """The small files of the base on this machine."""
+    return find_part(base, None, lambda file: "").folder(SMALL_FILES)
+
+
+def _base_config(base: Path) -> Any:
+    with readable_load(base, "config.json"):
+        return AutoConfig.from_pretrained(base, trust_remote_code=False)
+
+
+def _open_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
+    """A CLIP of OpenCLIP's making stays as it is but for its file, beside the base's configuration."""
+    if not (base / CONFIG).is_file():
+        raise ModelError(f"{config.base}: no {CONFIG}; name a base in OpenCLIP's layout")
+    shutil.copy(base / CONFIG, making)
+    load_tokenizer(base).save_pretrained(making)
+    with readable_load(base, CONFIG), torch.device("meta"):
+        network = CLIPModel(clip_config(json.loads((base / CONFIG).read_text())))
+    return Made(network, clip_weights(tensors), tensors, WEIGHTS)
+
+
+def _pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
+    """A CLIP's configuration in OpenCLIP's layout, and weights under transformers' names; regions are for training."""
+    if not (base / CONFIG).is_file():
+        raise ModelError(f"{config.base}: no {CONFIG}; name a base in OpenCLIP's layout")
+    kept = {_in_one_stack(name): tensor for name, tensor in tensors.items() if name != "visual.proj_pre"}
+    weights = clip_weights(renamed(kept, PYRAMID_NAMES))
+    with readable_load(base, CONFIG):
+        fields = clip_config(json.loads((base / CONFIG).read_text()))
+    fields.architectures = [PyramidClip.__name__]
+    fields.save_pretrained(making)
+    load_tokenizer(base).save_pretrained(making)
+    clip_processor(fields.vision_config.image_size).save_pretrained(making)
+    with torch.device("meta"):
+        return Made(PyramidClip(fields), weights, weights)
+
+
+def _in_one_stack(name: str) -> str:
+    """The name of a layer of the second stack, where the first one goes on."""
+    return re.sub(r"\.resblocks2\.(\d+)\.", lambda layer: f".resblocks.{int(layer[1]) + LEFFS}.", name)
+
+
+def _image_reward(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
+    """A BLIP's configuration at the size of the release's images, and its weights under transformers' names."""
+    weights = {name: tensor for name, tensor in renamed(tensors, BLIP_NAMES).items() if not _is_unused(name)}
+    fields = _base_config(base)
+    vision = fields.vision_config
+    positions = weights.get("vision_model.embeddings.position_embedding", torch.empty(1, 1, 0)).shape[1]
+    vision.image_size = round((positions - 1) ** 0.5) * vision.patch_size
+    vision.layer_norm_eps = 1e-6  # as the release has it; transformers' own BLIPs say 1e-5
+    for half in (vision, fields.text_config):  # no shape tells how many heads there are
+        if half.hidden_size % HEAD_WIDTH == 0:
+            half.num_attention_heads = half.hidden_size // HEAD_WIDTH
+    fields.architectures = [ImageReward.__name__]
+    fields.save_pretrained(making)
+    load_tokenizer(base).save_pretrained(making)
+    clip_processor(vision.image_size).save_pretrained(making)
+    with torch.device("meta"):
+        return Made(ImageReward(fields), weights, weights)
+
+
+def _is_unused(name: str) -> bool:
+    """Whether a weight is BLIP's own and no part of a reward."""
+    return name.startswith(("vision_proj.", "text_proj.")) or name == "text_encoder.embeddings.position_ids"
+
+
+def _hpsv3(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> Made:
+    """A Qwen2-VL with a token more, its images at one size, and the instruction that it was trained to read."""
+    (making / INSTRUCTION).write_text(_read_instruction(config.instruction))
+    weights = {name: tensor for name, tensor in renamed(tensors, QWEN_NAMES).items() if name != "lm_head.weight"}
+    fields, tokenizer = _base_config(base), load_tokenizer(base)
+    tokenizer.add_special_tokens({"additional_special_tokens": [REWARD_TOKEN]}, replace_extra_special_tokens=False)
+    fields.text_config.vocab_size = len(tokenizer)
+    fields.architectures = [HpsV3.__name__]
+    for file in base.glob("*chat_template*"):
+        shutil.copy(file, making)
+    images = json.loads((base / "preprocessor_config.json").read_text())
+    size = {"shortest_edge": PIXELS, "longest_edge": PIXELS}
+    images |= {"min_pixels": PIXELS, "max_pixels": PIXELS} | ({"size": size} if "size" in images else {})
+    (making / "preprocessor_config.json").write_text(json.dumps(images, indent=1))
+    fields.save_pretrained(making)
+    tokenizer.save_pretrained(making)
+    with torch.device("meta"):
+        return Made(HpsV3(fields), weights, weights)
+
+
+def _read_instruction(file: str | None) -> str:
+    """The two texts that stand as constants in the release's source, which is parsed and not run."""
+    if file is None or not Path(file).is_file():
+        raise ModelError("instruction: expected the release's file data_collator_qwen.py; set instruction=PATH")
+    try:
+        statements = ast.parse(Path(file).read_text()).body
+    except (SyntaxError, ValueError) as error:
+        raise ModelError(
+            f"{file}: not Python source ({error}); expected the release's data_collator_qwen.py"
+        ) from error
+    texts = {
+        target.id: statement.value.value
+        for statement in statements
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+    instruction = str(texts.get("INSTRUCTION", "")) + str(texts.get("prompt_with_special_token", ""))
+    if instruction.count(PROMPT) != 1 or instruction.count(REWARD_TOKEN) != 1:
+        raise ModelError(
+            f"{file}: expected INSTRUCTION with {PROMPT} and prompt_with_special_token with {REWARD_TOKEN}, each once"
+        )
+    return instruction
+
+
+def renamed(tensors: Mapping[str, torch.Tensor], names: tuple[tuple[str, str], ...]) -> Weights:
+    """Weights under other names: each pattern is replaced in turn."""
+    other = {}
+    for stored, tensor in tensors.items():
+        name = stored
+        for pattern, replacement in names:
+            name = re.sub(pattern, replacement, name)
+        other[name] = tensor
+    return other
+
+
+RELEASES: Mapping[Release, Callable[[ConvertConfig, Weights, Path, Path], Made]] = {
+    "open_clip": _open_clip,
+    "pyramid_clip": _pyramid_clip,
+    "imagereward": _image_reward,
+    "hpsv3": _hpsv3,
+}

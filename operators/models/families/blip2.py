@@ -1,0 +1,42 @@
+"""BLIP-2 with FlanT5 as a VQA model (Li et al. 2023)."""
+
+from typing import TYPE_CHECKING
+
+from operators.models.family import IMAGES, TOKENIZER, Family
+from operators.models.parts import Fields, subfields
+from operators.models.vqa_kinds import VqaKind, YesQuestion
+
+if TYPE_CHECKING:
+    from operators.models.blip import Blip2Likelihood
+    from operators.models.checkpoints import ResolvedModel
+
+BLIP2 = VqaKind(name="blip2", asks=YesQuestion('Does this figure show "{}"? Please answer yes or no.', "yes", "mean"))
+"""As InstructBLIP, which has the same FlanT5; the `Question: ` is in the frame of all that BLIP-2 is asked."""
+
+
+def has_t5(fields: Fields) -> bool:
+    """Whether the language model of a config.json is a T5."""
+    return subfields(fields, "text_config").get("model_type") == "t5"
+
+
+def _load(model: "ResolvedModel") -> "Blip2Likelihood":
+    from transformers import Blip2ForConditionalGeneration
+
+    from operators.models.blip import Blip2Likelihood
+    from operators.models.encoder_decoder import check_entries
+    from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+
+    network = load_pretrained(Blip2ForConditionalGeneration, model)
+    tokenizer = load_tokenizer(model.folder("tokenizer"))
+    check_entries(model.folder("tokenizer"), tokenizer, network.language_model.shared.num_embeddings)
+    processor = load_image_processor(model.folder("checkpoint"))
+    return Blip2Likelihood(network, tokenizer, processor, pair_batch=model.config.pair_batch)
+
+
+FAMILY = Family(
+    loads={"likelihood": _load},
+    form="'blip-2' with a T5 as its language model",
+    suits=lambda fields: fields["model_type"] == "blip-2" and has_t5(fields),
+    files=(TOKENIZER, IMAGES),
+    kind=lambda fields: BLIP2,
+)

@@ -1,0 +1,39 @@
+"""BLIP for question answering (Li et al. 2022): a text encoder that attends to the image, and an answer decoder."""
+
+from typing import TYPE_CHECKING
+
+from operators.models.family import IMAGES, TOKENIZER, Family
+from operators.models.parts import architecture
+from operators.models.vqa_kinds import VqaKind, YesQuestion
+
+if TYPE_CHECKING:
+    from operators.models.blip import BlipVqaLikelihood
+    from operators.models.checkpoints import ResolvedModel
+
+BLIP_VQA = VqaKind(
+    name="blip_vqa", asks=YesQuestion('Does this figure show "{}"? Please answer yes or no.', "yes", "product")
+)
+"""BLIP's released code ranks answers by the sum of their tokens' log-probabilities, their end included."""
+
+
+def _load(model: "ResolvedModel") -> "BlipVqaLikelihood":
+    from transformers import BlipForQuestionAnswering
+
+    from operators.models.blip import BlipVqaLikelihood
+    from operators.models.encoder_decoder import check_entries
+    from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+
+    network = load_pretrained(BlipForQuestionAnswering, model)
+    tokenizer = load_tokenizer(model.folder("tokenizer"))
+    check_entries(model.folder("tokenizer"), tokenizer, network.config.text_config.vocab_size)
+    processor = load_image_processor(model.folder("checkpoint"))
+    return BlipVqaLikelihood(network, tokenizer, processor, pair_batch=model.config.pair_batch)
+
+
+FAMILY = Family(
+    loads={"likelihood": _load},
+    form="a BlipForQuestionAnswering",
+    suits=lambda fields: architecture(fields) == "BlipForQuestionAnswering",
+    files=(TOKENIZER, IMAGES),
+    kind=lambda fields: BLIP_VQA,
+)

@@ -1,0 +1,114 @@
+"""Models that caption an image, whatever they are asked: BLIP, BLIP-2 with OPT, and GIT."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from operators.batches import BatchSize, isolate
+from operators.errors import RowError
+from operators.models.calls import Generation, ImageRequest, Usage
+from operators.models.encoders import in_batches
+from operators.models.family import IMAGES, TOKENIZER, Family, Files
+from operators.models.parts import Fields, architecture, subfields
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from operators.models.checkpoints import ResolvedModel
+
+ARCHITECTURES = ("BlipForConditionalGeneration", "GitForCausalLM")
+
+
+def _has_opt(fields: Fields) -> bool:
+    """Whether a config.json is that of a BLIP-2 with an OPT, which reads the image before it writes."""
+    opt = subfields(fields, "text_config").get("model_type") == "opt"
+    return opt and architecture(fields) == "Blip2ForConditionalGeneration"
+
+
+class Captioner:
+    """The `generate_from_images` call served by a captioner: whatever it is asked, the reply is a caption.
+
+    Its words are the likeliest ones, in the way that the checkpoint's generation settings have it; a request's
+    temperature is not heeded.
+    """
+
+    side_by_side = False
+
+    def __init__(
+        self, model: Any, tokenizer: Any, processor: Any, *, start: int, end_id: int, image_batch: int
+    ) -> None:
+        """`start` tokens stand before a caption, `end_id` ends it."""
+        self.model = model
+        self.start = start
+        self.end_id = end_id
+        self.tokenizer = tokenizer
+        self.processor = processor
+        self.image_batch = BatchSize(image_batch)
+
+    def preprocess(self, image: "Image.Image") -> "torch.Tensor":
+        """The image as the checkpoint's processor has it, (3, height, width)."""
+        pixels: torch.Tensor = self.processor(images=image, return_tensors="pt").pixel_values[0]
+        return pixels
+
+    def encode(self, pixels: "Sequence[torch.Tensor]") -> "Sequence[torch.Tensor]":
+        """The pixels themselves: an image is captioned once."""
+        return pixels
+
+    def generate_from_images(
+        self, features: "Sequence[torch.Tensor]", requests: Sequence[ImageRequest]
+    ) -> list[Generation | RowError]:
+        """The caption for each request, cut at its max_tokens."""
+        replies: dict[int, Generation | RowError] = {}
+        for limit in sorted({one.request.max_tokens for one in requests}):
+            places = [place for place, one in enumerate(requests) if one.request.max_tokens == limit]
+            caption = partial(self._captions, limit=limit)
+            replies.update(
+                zip(places, isolate(caption, [features[requests[place].image] for place in places]), strict=True)
+            )
+        return [replies[place] for place in range(len(requests))]
+
+    def _captions(self, pixels: "Sequence[torch.Tensor]", limit: int) -> list[Generation]:
+        return in_batches(partial(self._caption, limit=limit), pixels, [0] * len(pixels), size=self.image_batch)
+
+    def _caption(self, pixels: "Sequence[torch.Tensor]", limit: int) -> list[Generation]:
+        import torch
+
+        batch = torch.stack(list(pixels)).to(device=self.model.device, dtype=self.model.dtype)
+        output = self.model.generate(pixel_values=batch, do_sample=False, max_new_tokens=limit)
+        return [self._generation(ids) for ids in output[:, self.start :].tolist()]
+
+    def _generation(self, ids: Sequence[int]) -> Generation:
+        """The words before the token that ends a caption."""
+        ended = self.end_id in ids
+        length = ids.index(self.end_id) if ended else len(ids)
+        text = str(self.tokenizer.decode(ids[:length], skip_special_tokens=True)).strip()
+        return Generation(text, ended, Usage(calls=1, new_tokens=length))
+
+
+def _load(model: "ResolvedModel") -> Captioner:
+    from transformers import AutoModelForImageTextToText
+
+    from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+
+    network, tokenizer = load_pretrained(AutoModelForImageTextToText, model), load_tokenizer(model.folder("tokenizer"))
+    queries = getattr(network.config, "num_query_tokens", None)
+    return Captioner(
+        network,
+        tokenizer,
+        load_image_processor(model.folder("checkpoint")),
+        start=1 if queries is None else queries + 1,
+        end_id=tokenizer.sep_token_id if queries is None else network.config.text_config.eos_token_id,
+        image_batch=model.config.image_batch,
+    )
+
+
+FAMILY = Family(
+    loads={"generate_from_images": _load},
+    form="a BlipForConditionalGeneration, a GitForCausalLM or a BLIP-2 with an OPT",
+    suits=lambda fields: architecture(fields) in ARCHITECTURES or _has_opt(fields),
+    files=(
+        Files("tokenizer", ("tokenizer.json", "vocab.txt", "vocab.json"), TOKENIZER.remedy),
+        IMAGES,
+    ),
+)

@@ -1,0 +1,188 @@
+"""Florence-2: captions of an image, and of its regions with their boxes."""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from operators.batches import BatchSize, isolate
+from operators.errors import RowError
+from operators.models.calls import Generation, ImageRequest, Region, Usage
+from operators.models.encoders import in_batches
+from operators.models.family import IMAGES, Family, Files
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from operators.models.checkpoints import ResolvedModel
+
+CAPTION = "What does the image describe?"
+DENSE_REGION_CAPTION = "Locate the objects in the image, with their descriptions."
+"""What the checkpoints were trained to read in place of the tasks of these names."""
+READ_TEXT = "What is the text in the image?"
+REGION_TOKENS = 1024
+"""Of a reply with text or regions: as many as its authors let it have."""
+BINS = 1000
+"""Into which width and height are cut."""
+_LABELLED = re.compile(r"([^<>]+)((?:<loc_\d+>){4,})")
+_BOX = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
+
+
+class Sized(NamedTuple):
+    """An image's pixels, or what the vision tower made of them, with its own size."""
+
+    tensor: "torch.Tensor"
+    width: int
+    height: int
+
+
+class Reply(NamedTuple):
+    """The tokens of one reply."""
+
+    ids: list[int]
+    """Up to the token that ends it."""
+    ended: bool
+
+
+class Florence2:
+    """The `generate_from_images`, `regions` and `ocr` calls; whatever it is asked by the first, the reply is a caption.
+
+    Its words are the likeliest ones, in the way that the checkpoint's generation settings have it (beams, no repeated
+    words); a request's temperature is not heeded.
+    """
+
+    side_by_side = False
+
+    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, image_batch: int) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.processor = processor
+        self.image_batch = BatchSize(image_batch)
+        self.longest = int(model.config.text_config.max_position_embeddings) - 1
+
+    def preprocess(self, image: "Image.Image") -> Sized:
+        """The image as the checkpoint's processor has it, (3, height, width)."""
+        return Sized(self.processor(images=image, return_tensors="pt").pixel_values[0], image.width, image.height)
+
+    def encode(self, pixels: Sequence[Sized]) -> list[Sized]:
+        """Each image as what the language model reads of it, (tokens, width)."""
+        return in_batches(self._encode, pixels, [0] * len(pixels), size=self.image_batch)
+
+    def _encode(self, pixels: Sequence[Sized]) -> list[Sized]:
+        import torch
+
+        batch = torch.stack([image.tensor for image in pixels]).to(device=self.model.device, dtype=self.model.dtype)
+        features = self.model.get_image_features(pixel_values=batch).pooler_output
+        return [image._replace(tensor=feature) for image, feature in zip(pixels, features, strict=True)]
+
+    def generate_from_images(
+        self, features: Sequence[Sized], requests: Sequence[ImageRequest]
+    ) -> list[Generation | RowError]:
+        """The caption for each request, cut at its max_tokens."""
+        asked = [(features[one.image], CAPTION, one.request.max_tokens) for one in requests]
+        return isolate(lambda batch: [self._generation(reply) for reply in self._replies(batch)], asked)
+
+    def regions(self, features: Sequence[Sized]) -> list[list[Region] | RowError]:
+        """The regions of each image, in the order in which the model tells them."""
+
+        def tell(images: Sequence[Sized]) -> list[list[Region]]:
+            replies = self._replies([(image, DENSE_REGION_CAPTION, REGION_TOKENS) for image in images])
+            return [
+                read_regions(self.tokenizer.decode(reply.ids, skip_special_tokens=False), image.width, image.height)
+                for reply, image in zip(replies, images, strict=True)
+            ]
+
+        return isolate(tell, features)
+
+    def ocr(self, features: Sequence[Sized]) -> list[str | RowError]:
+        """The text in each image."""
+
+        def read(images: Sequence[Sized]) -> list[str]:
+            replies = self._replies([(image, READ_TEXT, REGION_TOKENS) for image in images])
+            return [self._generation(reply).text for reply in replies]
+
+        return isolate(read, features)
+
+    def _replies(self, asked: Sequence[tuple[Sized, str, int]]) -> list[Reply]:
+        """Replies to (image, task, tokens); those of one task and length go together, so that nothing is padded."""
+        replies: dict[int, Reply] = {}
+        for task, limit in sorted({(task, limit) for _, task, limit in asked}):
+            places = [place for place, one in enumerate(asked) if one[1:] == (task, limit)]
+            images = [asked[place][0] for place in places]
+            tell = partial(self._tell, task=task, limit=limit)
+            told = in_batches(tell, images, [0] * len(images), size=self.image_batch)
+            replies.update(zip(places, told, strict=True))
+        return [replies[place] for place in range(len(asked))]
+
+    def _tell(self, images: Sequence[Sized], task: str, limit: int) -> list[Reply]:
+        import torch
+        from transformers.modeling_outputs import BaseModelOutput
+
+        seen = torch.stack([image.tensor for image in images])
+        ids = torch.tensor([self._task_ids(task)] * len(images), device=seen.device)
+        inputs = torch.cat([seen, self.model.get_input_embeddings()(ids)], dim=1)
+        mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=seen.device)
+        encoder = self.model.get_encoder()
+        read = encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+        output = self.model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=read),
+            attention_mask=mask,
+            do_sample=False,
+            max_new_tokens=min(limit, self.longest),
+        )
+        return [self._reply(row) for row in output[:, 1:].tolist()]  # the first token opens the decoder
+
+    def _task_ids(self, task: str) -> list[int]:
+        own = self.tokenizer(task, add_special_tokens=False).input_ids
+        return [self.tokenizer.bos_token_id, *own, self.tokenizer.eos_token_id]
+
+    def _reply(self, ids: list[int]) -> Reply:
+        end = self.tokenizer.eos_token_id
+        return Reply(ids[: ids.index(end)], True) if end in ids else Reply(ids, False)
+
+    def _generation(self, reply: Reply) -> Generation:
+        text = str(self.tokenizer.decode(reply.ids, skip_special_tokens=True)).strip()
+        return Generation(text, reply.ended, Usage(calls=1, new_tokens=len(reply.ids)))
+
+
+def read_regions(reply: str, width: int, height: int) -> list[Region]:
+    """The regions of a reply: words, then four places for each box of what they say, in thousandths of the image.
+
+    A place is the middle of its bin, in pixels, as the authors' code has it.
+    """
+    said = re.sub(r"</?s>|<pad>", "", reply)
+    return [
+        Region(label.strip(), *(_pixel(int(place), side) for place, side in zip(box, (width, height) * 2, strict=True)))
+        for label, places in _LABELLED.findall(said)
+        for box in _BOX.findall(places)
+        if label.strip()
+    ]
+
+
+def _pixel(place: int, side: int) -> int:
+    return int((place + 0.5) * side / BINS)
+
+
+def _load(model: "ResolvedModel") -> Florence2:
+    from transformers import Florence2ForConditionalGeneration
+
+    from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+
+    return Florence2(
+        load_pretrained(Florence2ForConditionalGeneration, model),
+        load_tokenizer(model.folder("tokenizer")),
+        load_image_processor(model.folder("checkpoint")),
+        image_batch=model.config.image_batch,
+    )
+
+
+FAMILY = Family(
+    loads={"generate_from_images": _load, "regions": _load, "ocr": _load},
+    form="a Florence2ForConditionalGeneration of transformers' own layout (the florence-community repositories)",
+    suits=lambda fields: fields["model_type"] == "florence2" and "auto_map" not in fields,
+    files=(
+        Files("tokenizer", ("tokenizer.json", "vocab.json"), "download the checkpoint again"),
+        IMAGES,
+    ),
+)

@@ -1,0 +1,112 @@
+"""CLIP in OpenCLIP's layout: open_clip_config.json beside open_clip_model.safetensors (Ilharco et al. 2021).
+
+So are LAION's and many later CLIPs released, and so are NegCLIP and HPSv2 once they are converted. Texts and images are
+made ready as OpenCLIP does it, which is as CLIP's first release did.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from operators.errors import ModelError
+from operators.models.calls import PixelRule
+from operators.models.cosine_vqa import COSINE, CosineVqa
+from operators.models.encoders import clean
+from operators.models.families.clip import ClipSimilarity
+from operators.models.family import TOKENIZER, Family
+from operators.models.parts import Fields, Part, read_fields, read_json, subfields
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from operators.models.checkpoints import ModelConfig, ResolvedModel
+
+CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+KNOWN = {
+    "model_cfg": {"embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text"},
+    "vision_cfg": {"image_size", "layers", "width", "head_width", "mlp_ratio", "patch_size", "patch_dropout"},
+    "text_cfg": {
+        "context_length",
+        "vocab_size",
+        "width",
+        "heads",
+        "layers",
+        "mlp_ratio",
+        "hf_tokenizer_name",
+        "tokenizer_kwargs",
+    },
+}
+"""What may be said of a network that has CLIP's first form; `patch_dropout` is for training."""
+PREPARED = {"interpolation": "bicubic", "resize_mode": "shortest", "mode": "RGB"}
+"""The one way in which images are made ready here."""
+
+
+class OpenClipSimilarity(ClipSimilarity):
+    """The `similarity` call served by a CLIP in OpenCLIP's layout."""
+
+    def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
+        """The image resized in its own mode, centre-cropped and normalised, (3, height, width), whatever the rule."""
+        return self.released(image)
+
+
+def _read(part: Part) -> dict[str, Any]:
+    """Its own config; where there is none, the config.json that tells which family the checkpoint is of."""
+    return {"model_type": "open_clip", **read_json(part, CONFIG)} if part.file(CONFIG) else read_fields(part)
+
+
+def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
+    """Raises ModelError for a network that is not of CLIP's first form, or for images made ready in another way."""
+    source, made = parts["checkpoint"].source, subfields(fields, "model_cfg")
+    for name, known in KNOWN.items():
+        stated = made if name == "model_cfg" else subfields(made, name)
+        other = sorted(stated.keys() - known)
+        if not stated or other:
+            raise ModelError(
+                f"{source}: `{name}` of {CONFIG} has {', '.join(other) or 'nothing'}; only a CLIP of the first form "
+                f"({', '.join(sorted(known))}) is served; use its release in transformers' layout, if there is one"
+            )
+    prepared = subfields(fields, "preprocess_cfg")
+    for name, value in PREPARED.items():
+        if prepared.get(name, value) != value:
+            raise ModelError(f"{source}: `{name}` of {CONFIG} is {prepared[name]!r}; only {value!r} is supported")
+
+
+def _load(model: "ResolvedModel") -> OpenClipSimilarity:
+    from safetensors.torch import load_file
+    from transformers import CLIPModel
+
+    from operators.models.open_clip import clip_config, clip_weights
+    from operators.models.processing import (
+        PixelTransform,
+        clip_processor,
+        load_pretrained,
+        load_tokenizer,
+        readable_load,
+    )
+
+    folder, fields = model.folder("checkpoint"), _read(model.parts["checkpoint"])
+    with readable_load(folder, CONFIG):
+        config, prepared = clip_config(fields), subfields(fields, "preprocess_cfg")
+        processor = clip_processor(config.vision_config.image_size, prepared.get("mean"), prepared.get("std"))
+    with readable_load(folder, WEIGHTS):
+        weights = clip_weights(load_file(folder / WEIGHTS))
+    return OpenClipSimilarity(
+        load_pretrained(CLIPModel, model, config=config, state_dict=weights),
+        load_tokenizer(model.folder("tokenizer")),
+        PixelTransform(processor, pad_to_square=False),
+        pair_batch=model.config.pair_batch,
+        cleaned=clean,
+    )
+
+
+FAMILY = Family(
+    loads={"similarity": _load, "embedding": _load, "likelihood": lambda model: CosineVqa(_load(model))},
+    weights_file=WEIGHTS,
+    read=_read,
+    form=CONFIG,
+    suits=lambda fields: fields["model_type"] == "open_clip",
+    files=(TOKENIZER,),
+    check=_check,
+    kind=lambda fields: COSINE,
+    measures=("cosine", "logit"),
+)

@@ -1,0 +1,111 @@
+"""OWLv2: an open-vocabulary detector that looks at an image once and compares its places with any phrase."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from operators.batches import BatchSize, isolate
+from operators.errors import HopelessRow, RowError
+from operators.models.calls import Box, Wanted
+from operators.models.encoders import in_batches
+from operators.models.families.grounding_dino import TOO_LONG, Sized
+from operators.models.family import IMAGES, TOKENIZER, Family
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from operators.models.checkpoints import ResolvedModel
+
+
+class Places(NamedTuple):
+    """What the model makes of an image: its places, each with a box, and the image's own size."""
+
+    features: "torch.Tensor"
+    """(places, width)."""
+    boxes: "torch.Tensor"
+    """(places, 4): centre and size, as shares of the square that the image was put on."""
+    width: int
+    height: int
+
+
+class Owlv2:
+    """The `detect` call: an image is encoded once, and each phrase is compared with it. A box's label is the phrase."""
+
+    def __init__(self, model: Any, processor: Any, tokenizer: Any, *, image_batch: int) -> None:
+        self.model = model
+        self.processor = processor
+        self.tokenizer = tokenizer
+        self.image_batch = BatchSize(image_batch)
+        self.context = int(model.config.text_config.max_position_embeddings)
+
+    def preprocess(self, image: "Image.Image") -> Sized:
+        """The image as the checkpoint's processor has it, on a square."""
+        pixels = self.processor(images=image, return_tensors="pt").pixel_values[0]
+        return Sized(pixels, image.width, image.height)
+
+    def encode(self, pixels: Sequence[Sized]) -> list[Places]:
+        """The places of each image."""
+        return in_batches(self._encode, pixels, [0] * len(pixels), size=self.image_batch)
+
+    def _encode(self, images: Sequence[Sized]) -> list[Places]:
+        import torch
+
+        pixels = torch.stack([image.tensor for image in images]).to(device=self.model.device, dtype=self.model.dtype)
+        grid, _ = self.model.image_embedder(pixel_values=pixels)
+        features = grid.flatten(1, 2)
+        boxes = self.model.box_predictor(features, grid)
+        return [
+            Places(feature, box, image.width, image.height)
+            for feature, box, image in zip(features, boxes, images, strict=True)
+        ]
+
+    def detect(self, features: Sequence[Places], wanted: Sequence[Wanted]) -> list[list[Box] | RowError]:
+        """What is found of each phrase, place by place."""
+        return isolate(lambda batch: [self._find(features[one.image], one) for one in batch], wanted)
+
+    def _find(self, places: Places, wanted: Wanted) -> list[Box]:
+        import torch
+
+        with torch.inference_mode():
+            logits, _ = self.model.class_predictor(places.features[None], self._query(wanted.phrase)[None])
+        (read,) = self.processor.post_process_object_detection(
+            SimpleNamespace(logits=logits.float().cpu(), pred_boxes=places.boxes[None].float().cpu()),
+            threshold=wanted.box_threshold,
+            target_sizes=[(places.height, places.width)],
+        )
+        found = zip(read["scores"].tolist(), read["boxes"].tolist(), strict=True)
+        return [Box(wanted.phrase, score, *corners) for score, corners in found]
+
+    def _query(self, phrase: str) -> "torch.Tensor":
+        """A phrase as what places are compared with, (1, width); raises HopelessRow where it is too long."""
+        inputs = self.tokenizer(phrase, padding="max_length", max_length=self.context, return_tensors="pt")
+        tokens = inputs.input_ids.shape[1]
+        if tokens > self.context:
+            raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, self.context)))
+        inputs = inputs.to(self.model.device)
+        read = self.model.owlv2.get_text_features(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask)
+        point: torch.Tensor = read.pooler_output / read.pooler_output.norm(dim=-1, keepdim=True)
+        return point
+
+
+def _load(model: "ResolvedModel") -> Owlv2:
+    from transformers import Owlv2ForObjectDetection
+
+    from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+
+    return Owlv2(
+        load_pretrained(Owlv2ForObjectDetection, model),
+        load_image_processor(model.folder("checkpoint")),
+        load_tokenizer(model.folder("tokenizer")),
+        image_batch=model.config.image_batch,
+    )
+
+
+FAMILY = Family(
+    loads={"detect": _load},
+    form="an Owlv2ForObjectDetection",
+    suits=lambda fields: fields.get("model_type") == "owlv2",
+    files=(TOKENIZER, IMAGES),
+    precise=True,
+)

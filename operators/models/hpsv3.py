@@ -1,0 +1,126 @@
+"""The network of HPSv3, Qwen2-VL with a regression at one token of its own, and what it says of image and prompt."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import Qwen2VLConfig
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VLPreTrainedModel
+
+from operators.batches import BatchSize
+from operators.errors import HopelessRow, RowError
+from operators.models.calls import Compared, Measure, Pair, PixelRule
+from operators.models.encoders import in_batches
+
+HIDDEN = (1024, 16)
+"""Widths of the head's layers before the last."""
+MEAN = 0
+"""The head gives the mean of a reward and its deviation."""
+REWARD_TOKEN = "<|Reward|>"
+PROMPT = "{text_prompt}"
+"""Where the prompt stands in what the model was trained to read."""
+
+
+class HpsV3(Qwen2VLPreTrainedModel):  # type: ignore[misc]
+    """Ma et al. 2025: the weights are named as transformers names Qwen2-VL's, the head as in the release."""
+
+    config: Qwen2VLConfig
+    _keep_in_fp32_modules_strict: ClassVar = {"rm_head"}
+
+    def __init__(self, config: Qwen2VLConfig) -> None:
+        super().__init__(config)
+        self.model = Qwen2VLModel(config)
+        first, second = HIDDEN
+        self.rm_head = nn.Sequential(
+            nn.Linear(config.text_config.hidden_size, first),
+            nn.ReLU(),
+            nn.Identity(),  # the dropout of its training counts in the names of the weights
+            nn.Linear(first, second),
+            nn.ReLU(),
+            nn.Linear(second, 2),
+        )
+        self.post_init()
+
+
+class Pixels(NamedTuple):
+    """One image as Qwen2-VL's processor leaves it."""
+
+    patches: torch.Tensor
+    """(patches, width)."""
+    grid: torch.Tensor
+    """Its patches in time, height and width, (3,)."""
+
+
+class Seen(NamedTuple):
+    """One image as the language half reads it."""
+
+    states: torch.Tensor
+    """(tokens, width), where the model is."""
+    grid: torch.Tensor
+
+
+class HpsV3Similarity:
+    """The `similarity` call served by HPSv3; its images are encoded once, its instruction is read for every pair."""
+
+    def __init__(self, model: Any, tokenizer: Any, processor: Any, *, instruction: str, pair_batch: int) -> None:
+        """`instruction` is what the model was trained to read, {text_prompt} being the prompt."""
+        self.model = model
+        self.tokenizer = tokenizer
+        self.processor = processor
+        self.instruction = instruction
+        self.pair_batch = BatchSize(pair_batch)
+        self.reward_id = int(tokenizer.convert_tokens_to_ids(REWARD_TOKEN))
+        self.image_id = int(model.config.image_token_id)
+
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Pixels:
+        """The image as its patches, of a number of pixels that the checkpoint's processor says."""
+        inputs = self.processor(images=image, return_tensors="pt")
+        return Pixels(inputs["pixel_values"], inputs["image_grid_thw"][0])
+
+    def encode(self, pixels: Sequence[Pixels]) -> list[Seen]:
+        """What the language half reads in the place of each image."""
+        device = self.model.device
+        patches, grids = torch.cat([each.patches for each in pixels]), torch.stack([each.grid for each in pixels])
+        with torch.inference_mode():
+            seen = self.model.model.get_image_features(patches.to(device), grids.to(device)).pooler_output
+        return [Seen(states, each.grid) for states, each in zip(seen, pixels, strict=True)]
+
+    def compare(self, features: Sequence[Seen], pairs: Sequence[Pair], measure: Measure = "reward") -> list[Compared]:
+        """The mean of each pair's reward; nothing is cut."""
+        read = [(self._ids(pair.text, features[pair.image]), features[pair.image]) for pair in pairs]
+        rewards = in_batches(self._rewards, read, [len(ids) for ids, _ in read], size=self.pair_batch)
+        return [Compared(reward, truncated=False) for reward in rewards]
+
+    def _ids(self, text: str, image: Seen) -> torch.Tensor:
+        """The conversation about one image, as tokens; raises HopelessRow where the prompt would be read as marks."""
+        content = [{"type": "image"}, {"type": "text", "text": self.instruction.replace(PROMPT, text)}]
+        turns = [{"role": "user", "content": content}]
+        conversation = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        ids = torch.tensor(self.tokenizer(conversation, add_special_tokens=False).input_ids)
+        for mark, name in ((self.image_id, "the image's"), (self.reward_id, "the reward's")):
+            if int((ids == mark).sum()) != 1:
+                raise HopelessRow(
+                    RowError("request_refused", f"the prompt has {name} mark in it; change the prompt's text")
+                )
+        before, after = ids.tensor_split([int((ids == self.image_id).nonzero())])
+        return torch.cat([before, after[:1].expand(len(image.states)), after[1:]])
+
+    def _rewards(self, read: Sequence[tuple[torch.Tensor, Seen]]) -> list[float]:
+        """The reward of each conversation; they are padded on the right."""
+        device, model = self.model.device, self.model.model
+        mask = pad_sequence([torch.ones_like(ids) for ids, _ in read], batch_first=True).to(device)
+        ids = pad_sequence([ids for ids, _ in read], batch_first=True).to(device)
+        places = (ids == self.image_id) & mask.bool()
+        embedded = model.get_input_embeddings()(ids)
+        embedded[places] = torch.cat([seen.states for _, seen in read]).to(embedded.dtype)
+        grids = torch.stack([seen.grid for _, seen in read]).to(device)
+        positions, _ = model.get_rope_index(ids, places.int(), image_grid_thw=grids, attention_mask=mask)
+        states = model.language_model(
+            inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False
+        ).last_hidden_state
+        at_reward = states[(ids == self.reward_id) & mask.bool()]
+        rewards: list[float] = self.model.rm_head(at_reward.float())[:, MEAN].tolist()
+        return rewards

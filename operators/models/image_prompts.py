@@ -1,0 +1,145 @@
+"""Conversations about an image as what a chat model reads of them: pixels, and tokens laid out by its own processor."""
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING
+
+from operators.errors import HopelessRow, ModelError, RowError
+from operators.models.calls import Message
+from operators.models.conversation import choice_ids, image_conversation_text, is_begun, template_ids, turn_end
+from operators.models.families.vlm import CLASS_TOKENS
+from operators.models.processing import load_image_processor, padded_square, readable_load
+
+SECOND_IMAGE = "the question has {!r} in it, which to this model is a second image; change the prompt's text"
+TEXT_INPUTS = (
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "text_replacement_offsets",
+    "labels",
+)
+CACHED_CHOICES = 4096
+LAID_OUT_AS = {"smolvlm": "idefics3"}
+"""Types whose images another type's processor lays out in the same way, without what their own wants for videos."""
+
+
+class Pixels(NamedTuple):
+    """One image as its processor leaves it, on the CPU."""
+
+    inputs: Mapping[str, torch.Tensor]
+    """What the model's vision half takes, such as pixel_values and image_grid_thw."""
+    ids: list[int]
+    """The tokens of every prompt on the image, from its beginning to the image's last one."""
+    closing: str
+    """What the processor writes between the image's last token and the text after it."""
+
+
+class ImagePrompts:
+    """Prompts that begin with an image; `preprocess` may run in other threads than the rest."""
+
+    def __init__(
+        self, processor: Any, *, image_id: int, system: str | None, padding: tuple[int, ...] | None, ends: Sequence[int]
+    ) -> None:
+        """`image_id` is the token whose embeddings are the image's, `system` the message before every conversation,
+        `padding` the colour of the square that images are put on, `ends` the tokens that end a reply.
+
+        Raises ModelError where the chat template does not show the image once.
+        """
+        self.processor = processor
+        self.tokenizer = copy.deepcopy(processor.tokenizer)  # one is not for two threads
+        self.image_id = image_id
+        self.system = system
+        self.padding = padding
+        self.mark = str(processor.image_token)
+        self.image_mark = str(self.tokenizer.convert_ids_to_tokens(image_id))
+        self.end = turn_end(self.tokenizer, ends, system=system)
+        self.opening = self._opening()
+        self._choice = lru_cache(maxsize=CACHED_CHOICES)(self._choice_ids)
+
+    def _opening(self) -> str:
+        """The prompt before the image; nothing that is said changes it."""
+        text = self._text([Message("user", "")])
+        if text.count(self.mark) != 1:
+            raise ModelError(
+                f"{self.tokenizer.name_or_path}: expected the chat template to place one image token "
+                f"({self.mark}), found {text.count(self.mark)}; correct the checkpoint's chat template"
+            )
+        return text.partition(self.mark)[0]
+
+    def preprocess(self, image: Image.Image) -> Pixels:
+        """The image as the checkpoint's own processor cuts, resizes and normalises it, after the padding."""
+        laid_out = self.processor(
+            images=padded_square(image, self.padding),
+            text=self.opening + self.mark,
+            add_special_tokens=not is_begun(self.processor.tokenizer, self.opening),
+            return_tensors="pt",
+            return_text_replacement_offsets=True,
+        )
+        ids = laid_out["input_ids"][0].tolist()
+        last = len(ids) - 1 - ids[::-1].index(self.image_id)
+        closing = laid_out["text_replacement_offsets"][0][0]["replacement"].rpartition(self.image_mark)[2]
+        inputs = {name: tensor for name, tensor in laid_out.items() if name not in TEXT_INPUTS}
+        return Pixels(inputs, ids[: last + 1], closing)
+
+    def following(self, messages: Sequence[Message], closing: str) -> list[int]:
+        """The tokens after the image's last one, up to the reply; raises HopelessRow for a second image."""
+        text = self._text(messages).replace(self.mark, self.image_mark + closing)
+        ids = template_ids(self.tokenizer, text)
+        if ids.count(self.image_id) != 1:
+            raise HopelessRow(RowError("request_refused", SECOND_IMAGE.format(self.mark)))
+        return ids[ids.index(self.image_id) + 1 :]
+
+    def choice(self, question: str, choice: str) -> list[int]:
+        """The tokens by which a choice answers a question, and the one that ends the turn."""
+        return self._choice(question, choice)
+
+    def _choice_ids(self, question: str, choice: str) -> list[int]:
+        return choice_ids(self.tokenizer, self._text([Message("user", question)]), choice, end=self.end)
+
+    def _text(self, messages: Sequence[Message]) -> str:
+        return image_conversation_text(self.tokenizer, messages, system=self.system)
+
+
+def load_processor(folder: Path, config: Any, tokenizer: Any) -> Any:
+    """The processor of a checkpoint for its images alone, with the tokenizer given.
+
+    Raises ModelError where its files are damaged, or lack what the model type's processor wants.
+    """
+    kind = PROCESSOR_MAPPING[CONFIG_MAPPING[LAID_OUT_AS.get(config.model_type, config.model_type)]]
+    given = {"image_processor": load_image_processor(folder), "tokenizer": tokenizer}
+    file = folder / "processor_config.json"
+    with readable_load(folder, "processor"):
+        settings = json.loads(file.read_text()) if file.is_file() else {}
+        parts = [given.get(name) for name in kind.get_attributes()]
+        return _for_images(kind).from_args_and_dict(parts, settings | _of_network(config))
+
+
+def _for_images(kind: Any) -> Any:
+    """The processor class without its video half, which wants torchvision."""
+
+    class ForImages(kind):  # type: ignore[misc]
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            if argument is None and argument_name == "video_processor":
+                return None
+            return super().check_argument_for_proper_class(argument_name, argument)
+
+    return ForImages
+
+
+def _of_network(config: Any) -> dict[str, Any]:
+    """What a LLaVA's processor must know of its network; the files of an older checkpoint do not say it, or wrongly."""
+    if config.model_type not in ("llava", "llava_next"):
+        return {}
+    return {
+        "patch_size": config.vision_config.patch_size,
+        "num_additional_image_tokens": CLASS_TOKENS[config.vision_config.model_type],
+        "vision_feature_select_strategy": config.vision_feature_select_strategy,
+    }

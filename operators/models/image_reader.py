@@ -1,0 +1,201 @@
+"""The network of a chat model that sees: it reads an image's prefix once, and whatever continues from it.
+
+Every question continues from the keys and values of its image's prefix.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from transformers import DynamicCache
+
+from operators.models import prefixes
+from operators.models.image_prompts import Pixels
+from operators.models.prefixes import Prefix, Tail
+
+
+class Reading(NamedTuple):
+    """What the model has read so far."""
+
+    states: torch.Tensor
+    """(n, tokens, width): of the tokens it read last."""
+    cache: DynamicCache
+    real: torch.Tensor
+    """(n, all tokens): which of the cached are not padding."""
+    places: torch.Tensor
+    """(n, all tokens): how many tokens stand before each of the cached in its own conversation."""
+
+
+class ImageReader:
+    """A checkpoint in the form of LLaVA, Qwen-VL, InternVL, Idefics or Gemma 3."""
+
+    two_way = False
+    """Whether the tokens of a prompt see those after them."""
+
+    def __init__(self, model: Any, *, image_id: int) -> None:
+        """`image_id` is the token whose embeddings are the image's."""
+        self.model = model
+        self.image_id = image_id
+        self.device = model.device
+        self.decoder = model.get_decoder()
+        self.windows = attention_windows(self.decoder.config)
+        self.context: int | None = getattr(self.decoder.config, "max_position_embeddings", None)
+        self.marks_images = "token_type_ids" in inspect.signature(model.model.forward).parameters
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens its scores are over."""
+        return int(self.model.lm_head.weight.shape[0])
+
+    def scores(self, states: torch.Tensor) -> torch.Tensor:
+        """The logits (n, vocabulary) of what follows states (n, width)."""
+        logits: torch.Tensor = self.model.lm_head(states)
+        return logits
+
+    @torch.inference_mode()
+    def encode(self, pixels: Sequence[Pixels]) -> list[Prefix]:
+        """Each image's prefix run through the model; images that take equally many tokens run together."""
+        order = sorted(range(len(pixels)), key=lambda index: _shape(pixels[index]))
+        encoded: dict[int, Prefix] = {}
+        for _, group in groupby(order, key=lambda index: _shape(pixels[index])):
+            batch = list(group)
+            encoded.update(zip(batch, self._encode_batch([pixels[index] for index in batch]), strict=True))
+        return [encoded[index] for index in range(len(pixels))]
+
+    def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
+        """Prefixes of images of one shape."""
+        ids = torch.tensor([image.ids for image in pixels], device=self.device)
+        inputs = self._inputs(pixels)
+        positions = self._prefix_positions(ids, inputs)
+        kinds = {"token_type_ids": self._is_image(ids)} if self.marks_images else {}
+        cache = DynamicCache()
+        self.model.model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            **kinds,
+            **inputs,
+        )
+        following = int(positions.max()) + 1
+        return [
+            Prefix(
+                keys=[layer.keys[index] for layer in cache.layers],
+                values=[layer.values[index] for layer in cache.layers],
+                next_position=following,
+                closing=image.closing,
+            )
+            for index, image in enumerate(pixels)
+        ]
+
+    def _inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """What the vision half takes of images of one shape."""
+        joined = {name: torch.cat([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
+        return {
+            name: tensor.to(self.device, self.model.dtype) if tensor.is_floating_point() else tensor.to(self.device)
+            for name, tensor in joined.items()
+        }
+
+    def _is_image(self, ids: torch.Tensor) -> torch.Tensor:
+        return (ids == self.image_id).int()
+
+    def _prefix_positions(self, ids: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Positions of the prefix, (n, tokens), or (3, n, tokens) where an image's are time, row and column."""
+        if not hasattr(self.model.model, "get_rope_index"):
+            return torch.arange(ids.shape[1], device=self.device).expand_as(ids)
+        positions: torch.Tensor = self.model.model.get_rope_index(
+            ids, mm_token_type_ids=self._is_image(ids), image_grid_thw=inputs["image_grid_thw"]
+        )[0]
+        return positions
+
+    def read(self, packs: Sequence[Sequence[Tail]]) -> Reading:
+        """Reads each pack's tokens after a copy of its image's prefix."""
+        shared = [pack[0].prefix for pack in packs]
+        before = prefixes.copied(shared, self.device)
+        rows = [[token for tail in pack for token in tail.ids] for pack in packs]
+        width = max(len(row) for row in rows)
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self.device)
+        own = torch.stack([prefixes.visible(pack, width, two_way=self.two_way) for pack in packs]).to(self.device)
+        seen = torch.cat([before.real[:, None, :].expand(-1, width, -1), own], dim=2)
+        offsets = torch.stack([prefixes.offsets(pack, width) for pack in packs]).to(self.device)
+        tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
+        places = torch.cat([before.places, tokens + offsets], dim=1)
+        masks = self._masks(seen, places, packs)
+        states = self._run(self._embed(ids, packs), masks, offsets + self._starts(shared), before.cache)
+        lengths = torch.tensor([[len(row)] for row in rows], device=self.device)
+        real = torch.cat([before.real, torch.arange(width, device=self.device) < lengths], dim=1)
+        return Reading(states, before.cache, real, places)
+
+    def read_on(self, before: Reading, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor) -> Reading:
+        """Reads one more token `ids` (n, 1) of each row, at `offsets` (n, 1) from its prefix's end."""
+        shared = [tail.prefix for tail in tails]
+        tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
+        real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
+        places = torch.cat([before.places, tokens + offsets], dim=1)
+        masks = self._masks(real[:, None], places)
+        states = self._run(self._embed(ids), masks, offsets + self._starts(shared), before.cache)
+        return Reading(states, before.cache, real, places)
+
+    def _embed(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
+        """Tokens (n, tokens), those of `packs` where they begin, as what is read (n, tokens, width)."""
+        embedded: torch.Tensor = self.model.get_input_embeddings()(ids)
+        return embedded
+
+    def _distances(self, places: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
+        """How many tokens each of the last `width` of `places` looks back to every place: (n, `width`, places)."""
+        return places[:, -width:, None] - places[:, None, :]
+
+    def _masks(
+        self, seen: torch.Tensor, places: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()
+    ) -> dict[str, torch.Tensor]:
+        """By kind of layer, who attends to whom.
+
+        `seen` (n, tokens, cached and new tokens) says so where a layer's window reaches as far; `places` (n, cached and
+        new tokens) are counted in each one's own conversation.
+        """
+        return {
+            kind: self._additive(
+                seen if window is None else seen & (self._distances(places, seen.shape[1], packs) < window)
+            )
+            for kind, window in self.windows.items()
+        }
+
+    def _run(
+        self, embedded: torch.Tensor, masks: Mapping[str, torch.Tensor], positions: torch.Tensor, cache: DynamicCache
+    ) -> torch.Tensor:
+        """States (n, tokens, width) of `embedded` text at `positions` (n, tokens) after what is cached."""
+        states: torch.Tensor = self.decoder(
+            inputs_embeds=embedded,
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        return states
+
+    def _additive(self, seen: torch.Tensor) -> torch.Tensor:
+        """(n, 1, tokens, cached and new tokens): nothing where a token is seen, and the least number elsewhere."""
+        least = torch.finfo(self.model.dtype).min
+        mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=self.device)
+        return mask.masked_fill(~seen, least)[:, None]
+
+    def _starts(self, shared: Sequence[Prefix]) -> torch.Tensor:
+        """The position (n, 1) at which each prefix is continued."""
+        return torch.tensor([[prefix.next_position] for prefix in shared], device=self.device)
+
+
+def attention_windows(config: Any) -> dict[str, int | None]:
+    """Of every kind of layer that a language model has, how many tokens it looks back; None for all."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["full_attention" if window is None else "sliding_attention"]
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(set(kinds))}
+
+
+def _shape(pixels: Pixels) -> tuple[Any, ...]:
+    """What must agree for two images to run together: their tokens, and how these lie in rows and columns."""
+    grid = pixels.inputs.get("image_grid_thw")
+    shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())
+    return (len(pixels.ids), grid[0].tolist() if grid is not None else [], shapes)

@@ -1,0 +1,118 @@
+"""Language models as VQA models that never see the image: an ablation of "What makes a good metric?"."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+
+from operators.errors import ModelError, RowError
+from operators.models.calls import Generation, Message, Question, Request, Usage
+from operators.models.causal_lm import CausalLM
+from operators.models.conversation import choice_ids, conversation_ids, conversation_text
+from operators.models.encoders import in_batches
+from operators.models.thinking import PROBLEM, opens_thought
+
+LONGEST_REPLY = 32
+"""Tokens of an answer in the model's own words."""
+TOO_LONG = (
+    "the question takes {} tokens, beyond the model's context of {}; shorten the prompt, or use a model with a longer "
+    "context"
+)
+
+
+class TextOnlyVqa:
+    """The `likelihood` call served from the question alone; whatever the image, the answer is the same."""
+
+    side_by_side = False
+
+    def __init__(self, language: CausalLM, *, end: int) -> None:
+        """`end` is the token that ends a reply. Raises ModelError where the chat template opens a thought."""
+        self.language = language
+        self.tokenizer = language.tokenizer
+        self.end = end
+        self.usage = Usage()
+        if opens_thought(self._prompt("")):
+            raise ModelError(f"{self.tokenizer.name_or_path}: {PROBLEM}")
+
+    def preprocess(self, image: Image.Image) -> None:
+        """Nothing of the image."""
+
+    def encode(self, pixels: Sequence[None]) -> Sequence[None]:
+        """Nothing of the images."""
+        return pixels
+
+    def likelihood(self, features: Sequence[None], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
+        """Full-vocabulary log-probabilities of every choice's tokens and of the end of the turn; each question is asked
+        once, however many images it is about.
+        """
+        asked = {(question.text, choice): None for question in questions for choice in question.choices}
+        read = dict(zip(asked, self._read([*asked]), strict=True))
+        return [_whole([read[question.text, choice] for choice in question.choices]) for question in questions]
+
+    def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str | RowError]:
+        """The model's own answer to every question, by greedy decoding."""
+        texts = list(dict.fromkeys(question.text for question in questions))
+        replies = self.language.generate([Request((Message("user", text),), LONGEST_REPLY) for text in texts])
+        for reply in replies:
+            self.usage = self.usage.plus(reply.usage if isinstance(reply, Generation) else Usage())
+        said = dict(zip(texts, replies, strict=True))
+        return [_words(said[question.text]) for question in questions]
+
+    def _prompt(self, question: str) -> str:
+        return conversation_text(self.tokenizer, [Message("user", question)])
+
+    def _read(self, asked: Sequence[tuple[str, str]]) -> list[list[float] | RowError]:
+        """The log-probabilities of each choice's tokens after its question, or an error where they do not fit."""
+        rows = [self._row(text, choice) for text, choice in asked]
+        lengths = [len(prompt) + len(choice) for prompt, choice in rows]
+        context = self.language.context
+        fits = [context is None or length <= context for length in lengths]
+        kept = [row for row, fit in zip(rows, fits, strict=True) if fit]
+        sizes = [len(prompt) + len(choice) for prompt, choice in kept]
+        scored = iter(in_batches(self._score, kept, sizes, size=self.language.pair_batch))
+        refused = [RowError("prompt_too_long", TOO_LONG.format(length, context)) for length in lengths]
+        return [next(scored) if fit else error for fit, error in zip(fits, refused, strict=True)]
+
+    def _row(self, text: str, choice: str) -> tuple[list[int], list[int]]:
+        prompt = conversation_ids(self.tokenizer, [Message("user", text)])
+        return prompt, choice_ids(self.tokenizer, self._prompt(text), choice, end=self.end)
+
+    def _score(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
+        """The log-probabilities of the choices' tokens; rows are padded on the left, so that choices end together."""
+        read = [[*prompt, *choice[:-1]] for prompt, choice in rows]
+        width, longest = max(map(len, read)), max(len(choice) for _, choice in rows)
+        ids = torch.tensor([[self.language.pad_id] * (width - len(row)) + row for row in read])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in read])
+        logits = self._logits(ids, mask, keep=longest)
+        self.usage = self.usage.plus(Usage(calls=len(rows), prompt_tokens=sum(len(prompt) for prompt, _ in rows)))
+        return [_gathered(own, choice) for own, (_, choice) in zip(logits, rows, strict=True)]
+
+    def _logits(self, ids: torch.Tensor, mask: torch.Tensor, *, keep: int) -> torch.Tensor:
+        """Log-probabilities (n, keep, vocabulary) at the last places."""
+        model: Any = self.language.model
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        logits: torch.Tensor = model(
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            position_ids=positions.to(model.device),
+            logits_to_keep=keep,
+            use_cache=False,
+        ).logits
+        return logits.float().log_softmax(-1)
+
+
+def _gathered(logprobs: torch.Tensor, choice: Sequence[int]) -> list[float]:
+    own = logprobs[len(logprobs) - len(choice) :]
+    values: list[float] = own.gather(1, torch.tensor(choice, device=own.device)[:, None])[:, 0].tolist()
+    return values
+
+
+def _whole(choices: Sequence[list[float] | RowError]) -> list[list[float]] | RowError:
+    """A question's choices, or the error of one of them."""
+    errors = [choice for choice in choices if isinstance(choice, RowError)]
+    return errors[0] if errors else [choice for choice in choices if not isinstance(choice, RowError)]
+
+
+def _words(reply: Generation | RowError) -> str | RowError:
+    return reply if isinstance(reply, RowError) else reply.text.strip()

@@ -1,0 +1,1 @@
+"""Scores to training data: rewards and advantages, which images make an example, and one file per format."""

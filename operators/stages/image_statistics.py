@@ -1,0 +1,47 @@
+"""The image_statistics stage: what every image is like, measured of its pixels without a model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from PIL import Image
+
+from operators import rows
+from operators.images import PreparedImages
+from operators.metrics.image_statistic import ImageStatisticConfig
+from operators.stages.captions import AnyPrompt
+from operators.stages.images import ImagesStage
+from operators.stages.stage import Inputs, StageOptions
+from operators.statistics.pixels import PixelStatistics, pixel_statistics
+
+
+class ImageStatisticsStage(ImagesStage):
+    """Images to their statistics (schema IMAGE_STATISTICS), decoded once for all metrics of this kind."""
+
+    name = "image_statistics"
+    version = 1
+    schema = rows.IMAGE_STATISTICS
+    needs = ImageStatisticConfig
+    encodes = False
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self.options = options
+
+    @classmethod
+    def calls_of_row(cls, metric: Any, words: float) -> float:
+        return 0.0
+
+    def preprocess(self, image: Image.Image) -> PixelStatistics:
+        return pixel_statistics(image)
+
+    def asked(self, inputs: Inputs) -> Mapping[str, AnyPrompt]:
+        return dict.fromkeys(inputs.metrics, AnyPrompt())
+
+    def measure(self, images: PreparedImages, asked: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
+        measured = iter(images.pixels)
+        records = []
+        for row, digest, error, count in zip(images.rows, images.digests, images.errors, images.counts, strict=True):
+            statistics = [next(measured)._asdict() for _ in range(count)]
+            columns = {"statistics": statistics} if error is None else {"error": rows.error_value(error)}
+            records.append(row.row(**columns, image_digest=digest, basis=AnyPrompt().basis(row.prompt_id)))
+        return dict.fromkeys(asked, rows.table(records, self.schema))

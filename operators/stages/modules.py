@@ -1,0 +1,157 @@
+"""The modules stage: what a detector, a reader of text and a VQA model see of an image for programs of checks."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import pyarrow as pa
+from PIL import Image
+
+from operators import rows
+from operators.batches import isolate
+from operators.errors import RowError
+from operators.images import PreparedImages
+from operators.metrics.metric import Metric
+from operators.metrics.modules import Look, Seen
+from operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Wanted
+from operators.stages.answers import AskingMetric, QuestionIndex, ShardAnswers
+from operators.stages.images import ImagesStage
+from operators.stages.stage import Inputs, StageOptions, Upstream, remembered
+
+
+@runtime_checkable
+class LookingMetric(AskingMetric, Protocol):
+    """A metric whose questions are statements that modules check."""
+
+    def looking(self) -> dict[str, Any]:
+        """All that decides what is seen, besides the questions and the models."""
+
+    def looks(self, text: str) -> tuple[Look, ...]:
+        """What has to be looked at for one question."""
+
+
+class _Asked(NamedTuple):
+    """One question of one metric about one image of the shard."""
+
+    metric: str
+    row: int
+    image: int
+    question_id: str
+    looks: tuple[Look, ...]
+
+
+class ModulesStage(ImagesStage):
+    """Images and questions to what was seen for them (schema MODULES): each image is decoded once, each look is taken
+    once, and each model prepares only the images of which it is asked something.
+    """
+
+    name = "modules"
+    version = 1
+    schema = rows.MODULES
+    needs = LookingMetric
+    calls: ClassVar = {"model": "likelihood", "detector": "detect", "reader": "ocr"}
+
+    @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return ("questions",)
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"asking": metric.looking()}
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        super().__init__(metrics, models, options)
+        self.models = models
+        self._index = remembered(self._read_index)
+
+    def asked(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
+        return {name: self._index(name, inputs.upstream[name]["questions"]) for name in inputs.metrics}
+
+    def _read_index(self, name: str, questions: Upstream) -> QuestionIndex:
+        return QuestionIndex(questions.read(), self.metrics[name])
+
+    def preprocess(self, image: Image.Image) -> Image.Image:
+        """The image itself: what three models make of each image of a shard would fill the memory."""
+        return image
+
+    def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
+        before = self.models["model"].usage
+        answers = {name: ShardAnswers(images, index, rows.MODULES) for name, index in asked.items()}
+        shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
+        for first in range(0, len(shown), self.options.image_batch):
+            window = range(first, min(first + self.options.image_batch, len(shown)))
+            self._look_at({image: shown[image] for image in window}, images.pixels, answers)
+        usage = self.models["model"].usage.minus(before)
+        return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
+
+    def _look_at(
+        self, window: Mapping[int, int], pictures: Sequence[Image.Image], answers: Mapping[str, ShardAnswers]
+    ) -> None:
+        """Takes all looks at the window's images, each with its row."""
+        asked = [
+            _Asked(name, row, image, question.question_id, self.metrics[name].looks(question.put.text))
+            for name, answered in answers.items()
+            for image, row in window.items()
+            for question in answered.questions(row)
+        ]
+        seen: dict[tuple[int, Look], Seen | RowError] = {}
+        for model in self.calls:
+            wanted = dict.fromkeys((one.image, look) for one in asked for look in one.looks if look.model == model)
+            seen |= self._take(model, list(wanted), pictures)
+        for one in asked:
+            _add(answers[one.metric], one, [seen[one.image, look] for look in one.looks])
+
+    def _take(
+        self, name: str, wanted: Sequence[tuple[int, Look]], pictures: Sequence[Image.Image]
+    ) -> dict[tuple[int, Look], Seen | RowError]:
+        """What one model sees by each look; of an image that it cannot prepare, the error."""
+        model = self.models[name]
+        encoded = self._encode(model, list(dict.fromkeys(image for image, _ in wanted)), pictures)
+        features = {image: feature for image, feature in encoded.items() if not isinstance(feature, RowError)}
+        places = {image: place for place, image in enumerate(features)}
+        sound = [one for one in wanted if one[0] in places]
+        take = partial(_TAKES[name], model, list(features.values()))
+        taken = isolate(lambda batch: take([(places[image], look) for image, look in batch]), sound)
+        seen: dict[tuple[int, Look], Seen | RowError] = {one: encoded[one[0]] for one in wanted}
+        return seen | dict(zip(sound, taken, strict=True))
+
+    def _encode(self, model: Any, shown: Sequence[int], pictures: Sequence[Image.Image]) -> dict[int, Any]:
+        """What the model makes of each image, or why nothing."""
+
+        def encode(batch: Sequence[int]) -> Sequence[Any]:
+            features: Sequence[Any] = model.encode([model.preprocess(pictures[image]) for image in batch])
+            return features
+
+        return dict(zip(shown, isolate(encode, shown, self.image_batch), strict=True))
+
+
+Looking = Sequence[tuple[int, Look]]
+"""Looks, each with the place of its image among the features."""
+
+
+def _detect(model: DetectionModel, features: Sequence[Any], looking: Looking) -> list[Seen | RowError]:
+    found = model.detect(features, [Wanted(image, *look[1:]) for image, look in looking])
+    return [boxes if isinstance(boxes, RowError) else Seen(boxes=tuple(boxes)) for boxes in found]
+
+
+def _read(model: ReadingModel, features: Sequence[Any], looking: Looking) -> list[Seen | RowError]:
+    texts = model.ocr([features[image] for image, _ in looking])
+    return [text if isinstance(text, RowError) else Seen(text=text) for text in texts]
+
+
+def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -> list[Seen | RowError]:
+    replies = model.reply(features, [Question(image, look.text, ()) for image, look in looking])
+    return [reply if isinstance(reply, RowError) else Seen(text=reply) for reply in replies]
+
+
+_TAKES: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}
+
+
+def _add(answered: ShardAnswers, asked: _Asked, seen: Sequence[Seen | RowError]) -> None:
+    """What was seen for a question; an error of one of its looks is the row's."""
+    sound = [one for one in seen if isinstance(one, Seen)]
+    for error in (one for one in seen if isinstance(one, RowError)):
+        answered.fail(asked.row, error)
+    boxes = [[box._asdict() for box in one.boxes] for one in sound]
+    row = {"question_id": asked.question_id, "boxes": boxes, "texts": [one.text for one in sound]}
+    answered.answers[asked.row].append(row)

@@ -1,0 +1,114 @@
+"""Programs of requests to a model, many side by side: round by round, so that the model's batches are full."""
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from operators.batches import device_lost, isolate
+from operators.errors import ModelError, RowError
+from operators.metrics.writing import UnreadableReply, Writing
+from operators.models.calls import GenerateModel, Generation, ImageGenerateModel, ImageRequest, Request, Usage
+
+T = TypeVar("T")
+Reply = Generation | RowError
+
+
+class Asked(NamedTuple):
+    """A request of one of the programs."""
+
+    program: int
+    """Index of the program."""
+    request: Request
+
+
+class Ran(NamedTuple, Generic[T]):
+    """What became of programs."""
+
+    results: list[T | RowError]
+    """Of each program, in their order."""
+    usage: Usage
+    """What their calls took."""
+
+
+def run_programs(
+    programs: Sequence[Writing[T | RowError]], answer: Callable[[Sequence[Asked]], Sequence[Reply]]
+) -> Ran[T]:
+    """Runs the programs side by side; `answer` gives the replies to the requests of one round.
+
+    A program ends with an error where a request has no reply, or where it raises UnreadableReply.
+    """
+    running = [_Running(steps) for steps in programs]
+    usage = Usage()
+    while asked := [Asked(index, request) for index, program in enumerate(running) for request in program.requests]:
+        replies = answer(asked)
+        usage = _sum_usage(replies, usage)
+        rest = iter(replies)
+        for program in running:
+            if program.requests:
+                program.resume([next(rest) for _ in program.requests])
+    return Ran([program.result for program in running], usage)
+
+
+def generate(model: GenerateModel | None, asked: Sequence[Asked]) -> Sequence[Reply]:
+    """The model's replies; where it fails as a whole, every request fails and may be tried another time."""
+    assert model is not None, "a metric whose programs make requests has a model for them"
+    try:
+        return model.generate([one.request for one in asked])
+    except Exception as error:
+        if _hopeless(error):
+            raise
+        failure = RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)
+        return [failure for _ in asked]
+
+
+def generate_from_images(
+    model: ImageGenerateModel, features: Sequence[object], requests: Sequence[ImageRequest]
+) -> Sequence[Reply]:
+    """The model's replies about images; failing requests apart."""
+    try:
+        return model.generate_from_images(features, requests)
+    except Exception as error:
+        if _hopeless(error):
+            raise
+    replies = isolate(lambda batch: model.generate_from_images(features, batch), requests)
+    return list(replies)
+
+
+def _hopeless(error: Exception) -> bool:
+    """Whether no request to this model can succeed."""
+    return device_lost(error) or isinstance(error, ModelError)
+
+
+def _sum_usage(replies: Sequence[Reply], usage: Usage) -> Usage:
+    """The usage with that of the replies."""
+    for reply in replies:
+        if isinstance(reply, Generation):
+            usage = usage.plus(reply.usage).plus(Usage(cut=not reply.complete))
+    return usage
+
+
+class _Running(Generic[T]):
+    """One program while it runs."""
+
+    result: T | RowError
+
+    def __init__(self, steps: Writing[T | RowError]) -> None:
+        self.steps = steps
+        self.requests: Sequence[Request] = ()
+        self._advance(None)
+
+    def resume(self, replies: Sequence[Reply]) -> None:
+        """Takes the replies to its requests; a request without a reply ends it."""
+        failures = [reply for reply in replies if isinstance(reply, RowError)]
+        if failures:
+            self.result, self.requests = failures[0], ()
+        else:
+            self._advance([reply for reply in replies if isinstance(reply, Generation)])
+
+    def _advance(self, replies: Sequence[Generation] | None) -> None:
+        try:
+            self.requests = next(self.steps) if replies is None else self.steps.send(replies)
+        except StopIteration as end:
+            self.requests, self.result = (), end.value
+        except UnreadableReply as error:
+            self.requests = ()
+            self.result = RowError("unreadable_reply", f"the model's reply has not the form asked for: {error}")

@@ -1,0 +1,121 @@
+"""What the stages share whose model says something of each image: an image is encoded once, whoever asks about it."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from PIL import Image
+
+from operators import rows
+from operators.batches import BatchSize, isolate
+from operators.errors import RowError
+from operators.images import ImageRow, PreparedImages
+from operators.metrics.writing import Writing
+from operators.models.calls import ImageRequest, Usage
+from operators.stages.images import Asked, ImagesStage
+from operators.stages.programs import Asked as AskedRequest
+from operators.stages.programs import Ran, Reply, generate_from_images, run_programs
+from operators.stages.stage import StageOptions
+
+
+class Shown(NamedTuple):
+    """An image as the model is shown it."""
+
+    width: int
+    """Of the image as it was decoded, in pixels."""
+    height: int
+    pixels: Any
+    """What the model's preprocessing made of it."""
+
+
+class Encoded(NamedTuple):
+    """Images that a model has encoded together."""
+
+    features: list[Any]
+    places: Mapping[int, int]
+    """By image of the shard, its place among the features."""
+    errors: Mapping[int, RowError]
+    """Of the images that could not be encoded."""
+
+
+class Seen(NamedTuple):
+    """One image that one metric wants to know about."""
+
+    metric: str
+    image: int
+    """Among the shard's."""
+    row: ImageRow
+    asked: Any
+
+
+class SeeingStage(ImagesStage):
+    """Images to what a model says of each; a row of several images holds what it says of each of them.
+
+    The tables' metadata has what the model's calls took, for all the metrics together (rows.with_usage).
+    """
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        super().__init__(metrics, models, options)
+        self.side_by_side = self.model.side_by_side
+
+    @abstractmethod
+    def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[Any]:
+        """What the model says of each of the images."""
+
+    @abstractmethod
+    def columns(self, said: Sequence[Any], shown: Sequence[Shown]) -> dict[str, Any]:
+        """The columns that what it says of a row's images fills."""
+
+    def preprocess(self, image: Image.Image) -> Shown:
+        return Shown(image.width, image.height, self.model.preprocess(image))
+
+    def measure(self, images: PreparedImages, asked: Mapping[str, Asked]) -> Mapping[str, pa.Table]:
+        row_of = [row for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
+        said: dict[tuple[str, int], Any] = {}
+        usage = Usage()
+        for encoded in self._encoded(images):
+            seen = [Seen(name, image, row_of[image], asked[name]) for name in asked for image in encoded.places]
+            results, took = self.say(encoded, seen)
+            usage = usage.plus(took)
+            said |= {(one.metric, one.image): result for one, result in zip(seen, results, strict=True)}
+            said |= {(name, image): error for name in asked for image, error in encoded.errors.items()}
+        return {name: rows.with_usage(self._table(images, name, asked[name], said), usage) for name in asked}
+
+    def _encoded(self, images: PreparedImages) -> Iterator[Encoded]:
+        """As many images at a time as fit the memory; all of the shard for a model that batches by itself."""
+        pixels = [shown.pixels for shown in images.pixels]
+        size = BatchSize(len(pixels)) if self.side_by_side else self.image_batch
+        first = 0
+        while first < len(pixels):
+            made = isolate(self.model.encode, pixels[first : first + size.rows], size)[: size.rows]
+            results = dict(enumerate(made, first))
+            features = {image: one for image, one in results.items() if not isinstance(one, RowError)}
+            errors = {image: one for image, one in results.items() if isinstance(one, RowError)}
+            yield Encoded(list(features.values()), {image: place for place, image in enumerate(features)}, errors)
+            first += len(made)
+
+    def _table(
+        self, images: PreparedImages, metric: str, asked: Asked, said: Mapping[tuple[str, int], Any]
+    ) -> pa.Table:
+        records, first = [], 0
+        for row, digest, error, count in zip(images.rows, images.digests, images.errors, images.counts, strict=True):
+            of_row = range(first, first := first + count)
+            results = [said[metric, image] for image in of_row]
+            failed = error or next((result for result in results if isinstance(result, RowError)), None)
+            if failed is not None:
+                records.append(row.row(error=rows.error_value(failed), image_digest=digest))
+                continue
+            columns = self.columns(results, [images.pixels[image] for image in of_row])
+            records.append(row.row(**columns, image_digest=digest, basis=asked.basis(row.prompt_id)))
+        return rows.table(records, self.schema)
+
+
+def write_about(model: Any, encoded: Encoded, seen: Sequence[Seen], programs: Sequence[Writing[Any]]) -> Ran[Any]:
+    """Runs a program about each of the images."""
+
+    def answer(asked: Sequence[AskedRequest]) -> Sequence[Reply]:
+        requests = [ImageRequest(encoded.places[seen[one.program].image], one.request) for one in asked]
+        return generate_from_images(model, encoded.features, requests)
+
+    return run_programs(programs, answer)

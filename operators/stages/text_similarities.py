@@ -1,0 +1,91 @@
+"""The text similarities stage: how near what is said of every image is to the text of its prompt."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from operators import rows
+from operators.batches import isolate
+from operators.errors import RowError
+from operators.metrics.meteor import meteor
+from operators.models.calls import Compared, TextEmbedder, Usage
+from operators.stages.programs import Ran
+from operators.stages.reading import ReadingStage, Wanted
+
+
+@runtime_checkable
+class MatchingMetric(Protocol):
+    """A metric that compares prompts with what is said of their images."""
+
+    @property
+    def read_from(self) -> str:
+        """The stage that says it: `captions` or `descriptions`."""
+
+    def matching(self) -> dict[str, Any]:
+        """How the texts are compared: without an embedder, by METEOR."""
+
+
+class TextSimilaritiesStage(ReadingStage):
+    """Captions or descriptions and prompts to similarities (schema SIMILARITIES): cosines of embeddings, or METEOR."""
+
+    name = "text_similarities"
+    version = 1
+    schema = rows.SIMILARITIES
+    needs = MatchingMetric
+    calls: ClassVar = {"embedder": "embedding"}
+    optional = frozenset({"embedder"})
+
+    @classmethod
+    def reads(cls, metric: Any) -> tuple[str, ...]:
+        return (metric.read_from,)
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"asking": metric.matching()}
+
+    def materials(
+        self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
+    ) -> list[Any] | RowError:
+        if isinstance(text, RowError):
+            return text
+        (row,) = read.values()
+        said = row["descriptions"] if "descriptions" in row else [caption["text"] for caption in row["captions"]]
+        return [(text, one) for one in said]
+
+    def make(self, wanted: Sequence[Wanted]) -> Ran[Compared]:
+        pairs = [one.material for one in wanted]
+        if "embedder" not in self.models:
+            return Ran([Compared(meteor(said, text), False) for text, said in pairs], Usage())
+        embedded = _embed(self.models["embedder"], list(dict.fromkeys(text for pair in pairs for text in pair)))
+        return Ran([_compared(embedded[text], embedded[said]) for text, said in pairs], Usage(calls=len(embedded)))
+
+    def columns(self, made: Sequence[Compared]) -> dict[str, Any]:
+        similarities = [one.similarity for one in made]
+        columns = {"similarity": fmean(similarities), "truncated": any(one.truncated for one in made)}
+        return columns if len(made) == 1 else {**columns, "images": similarities}
+
+
+Embedded = tuple[Any, bool]
+"""A unit-length embedding, and whether the text was cut."""
+
+
+def _embed(embedder: TextEmbedder, texts: Sequence[str]) -> dict[str, Embedded | RowError]:
+    """Every text's embedding, failing ones apart."""
+
+    def embed(batch: Sequence[str]) -> list[Embedded]:
+        encoded = embedder.encode_texts(batch)
+        return list(zip(encoded.features, encoded.truncated, strict=True))
+
+    return dict(zip(texts, isolate(embed, texts), strict=True))
+
+
+def _compared(first: Embedded | RowError, second: Embedded | RowError) -> Compared | RowError:
+    if isinstance(first, RowError):
+        return first
+    if isinstance(second, RowError):
+        return second
+    cosine = float(first[0] @ second[0])
+    if not math.isfinite(cosine):
+        return RowError("not_finite", f"the similarity is {cosine}; try dtype=float32")
+    return Compared(cosine, first[1] or second[1])

@@ -1,0 +1,71 @@
+"""The verdicts stage: a judge's verdict on the description of every image, beside its prompt."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from operators import rows
+from operators.errors import RowError
+from operators.metrics.judged import Verdict
+from operators.metrics.metric import Metric
+from operators.metrics.writing import Writing
+from operators.stages.programs import Ran, generate, run_programs
+from operators.stages.reading import ReadingStage, Wanted
+
+
+@runtime_checkable
+class JudgingMetric(Protocol):
+    """A metric whose judge reads descriptions."""
+
+    def judging(self) -> dict[str, Any]:
+        """All that decides a verdict, but for what is judged and for the judge."""
+
+    def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
+        """The program that has one description judged."""
+
+
+class VerdictsStage(ReadingStage):
+    """Descriptions and prompts to verdicts (schema VERDICTS)."""
+
+    name = "verdicts"
+    version = 1
+    schema = rows.VERDICTS
+    needs = JudgingMetric
+    calls: ClassVar = {"judge": "generate"}
+    side_by_side = True
+
+    @classmethod
+    def reads(cls, metric: Any) -> tuple[str, ...]:
+        return ("descriptions",)
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"kind": metric.kind, "asking": metric.judging()}
+
+    @classmethod
+    def calls_of_row(cls, metric: Metric, words: float) -> float:
+        return metric.expected(words).calls
+
+    def materials(
+        self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
+    ) -> list[Any] | RowError:
+        if isinstance(text, RowError):
+            return text
+        return [(text, description) for description in read["descriptions"]["descriptions"]]
+
+    def make(self, wanted: Sequence[Wanted]) -> Ran[Verdict]:
+        programs = [self.metrics[one.metric].judge_description(*one.material) for one in wanted]
+        return run_programs(programs, partial(generate, self.models["judge"]))
+
+    def columns(self, made: Sequence[Verdict]) -> dict[str, Any]:
+        return verdict_columns(made)
+
+
+def verdict_columns(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The columns of VERDICTS that the verdicts on a row's images fill."""
+    return {
+        "verdicts": [
+            {"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale}
+            for verdict in verdicts
+        ]
+    }

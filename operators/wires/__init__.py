@@ -1,0 +1,1 @@
+"""How trainers ask for rewards: one file per wire, and the table of them."""

@@ -1,0 +1,66 @@
+"""Flow-Factory's wire: lists of prompts and of base64 images or frames, one reward each.
+
+Source: X-GenGroup/Flow-Factory, src/flow_factory/rewards/my_reward_remote.py. Its client raises for an `error` in a
+reply of 200, and asks three times where the status is another.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass as checked
+
+from operators.wires.wire import (
+    Answers,
+    Asked,
+    BadRequest,
+    JsonWire,
+    Reply,
+    Served,
+    as_json,
+    decoded,
+    described,
+    failure,
+    numbers,
+    read_form,
+    require_alike,
+)
+
+
+@checked(frozen=True)
+class ComputeForm:
+    """What an edit starts from, `condition_images` and `condition_videos`, is not looked at."""
+
+    prompt: list[str]
+    image: list[str] | None = None
+    video: list[list[str]] | None = None
+    """Frames."""
+
+
+FORM = TypeAdapter(ComputeForm)
+
+
+class FlowFactoryWire(JsonWire):
+    """POST /compute {prompt, image | video} -> {rewards}, or {error}."""
+
+    name = "flow_factory"
+    path = "/compute"
+    form = ComputeForm
+    purpose = "Flow-Factory's remote reward: one number per image, or an error for all."
+
+    def read(self, document: Any, served: Served) -> list[Asked]:
+        form = read_form(FORM, document)
+        if bool(form.image) == bool(form.video):
+            raise BadRequest("expected either `image` or `video`, found both or neither")
+        each = [[image] for image in form.image] if form.image else form.video or []
+        require_alike(len(each), len(form.prompt))
+        return [
+            Asked(tuple(decoded(frame, f"image.{place}") for frame in frames), prompt, served.one())
+            for place, (frames, prompt) in enumerate(zip(each, form.prompt, strict=True))
+        ]
+
+    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+        failed = failure(answers)
+        if failed is None:
+            return as_json({"rewards": numbers(answers, served)})
+        return self.refuse(503 if failed[1].retryable else 200, described(failed))

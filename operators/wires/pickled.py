@@ -1,0 +1,65 @@
+"""The pickle wire of verl-omni and flow_grpo, read by an allow-list of opcodes.
+
+Sources: verl-project/verl-omni, docs/start/http_scorer.md and verl_omni/utils/reward_score/http_scorer_client.py, which
+raises for an `error` of a reply of 200 and asks again after 408, 429 and 5xx; yifan123/flow_grpo, flow_grpo/rewards.py,
+which reads `outputs` and asks again after 500, and after 429 and 503 with Retry-After.
+"""
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from operators.wires.unpickle import unpickle
+from operators.wires.wire import (
+    Answers,
+    Asked,
+    BadRequest,
+    Reply,
+    Served,
+    Wire,
+    described,
+    failure,
+    numbers,
+    require_alike,
+)
+
+OCTETS = "application/octet-stream"
+
+
+class PickledWire(Wire):
+    """POST / with pickled {images, prompts} -> pickled {scores, outputs}, or {error}."""
+
+    name = "pickled"
+    path = "/"
+    purpose = (
+        "verl-omni's and flow_grpo's scorers: a pickle of plain values, one number per image, or an error for all."
+    )
+
+    def parse(self, body: bytes) -> Any:
+        return unpickle(body)
+
+    def read(self, document: Any, served: Served) -> list[Asked]:
+        if not isinstance(document, dict):
+            raise BadRequest("expected a pickled dict with `images` and `prompts`")
+        images, prompts = document.get("images"), document.get("prompts")
+        if not isinstance(images, (list, tuple)) or not all(isinstance(image, bytes) for image in images):
+            raise BadRequest("images: expected a list of encoded images as bytes")
+        if not isinstance(prompts, (list, tuple)) or not all(isinstance(prompt, str) for prompt in prompts):
+            raise BadRequest("prompts: expected a list of text; what is measured here is how images fit their prompts")
+        require_alike(len(images), len(prompts))
+        return [Asked((image,), prompt, served.one()) for image, prompt in zip(images, prompts, strict=True)]
+
+    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+        failed = failure(answers)
+        if failed is None:
+            scores = numbers(answers, served)
+            return _pickled({"scores": scores, "outputs": scores}, 200)
+        return self.refuse(503 if failed[1].retryable else 200, described(failed))
+
+    def refuse(self, status: int, message: str) -> Reply:
+        return _pickled({"error": message}, status)
+
+
+def _pickled(value: Any, status: int) -> Reply:
+    """A reply of plain values, in a protocol that every Python 3 reads."""
+    return Reply(status, pickle.dumps(value, protocol=2), OCTETS)

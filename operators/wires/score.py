@@ -1,0 +1,66 @@
+"""Our own wire: images and prompts in JSON, every metric's score or the reason why there is none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass as checked
+
+from operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, decoded, read_form, require_alike
+
+
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
+class ScoreForm:
+    """Images and prompts of one length, and the metrics that are wanted; all that are served by default."""
+
+    images: list[str | list[str]]
+    """Each in base64, or as a list of a video's frames."""
+    prompts: list[str]
+    metrics: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class ScoreReply:
+    """One entry per image; a score is null exactly where `errors` has its reason."""
+
+    scores: list[dict[str, float | None]]
+    errors: list[dict[str, dict[str, Any]]]
+    """By metric: `kind`, `message`, and `retryable`, which tells that the same request may succeed another time."""
+    recipes: dict[str, str]
+    """By metric, the digest of all that decides its score but for image and prompt."""
+
+
+FORM = TypeAdapter(ScoreForm)
+
+
+class ScoreWire(JsonWire):
+    """POST /score {images, prompts, metrics} -> {scores, errors, recipes}."""
+
+    name = "score"
+    path = "/score"
+    form = ScoreForm
+    reply_form = ScoreReply
+    purpose = "Scores of images for the prompts beside them."
+
+    def read(self, document: Any, served: Served) -> list[Asked]:
+        form = read_form(FORM, document)
+        require_alike(len(form.images), len(form.prompts))
+        metrics = served.wanted(form.metrics)
+        each = [[image] if isinstance(image, str) else image for image in form.images]
+        return [
+            Asked(tuple(decoded(frame, f"images.{place}") for frame in frames), prompt, metrics)
+            for place, (frames, prompt) in enumerate(zip(each, form.prompts, strict=True))
+        ]
+
+    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+        wanted = [name for name in served.metrics if any(name in one.metrics for one in asked)]
+        return as_json(
+            {
+                "scores": [{name: answer.score for name, answer in one.items()} for one in answers],
+                "errors": [
+                    {name: answer.error._asdict() for name, answer in one.items() if answer.error} for one in answers
+                ],
+                "recipes": {name: served.metrics[name] for name in wanted},
+            }
+        )

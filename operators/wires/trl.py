@@ -1,0 +1,55 @@
+"""A reward function of TRL's signature: how well images fit the texts that a policy writes about them.
+
+Source: huggingface/trl, trl/trainer/grpo_trainer.py: it calls `reward_func(prompts=, completions=, completion_ids=,
+**columns, trainer_state=)`, names it by `__name__`, and takes None as NaN, which enters no mean.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from operators.errors import ConfigError, suggest
+from operators.scorer import Scorer, Shown
+
+TrlReward = Callable[..., list[float | None]]
+
+
+def trl_reward(scorer: Scorer, metric: str, *, images: str = "image", texts: str = "completions") -> TrlReward:
+    """A function for `reward_funcs` of TRL's trainers.
+
+    `images` is the column with an image, or a list of them, beside every completion; `texts` is what they are held
+    against: `completions` for a policy that describes images, `prompts`, or another column. Where there is no score the
+    reward is None; of a metric whose lower score is the better one it is the negative. Raises ConfigError for a metric
+    that the scorer does not have.
+    """
+    if metric not in scorer.metrics:
+        raise ConfigError(f"metric: the scorer has none called {metric!r}; {suggest(metric, [*scorer.metrics])}")
+
+    falling = scorer.metrics[metric].falling
+
+    def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        written = {"prompts": prompts, "completions": completions, **columns}
+        for name in (images, texts):
+            if name not in written:
+                raise ConfigError(f"no column is called {name!r}; the trainer gives {', '.join(written)}")
+        table = scorer.score([_shown(image) for image in written[images]], [_text(x) for x in written[texts]], [metric])
+        scores: list[float | None] = table.column("score").to_pylist()
+        return [-score if score is not None and falling else score for score in scores]
+
+    reward.__name__ = metric
+    return reward
+
+
+def _shown(image: Any) -> Shown:
+    """A column's image: bytes, decoded, or the {bytes, path} of datasets."""
+    if isinstance(image, dict):
+        return image.get("bytes") or b""
+    shown: Shown = b"" if image is None else image
+    return shown
+
+
+def _text(written: Any) -> str:
+    """A text, or the text of the last message of a conversation."""
+    content = written if isinstance(written, str) else written[-1]["content"]
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part.get("type") == "text")

@@ -1,0 +1,175 @@
+"""What every wire is: bytes of a request to images that are asked about, and their answers to bytes of a reply."""
+
+import base64
+import binascii
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from operators.errors import PlumblineError, RowError, suggest
+
+JSON = "application/json"
+
+
+class BadRequest(PlumblineError):
+    """A request that is not of its wire's form, or asks for what is not served."""
+
+
+class Asked(NamedTuple):
+    """One image, or the frames of a video, and what is wanted of it."""
+
+    images: tuple[bytes, ...]
+    """Encoded; a wire never reads a path or an address."""
+    prompt: str
+    metrics: tuple[str, ...]
+    error: RowError | None = None
+    """Why nothing can be asked of a model."""
+
+
+class Answer(NamedTuple):
+    """One metric's number about one image; `score` is null exactly where `error` is not."""
+
+    score: float | None
+    error: RowError | None = None
+
+
+class Served(NamedTuple):
+    """What the service measures."""
+
+    metrics: Mapping[str, str]
+    """By name, the digest of all that decides the metric's score but for image and prompt."""
+    reward: str | None
+    """The metric that answers a wire which asks for one number; None where several are served and none was named."""
+    falling: frozenset[str] = frozenset()
+    """Metrics whose lower score is the better one."""
+
+    def reward_of(self, metric: str, score: float) -> float:
+        """The score as a reward, which is better the higher it is: of a metric that falls, its negative."""
+        return -score if metric in self.falling else score
+
+    def wanted(self, names: Sequence[str] | None) -> tuple[str, ...]:
+        """The metrics of a request; all for None. Raises BadRequest for one that is not served."""
+        for name in names or ():
+            if name not in self.metrics:
+                raise BadRequest(f"metrics: nothing served is called {name[:100]!r}; {suggest(name, [*self.metrics])}")
+        return tuple(dict.fromkeys(names)) if names is not None else tuple(self.metrics)
+
+    def one(self) -> tuple[str]:
+        """The metric of a wire that asks for one number."""
+        if self.reward is None:
+            raise BadRequest(
+                f"this wire asks for one number; start the service with reward=, of {', '.join(self.metrics)}"
+            )
+        return (self.reward,)
+
+
+class Reply(NamedTuple):
+    """What goes back."""
+
+    status: int
+    body: bytes
+    media: str = JSON
+
+
+Answers = Sequence[Mapping[str, Answer]]
+"""For every image that was asked about its answers by metric."""
+
+
+class Wire(ABC):
+    """One way of asking: where, in what form, and how it is told that there is no score."""
+
+    name: ClassVar[str]
+    path: ClassVar[str]
+    form: ClassVar[type | None] = None
+    """The dataclass of a JSON request; None for a body of another kind."""
+    reply_form: ClassVar[Any] = dict[str, Any]
+    purpose: ClassVar[str]
+    """For the OpenAPI page."""
+
+    def takes(self, document: Any) -> bool:
+        """Whether a body is of this wire, where several share a path."""
+        return True
+
+    @abstractmethod
+    def parse(self, body: bytes) -> Any:
+        """The body as plain values; raises PlumblineError."""
+
+    @abstractmethod
+    def read(self, document: Any, served: Served) -> list[Asked]:
+        """What the body asks; raises BadRequest."""
+
+    @abstractmethod
+    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+        """The reply; a null in it is said as the wire's clients understand it, and never as a number."""
+
+    def refuse(self, status: int, message: str) -> Reply:
+        """Why there is no reply at all."""
+        return as_json({"error": message}, status)
+
+
+class JsonWire(Wire):
+    """A wire whose bodies are JSON."""
+
+    def parse(self, body: bytes) -> Any:
+        try:
+            return from_json(body, allow_inf_nan=False)
+        except ValueError as error:
+            raise BadRequest(f"expected JSON, found something else ({str(error)[:100]})") from error
+
+
+def as_json(value: Any, status: int = 200) -> Reply:
+    """A reply of JSON; numbers that JSON does not have are an error."""
+    return Reply(status, json.dumps(value, allow_nan=False, ensure_ascii=True).encode())
+
+
+def read_form(form: TypeAdapter[Any], document: Any) -> Any:
+    """The document as the wire's form; raises BadRequest with the first place that does not fit, and nothing of it."""
+    try:
+        return form.validate_python(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:200] or "the body"
+        raise BadRequest(f"{where}: {first['msg']}") from error
+
+
+def decoded(text: str, where: str) -> bytes:
+    """The bytes of a text in base64, the only form in which JSON may bring an image."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadRequest(f"{where}: expected the image's bytes in base64; paths and addresses are not read") from error
+
+
+def require_alike(images: int, prompts: int) -> None:
+    """Raises BadRequest where images and prompts are not as many."""
+    if images != prompts:
+        raise BadRequest(f"expected one prompt beside every image, got {images} images and {prompts} prompts")
+
+
+def failure(answers: Answers) -> tuple[int, RowError] | None:
+    """An image without a score and why, for wires that have no place for a null; one that may pass goes first."""
+    failed = [
+        (place, answer.error)
+        for place, of_image in enumerate(answers)
+        for answer in of_image.values()
+        if answer.error is not None
+    ]
+    return min(failed, key=lambda place: (not place[1].retryable, place[0]), default=None)
+
+
+def described(failed: tuple[int, RowError]) -> str:
+    """A failure in one line."""
+    place, error = failed
+    return f"image {place}: {error.kind}: {error.message}"
+
+
+def numbers(answers: Answers, served: Served) -> list[float]:
+    """The one reward of every image, where none failed."""
+    each = [(name, answer.score) for of_image in answers for name, answer in of_image.items()]
+    rewards = [served.reward_of(name, score) for name, score in each if score is not None]
+    assert len(rewards) == len(answers)
+    return rewards

@@ -1,0 +1,31 @@
+"""A run's metrics are read from its manifest, with the direction in which each is better."""
+
+from typing import Any
+
+import pytest
+
+from operators.metrics.metric import direction
+from operators.metrics.table import falling_metrics
+
+OPTIONS = {
+    "gecko": {"kind": "gecko"},
+    "gecko_nll": {"kind": "gecko", "likelihood": "nll"},
+    "foreign": {"kind": "gecko", "likelihood": "of another version"},
+}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "falling"),
+    [
+        ({}, set()),
+        ({"config": {"metrics": OPTIONS}}, {"gecko_nll"}),
+        ({"config": {"metrics": OPTIONS}, "lower_is_better": ["foreign", "gecko_nll"]}, {"foreign", "gecko_nll"}),
+        ({"config": {"metrics": OPTIONS}, "lower_is_better": []}, set()),
+    ],
+    ids=["nothing", "of before", "stated", "none stated"],
+)
+def test_a_run_says_which_of_its_metrics_fall_or_else_their_options_do(
+    manifest: dict[str, Any], falling: set[str]
+) -> None:
+    assert falling_metrics(manifest) == falling
+    assert [direction(metric, falling) for metric in OPTIONS] == [-1 if metric in falling else 1 for metric in OPTIONS]

@@ -1,0 +1,99 @@
+"""CLIPs in OpenCLIP's layout: found by their own files, and refused where they are of another form."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from operators.errors import ModelError
+from operators.images import STORED
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.loading import load
+from tests.operators import tiny
+from tests.operators.tiny import rewards
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return rewards.save_open_clip(tmp_path_factory.mktemp("open_clip"))
+
+
+def resolved(folder: Path, family: str = "open_clip") -> Any:
+    return resolve_model(ModelConfig(family=family, checkpoint=str(folder)), on_gpu=False)
+
+
+def changed(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
+    """A copy whose open_clip_config.json says something else."""
+    shutil.copytree(folder, copy)
+    config = rewards.open_clip_fields(quick=False)
+    stated = config if section == "preprocess_cfg" else config["model_cfg"]
+    stated[section] = stated[section] | fields
+    tiny.write_json(copy / "open_clip_config.json", config)
+    return copy
+
+
+def test_weights_in_transformers_layout_beside_it_are_left_alone(folder: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    shutil.copytree(folder, both)
+    shutil.copy(rewards.save_pickscore(tmp_path / "clip") / "model.safetensors", both)
+    plain, beside = (load(resolved(each), "similarity").model.state_dict() for each in (folder, both))
+    assert all(torch.equal(tensor, beside[name]) for name, tensor in plain.items())
+
+
+def test_a_folder_without_its_files_is_refused_with_what_it_lacks(folder: Path, tmp_path: Path) -> None:
+    for name, message in (
+        ("open_clip_config.json", "no config.json, so it is not a checkpoint"),
+        ("open_clip_model.safetensors", "expected open_clip_model.safetensors, found no weights"),
+    ):
+        lacking = tmp_path / name
+        shutil.copytree(folder, lacking)
+        (lacking / name).unlink()
+        with pytest.raises(ModelError, match=message):
+            resolved(lacking)
+
+
+def test_a_clip_in_transformers_layout_is_sent_to_its_own_family(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"expected open_clip_config.json for family open_clip; .* served by family clip"
+    ):
+        resolved(rewards.save_pickscore(tmp_path / "clip"))
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "message"),
+    [
+        (
+            "vision_cfg",
+            {"timm_model_name": "vit_base"},
+            "`vision_cfg` .* has timm_model_name; only a CLIP of the first",
+        ),
+        ("text_cfg", {"hf_model_name": "roberta-base"}, "`text_cfg` .* has hf_model_name; only a CLIP of the first"),
+        ("preprocess_cfg", {"resize_mode": "squash"}, "`resize_mode` .* is 'squash'; only 'shortest' is supported"),
+    ],
+)
+def test_a_network_of_another_form_is_refused_by_what_makes_it_so(
+    folder: Path, tmp_path: Path, section: str, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        resolved(changed(folder, tmp_path / "changed", section, **fields))
+
+
+def test_weights_of_another_size_are_refused_when_they_load(folder: Path, tmp_path: Path) -> None:
+    larger = changed(folder, tmp_path / "larger", "text_cfg", width=48)
+    with pytest.raises(ModelError, match="the weights does not load"):
+        load(resolved(larger), "similarity")
+
+
+def test_texts_and_images_are_made_ready_as_the_release_does(folder: Path) -> None:
+    model = load(resolved(folder), "similarity")
+    words = model.encode_texts(["l&#39;art  of a cat", "L'ART of a cat"]).features
+    torch.testing.assert_close(words[0], words[1])
+    stored = tiny.picture(0, width=70, height=48).convert("P")
+    shown = stored.convert("RGB")
+    shown.info[STORED] = stored
+    nearest = stored.resize((46, 32), Image.Resampling.NEAREST).convert("RGB").crop((7, 0, 39, 32))
+    assert torch.equal(model.preprocess(shown), model.preprocess(nearest))

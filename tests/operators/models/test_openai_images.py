@@ -1,0 +1,298 @@
+"""A chat endpoint is shown images, and asked for the likelihood of answers: what it does not tell is never 0."""
+
+import io
+import json
+import math
+import threading
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from operators.batches import isolate
+from operators.errors import HopelessRow, ModelError, RowError
+from operators.metrics.vqascore import VqaScoreConfig
+from operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
+from operators.models.families import openai
+from pipelines.sweep import plan_sweep, run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.operators import tiny
+from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
+
+PICTURES = (tiny.picture(0), tiny.picture(1, width=24, height=64))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv(VARIABLE, KEY)
+    started = Server()
+    yield started
+    started.close()
+
+
+def features(model: openai.OpenAiModel) -> list[str]:
+    return model.encode([model.preprocess(picture) for picture in PICTURES])
+
+
+def likelihood(server: Server, *choices: str, **options: Any) -> list[list[float]] | RowError:
+    model = connect(server, **options)
+    (answer,) = model.likelihood(features(model), [Question(0, "Is it red?", choices)])
+    return answer
+
+
+def shown(body: dict[str, Any]) -> Image.Image:
+    """The image of a request."""
+    (picture, _) = body["messages"][0]["content"]
+    header, _, content = picture["image_url"]["url"].partition(",")
+    assert header.startswith("data:image/") and header.endswith(";base64")
+    return Image.open(io.BytesIO(b64decode(content)))
+
+
+# Images
+
+
+def test_an_image_stands_before_the_first_words_and_keeps_every_pixel(server: Server) -> None:
+    model = connect(server)
+    turns = (Message("user", "a"), Message("assistant", "b"), Message("user", "c"))
+    schema = {"type": "object"}
+    requests = [
+        ImageRequest(1, Request(turns, 7, 0.5, 3, ("END",), json.dumps(schema))),
+        ImageRequest(0, Request(turns[:1], 9)),
+    ]
+    replies = model.generate_from_images(features(model), requests)
+    assert [reply.text for reply in replies if isinstance(reply, Generation)] == ["yes", "yes"]
+    first, second = sorted(server.bodies, key=lambda body: int(body["max_tokens"]))
+    assert first["messages"][0]["content"][1] == {"type": "text", "text": "a"}
+    assert first["messages"][1:] == [{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    assert first["response_format"]["json_schema"]["schema"] == schema
+    assert (first["stop"], first["seed"], first["temperature"]) == (["END"], 3, 0.5)
+    for body, picture in ((first, PICTURES[1]), (second, PICTURES[0])):
+        assert shown(body).format == "PNG"
+        assert np.array_equal(np.asarray(shown(body)), np.asarray(picture))
+
+
+def test_a_jpeg_is_smaller_and_nearly_the_same(server: Server) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(100, 156, (64, 64, 3), dtype=np.uint8))
+    png, jpeg = connect(server), connect(server, image_format="jpeg")
+    assert len(jpeg.preprocess(noise)) < len(png.preprocess(noise))
+    jpeg.reply(jpeg.encode([jpeg.preprocess(noise)]), [Question(0, "a", ())])
+    seen = shown(server.bodies[0])
+    assert seen.format == "JPEG"
+    assert np.abs(np.asarray(seen, dtype=int) - np.asarray(noise, dtype=int)).mean() < 4
+
+
+def test_an_image_that_is_too_large_to_be_sent_is_refused_alone(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = connect(server)
+    encoded = [model.preprocess(picture) for picture in PICTURES]
+    monkeypatch.setattr(openai, "LARGEST_IMAGE", max(map(len, encoded)) - 1)
+    results = isolate(model.encode, encoded)
+    (refused,) = [result for result in results if isinstance(result, RowError)]
+    assert (refused.kind, refused.retryable) == ("image_too_large", False)
+    assert "set the model's image_format=jpeg" in refused.message
+    with pytest.raises(HopelessRow):
+        model.encode(encoded)
+
+
+def test_the_form_of_images_is_in_the_keys_where_it_is_not_the_first(server: Server) -> None:
+    def keyed(**options: Any) -> dict[str, Any]:
+        config = ModelConfig(family="openai", checkpoint="judge", endpoint=server.url, **options)
+        return resolve_model(config, on_gpu=False).semantic()
+
+    assert keyed(image_format="jpeg") == keyed() | {"image_format": "jpeg"}
+
+
+# Likelihoods
+
+
+def test_an_answers_likelihood_is_that_of_the_first_token_among_the_likeliest(server: Server) -> None:
+    server.script = lambda number, body: told(("No", -0.3), ("Yes", -1.5), (" yes", -2.5), ("Maybe", -4.0))
+    assert likelihood(server, "Yes", "No") == [[-1.5, 0.0], [-0.3, 0.0]]
+    (body,) = server.bodies
+    assert (body["max_tokens"], body["logprobs"], body["top_logprobs"], body["temperature"]) == (1, True, 20, 0.0)
+    assert body["messages"][0]["content"][1] == {"type": "text", "text": "Is it red?"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprob"),
+    [
+        ([("no", -0.1), (" YES", -3.0)], -3.0),
+        ([("yes", -2.0), ("Yes", -0.5)], -0.5),
+        ([("Yes", 1e-7)], 0.0),
+    ],
+)
+def test_case_and_space_do_not_count_and_the_likeliest_spelling_does(
+    server: Server, tokens: list[tuple[str, float]], logprob: float
+) -> None:
+    server.script = lambda number, body: told(*tokens)
+    assert likelihood(server, "Yes") == [[logprob, 0.0]]
+
+
+def test_an_answer_that_is_not_among_the_likeliest_is_an_error_and_not_0(server: Server) -> None:
+    server.script = lambda number, body: told(("I", -0.1), ("Sorry", -2.0), ("Ye", -3.0))
+    answer = likelihood(server, "Yes")
+    assert isinstance(answer, RowError)
+    assert (answer.kind, answer.retryable) == ("no_likelihood", False)
+    assert "'Yes' is not among the 20 likeliest first tokens of the answer of judge" in answer.message
+    assert "begins with 'i', 'sorry', 'ye'" in answer.message
+
+
+def test_one_absent_choice_leaves_the_question_without_an_answer(server: Server) -> None:
+    server.script = lambda number, body: told(("Yes", -0.1), ("yes", -2.0))
+    answer = likelihood(server, "Yes", "No")
+    assert isinstance(answer, RowError) and "'No'" in answer.message
+
+
+def test_a_choice_of_several_words_is_never_asked_for(server: Server) -> None:
+    server.script = lambda number, body: told(("red", -0.1))
+    model = connect(server)
+    asked = [Question(0, "a", ("red",)), Question(0, "b", ("red", "dark blue")), Question(1, "c", ("red",))]
+    first, second, third = model.likelihood(features(model), asked)
+    assert (first, third) == ([[-0.1, 0.0]], [[-0.1, 0.0]])
+    assert isinstance(second, RowError)
+    assert (second.kind, second.retryable) == ("no_likelihood", False)
+    assert "'dark blue' is not one token" in second.message
+    assert len(server.bodies) == 2
+
+
+def strange(logprobs: Any) -> Answer:
+    answer = said("Yes")
+    assert isinstance(answer.body, dict)
+    answer.body["choices"][0]["logprobs"] = logprobs
+    return answer
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        None,
+        {},
+        {"content": None},
+        {"content": []},
+        {"content": [{"token": "Yes", "logprob": -0.1}]},
+        {"content": [{"top_logprobs": []}]},
+        {"content": [{"top_logprobs": [{"token": "Yes", "logprob": None}]}]},
+        {"content": [{"top_logprobs": [{"token": None, "logprob": -0.1}]}]},
+        {"content": "Yes"},
+    ],
+)
+def test_an_endpoint_that_tells_no_likelihood_is_said_so(server: Server, logprobs: Any) -> None:
+    server.script = lambda number, body: strange(logprobs)
+    answer = likelihood(server, "Yes")
+    assert isinstance(answer, RowError)
+    assert (answer.kind, answer.retryable) == ("no_likelihood", False)
+    assert "judge gave no top_logprobs" in answer.message
+
+
+@pytest.mark.parametrize("answer", [told(("I", -0.1), refusal="I will not"), said("x", reason="content_filter")])
+def test_a_refusal_has_no_likelihood(server: Server, answer: Answer) -> None:
+    server.script = lambda number, body: answer
+    result = likelihood(server, "Yes")
+    assert isinstance(result, RowError)
+    assert (result.kind, result.retryable) == ("reply_refused", False)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(500, "model_unavailable"), (400, "request_refused")])
+def test_a_failed_request_is_its_questions_error_and_no_other_ones(server: Server, status: int, kind: str) -> None:
+    def script(number: int, body: dict[str, Any]) -> Answer:
+        text = body["messages"][0]["content"][1]["text"]
+        return failed(status, f"logprobs are not there; {KEY}") if text == "1" else told(("Yes", -0.1 * int(text)))
+
+    server.script = script
+    model = connect(server, max_retries=0)
+    answers = model.likelihood(features(model), [Question(0, str(number), ("Yes",)) for number in range(4)])
+    assert [answer for answer in answers if not isinstance(answer, RowError)] == [
+        [[pytest.approx(-0.1 * number), 0.0]] for number in (0, 2, 3)
+    ]
+    (error,) = [answer for answer in answers if isinstance(answer, RowError)]
+    assert error.kind == kind and KEY not in error.message
+
+
+def test_the_share_of_yes_is_had_of_a_service_too(server: Server) -> None:
+    """Spellings that a service makes no difference between leave the ratio as it is."""
+    server.script = lambda number, body: told(("No", -0.3), ("Yes", -1.5), (" yes", -2.5))
+    metric = VqaScoreConfig(normalise="yes_no").settled(lambda role: openai.OPENAI)
+    answer = likelihood(server, *metric.choices)
+    assert isinstance(answer, list)
+    assert metric._likelihood(answer) == pytest.approx(math.exp(-1.5) / (math.exp(-1.5) + math.exp(-0.3)))
+
+
+def test_a_refused_key_ends_the_shard_and_is_not_tried_row_by_row(server: Server) -> None:
+    server.script = lambda number, body: failed(401, f"Incorrect API key provided: {KEY}")
+    model = connect(server, concurrency=1)
+    shown, asked = features(model), [Question(0, str(number), ("Yes",)) for number in range(20)]
+    with pytest.raises(ModelError, match="answered 401 to the key") as error:
+        isolate(lambda batch: model.likelihood(shown, batch), asked)
+    assert KEY not in str(error.value) and len(server.bodies) < 20
+
+
+# Replies
+
+
+def test_a_reply_is_the_models_words_without_the_white_space_around(server: Server) -> None:
+    server.script = lambda number, body: said(" a red star\n")
+    model = connect(server)
+    assert model.reply(features(model), [Question(1, "What is it?", ())]) == ["a red star"]
+    assert server.bodies[0]["max_tokens"] == 32 and "logprobs" not in server.bodies[0]
+
+
+def test_what_calls_took_is_counted_for_the_thread_that_asked(server: Server) -> None:
+    usage = {"prompt_tokens": 30, "completion_tokens": 1}
+    answer = told(("Yes", -0.1))
+    assert isinstance(answer.body, dict)
+    server.script = lambda number, body: Answer(body={**answer.body, "usage": usage})  # type: ignore[dict-item]
+    model = connect(server)
+    asked = [Question(0, "a", ("Yes",)), Question(1, "b", ("Yes",))]
+    model.likelihood(features(model), asked)
+    assert model.usage == Usage(2, 60, 0, 2)
+    others: list[Usage] = []
+    thread = threading.Thread(target=lambda: others.append(model.usage))
+    thread.start()
+    thread.join()
+    assert others == [Usage()]
+
+
+# In a sweep
+
+
+@pytest.mark.usefixtures("here")
+def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -> None:
+    def script(number: int, body: dict[str, Any]) -> Answer:
+        red = np.asarray(shown(body).convert("RGB"), dtype=float)[..., 0].mean()
+        return told(("No", -0.2), ("Yes", -red / 255))
+
+    server.script = script
+    folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
+    overrides = ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge",
+                 f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")  # fmt: skip
+    planned = plan_sweep(sweep_config(folder, tmp_path / "store", *overrides))
+    finished = run_sweep(planned, lambda progress: None)
+    scores = pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()
+    expected = {
+        round(math.exp(-np.asarray(shown(body), dtype=float)[..., 0].mean() / 255), 6) for body in server.bodies
+    }
+    assert {round(row["score"], 6) for row in scores} == expected
+    assert len(server.bodies) == 4
+    texts = {body["messages"][0]["content"][1]["text"] for body in server.bodies}
+    assert all(text.startswith("Does this figure show") and text.endswith("Please answer Yes or No.") for text in texts)
+    assert find_vqa_kind(planned.config.models["vqa"]) == openai.OPENAI
+
+
+@pytest.mark.usefixtures("here")
+def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, tmp_path: Path) -> None:
+    server.script = lambda number, body: told(("I", -0.2)) if number else told(("Yes", -0.5))
+    folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
+    overrides = ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge",
+                 f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")  # fmt: skip
+    finished = run_sweep(plan_sweep(sweep_config(folder, tmp_path / "store", *overrides)), lambda progress: None)
+    scores = [row["score"] for row in pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()]
+    assert sorted(score for score in scores if score is not None) == [pytest.approx(math.exp(-0.5))]
+    kinds = {error["kind"] for error in finished.results.errors.to_pylist()}
+    assert (scores.count(None), kinds) == (3, {"no_likelihood"})

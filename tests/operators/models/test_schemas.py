@@ -1,0 +1,112 @@
+"""A schema that a request brings is kept to, by a model of random weights too, and touches no other request."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from operators import rows
+from operators.errors import ModelError, RowError
+from operators.metrics.dsg import DEPENDENCIES, TUPLES
+from operators.metrics.dsg import QUESTIONS as DSG_QUESTIONS
+from operators.metrics.forms import Form
+from operators.metrics.gecko import QUESTIONS, SPANS, GeckoConfig
+from operators.metrics.tifa import ANSWER, CHOOSE, TifaConfig
+from operators.metrics.tifa import QUESTIONS as TIFA_QUESTIONS
+from operators.metrics.vq2 import ANSWER as VQ2_ANSWER
+from operators.metrics.vq2 import PARTS, QUESTION
+from operators.metrics.writer import WriterConfig
+from operators.metrics.writing import Sampling
+from operators.models import loading
+from operators.models.calls import Generation, Message, Request
+from operators.models.causal_lm import CausalLM
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.schemas import SchemaGrammars
+from operators.stages.questions import write
+from tests.operators import tiny
+
+FORMS = [SPANS, QUESTIONS, TIFA_QUESTIONS, CHOOSE, ANSWER, TUPLES, DSG_QUESTIONS, DEPENDENCIES, QUESTION, VQ2_ANSWER,
+         PARTS["paper"].phrases, PARTS["released"].phrases]  # fmt: skip
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"seen": {"type": "boolean"}, "words": {"type": "string", "minLength": 1, "maxLength": 5}},
+        "required": ["seen", "words"],
+        "additionalProperties": False,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tiny.save_causal_lm(tmp_path_factory.mktemp("llama"), max_position_embeddings=16_384)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> CausalLM:
+    config = ModelConfig(family="causal_lm", checkpoint=str(folder))
+    loaded = loading.load(resolve_model(config, on_gpu=False), "generate")
+    assert isinstance(loaded, CausalLM)
+    return loaded
+
+
+def ask(text: str, schema: str | None = SCHEMA, *, temperature: float = 0.0, max_tokens: int = 64) -> Request:
+    return Request((Message("user", text),), max_tokens, temperature, schema=schema)
+
+
+def test_every_reply_of_a_batch_keeps_to_its_own_schema_and_then_ends(model: CausalLM) -> None:
+    requests = [ask("hi"), ask("hi", None), ask("a longer text"), ask("hi", temperature=1.5)]
+    replies = model.generate(requests)
+    for request, reply in zip(requests, replies, strict=True):
+        assert isinstance(reply, Generation)
+        assert model.generate([request]) == [reply], "alone as in the batch"
+        if request.schema is not None:
+            assert reply.complete and isinstance(json.loads(reply.text)["seen"], bool)
+            assert 1 <= len(json.loads(reply.text)["words"]) <= 5
+    assert replies[1] != replies[0]
+
+
+def test_a_schema_that_cannot_be_enforced_fails_alone(model: CausalLM) -> None:
+    refused, short = model.generate([ask("a", '{"type": "nonsense"}'), ask("a")])
+    assert isinstance(refused, RowError)
+    assert (refused.kind, refused.retryable) == ("request_refused", False)
+    assert "nonsense" in refused.message
+    assert isinstance(short, Generation)
+
+
+@pytest.mark.parametrize("form", [form["json"] for form in FORMS])
+def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: Form[Any]) -> None:
+    """In their spacing too: what a model reads is what it may write."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    end = tokenizer.eos_token_id
+    grammars = SchemaGrammars(tokenizer, end_ids=[end], width=len(tokenizer))
+    replies = [line for line in form.instructions.splitlines() if line.startswith('{"')]
+    assert replies
+    schema = form.request(Sampling(), "").schema
+    for reply in replies:
+        matcher = grammars.matcher(schema)
+        ids = tokenizer(reply, add_special_tokens=False).input_ids
+        assert matcher.try_consume_tokens(ids) == len(ids), reply
+        assert matcher.is_accepting()
+
+
+@pytest.mark.parametrize(
+    "metric", [GeckoConfig(replies="json", max_tokens=900), TifaConfig(replies="json", max_tokens=900, filter=False)]
+)
+def test_a_model_of_random_weights_writes_readable_questions(model: CausalLM, metric: WriterConfig) -> None:
+    """A token is a byte to it, so that one question takes hundreds."""
+    prompts = rows.table([{"prompt_id": "p", "text": "a red dog on a mat"}], rows.PROMPTS)
+    table = write(prompts, metric, model)
+    assert table.column("error").null_count == len(table) > 0
+
+
+def test_a_tokenizer_that_cannot_be_held_to_a_schema_is_refused() -> None:
+    class Slow:
+        name_or_path = "slow"
+
+    with pytest.raises(ModelError, match=r"slow: no schema can be enforced with this tokenizer .* replies=text"):
+        SchemaGrammars(Slow(), end_ids=[1], width=9)

@@ -1,0 +1,163 @@
+"""Trends compare only what can be compared, and know checkpoints by their names."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from operators import rows
+from operators.report import trends as trends_room
+from operators.report.changes import compare
+from operators.report.charts import Chart, Line, trend_chart
+from operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
+from pipelines.report.trends import CHECKPOINTS
+
+FOUND = Checkpoints(re.compile(CHECKPOINTS))
+
+
+def manifest(day: int = 1, **options: Any) -> dict[str, Any]:
+    return {
+        "run_id": f"2026-01-{day:02d}",
+        "began": f"2026-01-{day:02d}T02:00:00+00:00",
+        "benchmark": "made",
+        "metrics": ["gecko"],
+        "models": {"answers:vqa": {"family": "vlm", "parts": {"checkpoint": "0123"}}},
+        "config": {
+            "metrics": {"gecko": {"kind": "gecko", "model": "vqa", "template": "so?", "about": "x", **options}},
+            "models": {"vqa": {"checkpoint": "org/vlm", "revision": "main"}, "llm": {"checkpoint": "a"}},
+        },
+    }
+
+
+def run(day: int, means: dict[str, float | None], **options: Any) -> TrendRun:
+    made = [
+        {"generator": name, "metric": "gecko", "skill": skill, "mean": mean, "n": 8, "coverage": 1.0}
+        | ({} if mean is None else {"low": mean - 0.1, "high": mean + 0.1})
+        for name, mean in means.items()
+        for skill in ("overall", "counting")
+    ]
+    return TrendRun(f"2026-01-{day:02d}", manifest(day, **options), rows.table(made, rows.SUMMARY))
+
+
+def trends(*runs: TrendRun, drawn: int = 9) -> Trends:
+    return build_trends(runs[-drawn:], to_frame(runs), FOUND)
+
+
+class Drawn(NamedTuple):
+    """What a chart was made of."""
+
+    lines: Sequence[Line]
+    breaks: Sequence[str | int]
+    label: str
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Drawn]:
+    """The charts of a page, in the order in which they are drawn: of each panel those over runs and over steps."""
+    charts: list[Drawn] = []
+
+    def draw(*given: Any) -> Chart:
+        charts.append(Drawn(*given))
+        return trend_chart(*given)
+
+    monkeypatch.setattr(trends_room, "trend_chart", draw)
+    return charts
+
+
+def test_a_line_ends_where_the_metric_is_no_more_the_same_and_it_is_said(drawn: list[Drawn]) -> None:
+    means = [{"a": 0.5}, {"a": 0.6}, {"a": 0.2}, {"a": 0.3}]
+    page = trends(*(run(day, mean, template="so?" if day < 3 else "no?") for day, mean in enumerate(means, 1)))
+    (said,) = page.breaks.rows
+    assert str(said) == "gecko is another metric since run 2026-01-03: config.metrics.gecko.template so? → no?."
+    assert [[point.mean for point in line.points] for line in drawn[0].lines] == [[0.5, 0.6], [0.2, 0.3]]
+    assert drawn[0].breaks == ["2026-01-03T02:00:00"]
+    assert page.panels[0].trends[0].newest["a"].change == pytest.approx(0.1)
+    chart = page.panels[0].trends[0].over_runs
+    assert chart is not None and chart.svg.count("stroke-dasharray") == 1
+    drawn.clear()
+    assert trends(*(run(day, mean) for day, mean in enumerate(means, 1))).breaks.rows == []
+    assert [[point.mean for point in line.points] for line in drawn[0].lines] == [[0.5, 0.6, 0.2, 0.3]]
+    assert [(point.low, point.high) for point in drawn[0].lines[0].points][:1] == [(0.4, 0.6)]
+
+
+def test_a_change_is_told_only_within_one_recipe() -> None:
+    page = trends(run(1, {"a": 0.5, "b": 0.5}), run(2, {"a": 0.6}, template="no?"))
+    newest = page.panels[0].trends[0].newest
+    assert newest["a"].change is None and newest["a"].mean == pytest.approx(0.6)
+    assert [(entry.name, entry.until) for entry in page.listed.rows] == [("a", ""), ("b", "2026-01-01")]
+
+
+def test_generators_are_listed_by_the_direction_of_the_metric() -> None:
+    usual = run(1, {"a": 0.5, "b": 0.9, "c": 0.7})
+    falling = usual._replace(manifest={**usual.manifest, "lower_is_better": ["gecko"]})
+    assert [series.name for series in trends(usual).generators.rows] == ["b", "c", "a"]
+    assert [series.name for series in trends(falling).generators.rows] == ["a", "c", "b"]
+    assert [trends(one).panels[0].trends[0].lower_is_better for one in (usual, falling)] == [False, True]
+
+
+def test_runs_that_are_not_drawn_are_counted() -> None:
+    page = trends(*(run(day, {"a": 0.5}) for day in range(1, 6)), drawn=2)
+    assert page.facts == ["2 runs", "2026-01-04 to 2026-01-05", "3 earlier runs not drawn", "1 generator"]
+
+
+def test_a_generator_without_a_score_breaks_nothing() -> None:
+    page = trends(run(1, {"a": 0.5, "b": None}), run(2, {"a": None, "b": None}))
+    assert set(page.panels[0].trends[0].newest) == {"a"} and page.skills == ["overall", "counting"]
+
+
+@pytest.mark.parametrize(
+    "name, place",
+    [
+        ("sdxl-step-2000", ("sdxl", 2000)),
+        ("flux_ckpt500", ("flux", 500)),
+        ("my.run-checkpoint-00010", ("my.run", 10)),
+        ("a-step-1-step-20", ("a-step-1", 20)),
+        ("sdxl", None),
+        ("sdxl-1.0", None),
+        ("step-5", None),
+    ],
+)
+def test_checkpoints_are_known_by_their_names(name: str, place: tuple[str, int] | None) -> None:
+    assert FOUND.family(name) == place
+
+
+def test_checkpoints_of_a_training_stand_in_order_as_the_newest_run_has_them(drawn: list[Drawn]) -> None:
+    first = run(1, {"x-step-10": 0.1, "x-step-9": 0.2, "alone-step-3": 0.7, "a": 0.5})
+    page = trends(first, run(2, {"x-step-10": 0.4, "x-step-100": 0.6, "a": 0.5}))
+    assert [series.name for series in page.families.rows] == ["x"]
+    assert [series.name for series in page.generators.rows] == ["a", "alone-step-3"]
+    assert [(point.x, point.mean) for point in drawn[1].lines[0].points] == [(9, 0.2), (10, 0.4), (100, 0.6)]
+    assert drawn[1].label.endswith("last: x 0.600 at 100") and drawn[1].breaks == []
+    drawn.clear()
+    trends(first, run(2, {"x-step-100": 0.6, "x-step-10": 0.4, "a": 0.5}, template="no?"))
+    assert [(point.x, point.mean) for point in drawn[1].lines[0].points] == [(10, 0.4), (100, 0.6)]
+
+
+ALTERATIONS = {
+    "template": lambda content: content["config"]["metrics"]["gecko"].update(template="no?"),
+    "about": lambda content: content["config"]["metrics"]["gecko"].update(about="y"),
+    "files": lambda content: content["models"]["answers:vqa"]["parts"].update(checkpoint="4567"),
+    "family": lambda content: content["models"]["answers:vqa"].update(family="blip"),
+    "name of resolved files": lambda content: content["config"]["models"]["vqa"].update(checkpoint="/copied/vlm"),
+    "another's model": lambda content: content["config"]["models"]["llm"].update(checkpoint="b"),
+    "unresolved revision": lambda content: (
+        content["models"].clear(),
+        content["config"]["models"]["vqa"].update(revision="2"),
+    ),
+    "nothing": lambda content: None,
+}
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_trends_and_reports_agree_on_what_is_another_metric(name: str) -> None:
+    before, after = manifest(1), manifest(2)
+    if name == "unresolved revision":
+        before["models"].clear()
+        after["models"].clear()
+    ALTERATIONS[name](after)
+    changes = compare(rows.SCORES.empty_table(), rows.SCORES.empty_table(), {}, (before, after))
+    told = any("is not the same metric" in str(sentence) for sentence in changes.sentences)
+    means = run(1, {"a": 0.5}).summary
+    page = trends(TrendRun("1", before, means), TrendRun("2", after, means))
+    assert bool(page.breaks.rows) == told == (name in ("template", "files", "family", "unresolved revision"))

@@ -1,0 +1,159 @@
+"""What is selected is surely better, within its caps, evenly spread, and never of an image without a reward."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.errors import ConfigError
+from operators.rewards.selection import Candidates, Example, SelectionConfig, even_quotas, select, spread
+from operators.rewards.splits import split_of
+from operators.rewards.values import within_prompt_noise
+
+GENERATORS = ("atlas", "cobalt", "garnet")
+nan = float("nan")
+rewards = st.lists(st.one_of(st.integers(-8, 8).map(float), st.just(nan)), min_size=1, max_size=24)
+
+
+def candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Candidates:
+    """Prompts of `size` images each, by three generators in turn."""
+    prompts = np.arange(len(values), dtype=np.int32) // size
+    array = np.array(values, float)
+    return Candidates(
+        rewards=array,
+        prompts=prompts,
+        noise=within_prompt_noise(array, prompts),
+        agreeing=[np.array(scores, float) for scores in agreeing],
+        ids=str,
+        generator=lambda image: GENERATORS[image % 3],
+        skills=lambda prompt: f"skill {prompt % 2}",
+    )
+
+
+def chosen(given: Candidates, unit: str = "pair", **options: object) -> list[Example]:
+    """All but ties, unless another margin is asked for."""
+    asked = {"margin": 0.0, "margin_unit": "absolute", **options}
+    return list(select(unit, given, SelectionConfig(**asked)))  # type: ignore[arg-type]
+
+
+@given(rewards)
+def test_pairs_within_half_of_the_noise_are_left_out_by_default(values: list[float]) -> None:
+    given = candidates(values)
+    by_default = [example.images for example in select("pair", given, SelectionConfig())]
+    wide = [pair.images for pair in chosen(given) if values[pair.images[0]] - values[pair.images[1]] >= given.noise / 2]
+    assert by_default == wide
+
+
+@given(rewards, st.integers(0, 5), st.sampled_from(["pair", "ranking"]))
+def test_what_comes_first_is_better_by_the_margin_and_nothing_is_without_a_reward(
+    values: list[float], margin: int, unit: str
+) -> None:
+    for example in chosen(candidates(values), unit, margin=float(margin)):
+        of_example = [values[image] for image in example.images]
+        assert not any(np.isnan(of_example))
+        assert all(a - b >= margin and a > b for a, b in pairwise(of_example))
+        assert {image // 4 for image in example.images} == {example.prompt}
+
+
+@given(rewards)
+def test_all_pairs_that_are_no_ties_are_taken_where_nothing_else_is_asked(values: list[float]) -> None:
+    wanted = {
+        (a, b)
+        for a, first in enumerate(values)
+        for b, second in enumerate(values)
+        if a // 4 == b // 4 and first > second
+    }
+    assert {example.images for example in chosen(candidates(values))} == wanted
+
+
+@given(rewards, st.integers(1, 4), st.sampled_from(["widest", "hash"]))
+def test_caps_of_a_prompt_hold(values: list[float], cap: int, pick: str) -> None:
+    given = candidates(values)
+    everything = Counter(example.prompt for example in chosen(given))
+    capped = Counter(example.prompt for example in chosen(given, per_prompt=cap, pick=pick))
+    assert capped == {prompt: min(count, cap) for prompt, count in everything.items()}
+    assert all(len(example.images) <= max(cap, 1) for example in chosen(given, "ranking", per_prompt=cap))
+
+
+@given(rewards, st.integers(-6, 6), st.floats(0, 3))
+def test_a_margin_in_units_of_noise_does_not_know_the_metrics_scale(
+    values: list[float], power: int, margin: float
+) -> None:
+    scaled = [value * 2.0**power for value in values]
+    options = {"margin": margin, "margin_unit": "noise"}
+    assert chosen(candidates(values), **options) == chosen(candidates(scaled), **options)
+
+
+@given(rewards, rewards)
+def test_pairs_are_those_that_another_metric_orders_alike(values: list[float], other: list[float]) -> None:
+    other = (other * len(values))[: len(values)]
+    agreed = chosen(candidates(values, other), agree=("other",))
+    assert agreed == [one for one in chosen(candidates(values)) if other[one.images[0]] > other[one.images[1]]]
+
+
+def test_the_widest_pair_of_a_prompt_is_taken_first_and_a_ranking_keeps_its_ends() -> None:
+    given = candidates([5.0, 9.0, 1.0, 4.0])
+    assert [example.images for example in chosen(given, per_prompt=1)] == [(1, 2)]
+    assert [example.images for example in chosen(given, "ranking", per_prompt=2)] == [(1, 2)]
+    assert [example.images for example in chosen(given, "ranking", margin=2.0)] == [(1, 0, 2)]
+
+
+def test_the_best_of_n_needs_a_choice() -> None:
+    alike, differing = [2.0, 2.0, 2.0, nan], [2.0, 3.0, 3.0, nan]
+    assert chosen(candidates(alike), "best") == []
+    assert [example.images for example in chosen(candidates(differing), "best")] == [(1, 2, 0)]
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
+def test_quotas_are_even_but_for_what_is_not_there(sizes: list[int], total: int) -> None:
+    quotas = even_quotas(sizes, total)
+    assert sum(quotas) == min(total, sum(sizes))
+    assert all(quota <= size for quota, size in zip(quotas, sizes, strict=True))
+    open_ended = [quota for quota, size in zip(quotas, sizes, strict=True) if quota < size]
+    assert not open_ended or max(quotas) - min(open_ended) <= 1
+
+
+@pytest.mark.parametrize("balance", [("winner",), ("loser",), ("skills",), ("winner", "loser", "skills")])
+def test_examples_are_spread_over_generators_and_skills(balance: tuple[str, ...]) -> None:
+    given = candidates([float((7 * number) % 13) for number in range(64)])
+    config = SelectionConfig(max_examples=24, balance=balance)  # type: ignore[arg-type]
+    everything = list(select("pair", given, config))
+    taken = spread(everything, given, config)
+    assert len(taken) == 24 and set(taken) <= set(everything) and taken == sorted(taken, key=everything.index)
+
+    def strata(examples: list[Example]) -> Counter[tuple[str, ...]]:
+        parts = {
+            "winner": lambda one: GENERATORS[one.images[0] % 3],
+            "loser": lambda one: GENERATORS[one.images[-1] % 3],
+            "skills": lambda one: f"{one.prompt % 2}",
+        }
+        return Counter(tuple(parts[name](one) for name in balance) for one in examples)
+
+    counts, supply = strata(taken), strata(everything)
+    left = [counts[stratum] for stratum in supply if counts[stratum] < supply[stratum]]
+    assert max(counts.values()) - min(left) <= 1
+
+
+def test_an_even_spread_without_a_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"selection\.balance: expected max_examples beside it"):
+        SelectionConfig(balance=("winner",))
+
+
+@given(st.text(), st.floats(0, 1))
+def test_a_prompt_is_on_one_side_whatever_its_spaces_and_capitals(text: str, share: float) -> None:
+    assert split_of(text, share) == split_of(f"  {text}\n", share)
+    assert split_of(text, 0.0) == "train" and split_of(text, 1.0) == "test"
+
+
+@given(st.text(), st.floats(0, 1), st.floats(0, 1))
+def test_more_held_out_prompts_are_the_same_and_some_more(text: str, first: float, second: float) -> None:
+    less, more = sorted((first, second))
+    assert split_of(text, less) == "train" or split_of(text, more) == "test"
+
+
+def test_the_share_that_is_held_out_is_about_the_one_asked_for() -> None:
+    sides = Counter(split_of(f"prompt {number}", 0.2) for number in range(2000))
+    assert 330 < sides["test"] < 470

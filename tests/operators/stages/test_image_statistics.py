@@ -1,0 +1,83 @@
+"""Image statistics are what they are defined as, of images decoded once; and nothing is ranked by them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from operators import images as decoding
+from operators.metrics.image_statistic import ImageStatisticConfig
+from operators.scorer import Scorer, ScorerConfig
+from operators.statistics.pixels import LONGEST_SIDE, pixel_statistics
+from tests.bench_of import images, prompts
+
+STATISTICS = ("edge_density", "entropy", "saturation")
+
+
+def statistics_scorer() -> Scorer:
+    return Scorer(ScorerConfig(models={}, metrics={name: ImageStatisticConfig(statistic=name) for name in STATISTICS}))
+
+
+def halves(left: tuple[int, int, int], right: tuple[int, int, int]) -> Image.Image:
+    image = Image.new("RGB", (64, 32), left)
+    image.paste(right, (32, 0, 64, 32))
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (Image.new("RGB", (7, 5), (255, 0, 0)), (0, 0, 1)),
+        (halves((0, 0, 0), (255, 255, 255)), (2 / 64, 1, 0)),
+        (halves((0, 0, 0), (25, 25, 25)), (0, 1, 0)),
+        (halves((0, 0, 0), (26, 26, 26)), (2 / 64, 1, 0)),
+        (halves((200, 100, 100), (100, 100, 100)), (2 / 64, 1, 0.25)),
+        (Image.new("RGB", (1, 1)), (0, 0, 0)),
+    ],
+)
+def test_a_statistic_is_what_it_is_defined_as(image: Image.Image, expected: tuple[float, float, float]) -> None:
+    assert pixel_statistics(image) == pytest.approx(expected, abs=0.002)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 40))
+def test_statistics_are_those_of_another_computation(seed: int, width: int, height: int) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    found = pixel_statistics(Image.fromarray(pixels))
+    luma = np.asarray(Image.fromarray(pixels).convert("L"), float)
+    shares = np.unique(luma, return_counts=True)[1] / luma.size
+    assert found.entropy == pytest.approx(-(shares * np.log2(shares)).sum(), abs=1e-5)
+    most, least = pixels.max(axis=2).astype(float), pixels.min(axis=2)
+    saturations = np.divide(most - least, most, out=np.zeros_like(most), where=most > 0)
+    assert found.saturation == pytest.approx(saturations.mean(), abs=1 / 255)
+    assert 0 <= found.edge_density <= 1
+
+
+def test_a_larger_image_of_the_same_has_the_same_statistics() -> None:
+    small = Image.fromarray(np.random.default_rng(0).integers(0, 2, (64, 64), dtype=np.uint8) * 255).convert("RGB")
+    at_size = small.resize((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.NEAREST)
+    larger = small.resize((2 * LONGEST_SIDE, 2 * LONGEST_SIDE), Image.Resampling.NEAREST)
+    assert pixel_statistics(larger) == pytest.approx(pixel_statistics(at_size), abs=1e-6)
+
+
+def test_all_statistics_of_an_image_take_one_decoding_and_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    decode = decoding.decode_bytes
+
+    def counted(encoded: bytes, limits: decoding.ImageLimits) -> object:
+        decoded.append(encoded)
+        return decode(encoded, limits)
+
+    monkeypatch.setattr(decoding, "decode_bytes", counted)
+    shown, texts = [row["image"] for row in images("atlas", 4)], [row["text"] for row in prompts(4)]
+    table = statistics_scorer().score([image["bytes"] if isinstance(image, dict) else image for image in shown], texts)
+    assert len(decoded) == 4 and table.column("score").null_count == 0
+    assert table.column("metric").unique().to_pylist() == list(STATISTICS)
+
+
+def test_an_image_that_is_none_has_no_statistic_and_frames_have_the_mean_of_theirs() -> None:
+    black, white = (Image.new("RGB", (8, 8), (level,) * 3) for level in (0, 255))
+    red = Image.new("RGB", (8, 8), (255, 0, 0))
+    table = statistics_scorer().score([b"no image", [black, white, red, red]], ["a", "b"], ["saturation"])
+    assert [error and error["kind"] for error in table.column("error").to_pylist()] == ["corrupt_image", None]
+    assert table.column("score").to_pylist() == [None, 0.5]

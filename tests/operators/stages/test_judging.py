@@ -1,0 +1,283 @@
+"""From an image to what is said of it, to a verdict, to a score: each row by itself, and nothing asked twice."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from operators.errors import ModelError, RowError
+from operators.metrics.gpt4v_eval import Gpt4vEvalConfig
+from operators.metrics.llmscore import LlmScoreConfig
+from operators.metrics.metric import Metric
+from operators.metrics.sentence_matching import SentenceMatchingConfig
+from operators.metrics.viescore import VieScoreConfig
+from operators.models.calls import Generation, ImageRequest, Region, Request, TextFeatures, Usage
+from operators.stages.stage import Inputs, Stage
+from operators.stages.table import STAGES
+from tests.operators import tiny
+from tests.operators.stages.given import options, upstream
+from tests.operators.stages.test_writing import ScriptedModel
+
+PROMPTS = {"p0": "a red car", "p1": "two sheep", "p2": "a vase", "empty": " "}
+UNSURE = RowError("model_unavailable", "try later", retryable=True)
+RATED = '{"rating": 70, "rationale": "It fits."}'
+Images = Sequence[bytes | None]
+
+
+class Seer:
+    """A model that sees a picture as the colour of its first pixel, and replies as it is told."""
+
+    side_by_side = False
+
+    def __init__(self, reply: Callable[[str, Request], str | RowError] = lambda image, request: f"It is {image}."):
+        self.reply = reply
+        self.encoded: list[str] = []
+        self.asked: list[tuple[str, Request]] = []
+        self.calls = 0
+
+    def preprocess(self, image: Any) -> str:
+        return "#{:02x}{:02x}{:02x}".format(*image.getpixel((0, 0)))
+
+    def encode(self, pixels: Sequence[str]) -> Sequence[str]:
+        self.encoded += pixels
+        return pixels
+
+    def generate_from_images(
+        self, features: Sequence[str], requests: Sequence[ImageRequest]
+    ) -> list[Generation | RowError]:
+        self.calls += 1
+        self.asked += [(features[one.image], one.request) for one in requests]
+        told = [self.reply(features[one.image], one.request) for one in requests]
+        return [one if isinstance(one, RowError) else Generation(one, True, Usage(1, 5, 0, 2)) for one in told]
+
+    def regions(self, features: Sequence[str]) -> list[list[Region]]:
+        return [[Region(f"{colour} thing", 1, 2, 3, 4)] for colour in features]
+
+
+class Embedder:
+    """Texts as the share of each vowel."""
+
+    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
+        import torch
+
+        counts = torch.tensor([[text.count(vowel) + 1.0 for vowel in "aeiou"] for text in texts])
+        counts[[text == "nowhere near" for text in texts]] = float("nan")
+        return TextFeatures(torch.nn.functional.normalize(counts, dim=-1), [len(text) > 30 for text in texts])
+
+
+def source(images: Images, prompt_ids: Sequence[str | None]) -> pa.Table:
+    return tiny.image_table(images, prompt_ids)
+
+
+def pictures(count: int) -> list[bytes]:
+    return [tiny.encoded(tiny.picture(seed)) for seed in range(count)]
+
+
+def colour(seed: int) -> str:
+    return Seer().preprocess(tiny.picture(seed))
+
+
+class Chain:
+    """Some metrics' stages one after the other, by scripted models, and the tables that they made."""
+
+    def __init__(self, metrics: dict[str, Metric], images: pa.Table, **models: Any) -> None:
+        self.metrics = metrics
+        self.images = images
+        self.models = models
+        self.tables: dict[tuple[str, str], pa.Table] = {}
+
+    def run(self, earlier: "Chain | None" = None, *, image_batch: int = 100) -> "Chain":
+        names = [name for name in STAGES if any(name in metric.chain for metric in self.metrics.values())]
+        for name in names:
+            metrics = {one: metric for one, metric in self.metrics.items() if name in metric.chain}
+            models = {key: self.models[key] for key in STAGES[name].calls if self._used(key, metrics)}
+            stage: Stage = STAGES[name](metrics, models, options(image_batch=image_batch))
+            made = stage.compute(stage.prepare(self._inputs(STAGES[name], metrics, earlier)))
+            self.tables |= {(one, name): table for one, table in made.items()}
+        return self
+
+    def _used(self, key: str, metrics: dict[str, Metric]) -> bool:
+        return any(key in metric.roles for metric in metrics.values())
+
+    def _inputs(self, stage: type[Stage], metrics: dict[str, Metric], earlier: "Chain | None") -> Inputs:
+        read = {
+            name: {other: upstream(self.tables[name, other]) for other in stage.reads(metric)}
+            for name, metric in metrics.items()
+        }
+        texts = rows.table([{"prompt_id": one, "text": text} for one, text in PROMPTS.items()], rows.PROMPTS)
+        before = {name: [earlier.tables[name, stage.name]] for name in metrics} if earlier else {}
+        shard = self.images if stage.reads_rows else pa.table({})
+        return Inputs("gen", shard, tuple(metrics), read, upstream(texts), before if stage.keeps_rows else {})
+
+    def rows(self, metric: str, stage: str = "scores") -> list[dict[str, Any]]:
+        return list(self.tables[metric, stage].to_pylist())
+
+
+def llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **models: Any) -> Chain:
+    """LLMScore of the images, its captioner and grounder scripted."""
+    given = {"captioner": Seer(), "grounder": Seer(), "describer": ScriptedModel(lambda request: "A thing."), **models}
+    given["judge"] = judge or ScriptedModel(lambda request: RATED)
+    return Chain({"llmscore": LlmScoreConfig()}, images, **given)
+
+
+def kinds(records: Sequence[dict[str, Any]]) -> list[str | None]:
+    return [row["error"] and row["error"]["kind"] for row in records]
+
+
+def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_score() -> None:
+    describer = ScriptedModel(lambda request: f"Described, {describer.calls}.")
+    judge = ScriptedModel(lambda request: RATED)
+    chain = llmscore(source(pictures(2), ["p0", "p1"]), describer=describer, judge=judge).run(image_batch=1)
+    (caption, _) = chain.rows("llmscore", "captions")
+    assert caption["captions"] == [{"text": f"It is {colour(0)}.", "width": 48, "height": 48}]
+    (region, _) = chain.rows("llmscore", "regions")
+    assert region["regions"] == [[{"label": f"{colour(0)} thing", "x1": 1, "y1": 2, "x2": 3, "y2": 4}]]
+    asked = describer.asked[0].messages[0].text
+    assert f"It is {colour(0)}." in asked and f"{colour(0)} thing: [1, 2, 3, 4]" in asked and "48 x 48" in asked
+    assert describer.calls == 1 and judge.calls == 1, "all images of a shard side by side"
+    assert "a red car" in judge.asked[0].messages[0].text and "Described, 1." in judge.asked[0].messages[0].text
+    for row in chain.rows("llmscore"):
+        assert (row["score"], row["rationale"]) == (0.7, "It fits.")
+        assert row["ratings"] == [{"name": "rating", "value": 70}]
+    assert rows.usage_of(chain.tables["llmscore", "captions"]) == Usage(2, 10, 0, 4)
+
+
+def test_a_verdict_that_cannot_be_read_is_a_null_with_its_reason_after_one_more_try() -> None:
+    judge = ScriptedModel(lambda request: "Nice." if "a red car" in request.messages[0].text else RATED)
+    first, second = llmscore(source(pictures(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
+    assert (first["score"], first["ratings"], first["rationale"]) == (None, None, None)
+    assert first["error"]["kind"] == "unreadable_reply" and "expected a JSON object" in first["error"]["message"]
+    assert second["score"] == 0.7 and len(judge.asked) == 3
+
+
+def test_what_fails_costs_only_itself_and_is_passed_on() -> None:
+    captioner = Seer(lambda image, request: UNSURE if image == colour(1) else "" if image == colour(2) else "a car")
+    given = [*pictures(4), b"no image", *pictures(2)[:1], pictures(1)[0]]
+    images = source(given, ["p0", "p0", "p0", "p1", "p0", "nowhere", "empty"])
+    chain = llmscore(images, captioner=captioner).run()
+    expected = [None, "model_unavailable", "unreadable_reply", None, "corrupt_image", "unknown_prompt", "empty_prompt"]
+    assert kinds(chain.rows("llmscore")) == expected
+    assert kinds(chain.rows("llmscore", "descriptions")) == [*expected[:5], None, None], "they do without the prompt"
+    assert [row["score"] is None for row in chain.rows("llmscore")] == [kind is not None for kind in expected]
+
+
+def test_a_call_that_breaks_is_halved_until_the_image_stands_alone() -> None:
+    def reply(image: str, request: Request) -> str:
+        if image == colour(2):
+            raise ValueError("no such picture")
+        return "a car"
+
+    chain = llmscore(source(pictures(5), ["p0"] * 5), captioner=Seer(reply)).run()
+    assert kinds(chain.rows("llmscore")) == [None, None, "model_failed", None, None]
+    assert rows.count_errors(chain.tables["llmscore", "captions"], retryable_only=True) == 1
+
+
+def test_a_model_that_no_request_can_reach_ends_the_shard() -> None:
+    def refuse(image: str, request: Request) -> str:
+        raise ModelError("answered 401")
+
+    with pytest.raises(ModelError, match="401"):
+        llmscore(source(pictures(2), ["p0"] * 2), captioner=Seer(refuse)).run()
+
+
+def test_a_judge_that_fails_as_a_whole_leaves_rows_that_may_be_tried_again() -> None:
+    def fail(request: Request) -> str:
+        raise RuntimeError("the engine is gone")
+
+    chain = llmscore(source(pictures(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
+    assert rows.count_errors(chain.tables["llmscore", "scores"], retryable_only=True) == 2
+
+
+def test_each_image_of_a_row_is_judged_and_the_score_is_the_mean_of_theirs() -> None:
+    images = pa.table({"image_id": ["film", "still"], "prompt_id": ["p0", "p0"], "image": [pictures(2), pictures(1)]})
+    describer = ScriptedModel(lambda request: "first" if colour(0) in request.messages[0].text else "second")
+    judge = ScriptedModel(lambda request: RATED if "\nfirst\n" in request.messages[0].text else RATED.replace("7", "2"))
+    chain = llmscore(images, describer=describer, judge=judge).run()
+    film, still = chain.rows("llmscore")
+    assert film["score"] == pytest.approx((0.7 + 0.2) / 2) and still["score"] == 0.7
+    assert film["ratings"] == [{"name": "rating", "value": 45}]
+    assert film["rationale"] == "Image 1: It fits. Image 2: It fits."
+
+
+def test_rows_of_earlier_cells_stand_where_nothing_that_they_stand_on_has_changed() -> None:
+    before = llmscore(source(pictures(3), ["p0", "p0", "p1"])).run()
+    replaced = source([*pictures(2), tiny.encoded(tiny.picture(7))], ["p0", "p0", "p1"])
+    after = llmscore(replaced)
+    after.run(before)
+    assert after.models["captioner"].encoded == [colour(7)] and after.models["grounder"].encoded == [colour(7)]
+    assert [len(after.models[name].asked) for name in ("describer", "judge")] == [1, 1]
+    assert kinds(after.rows("llmscore")) == [None] * 3
+    assert after.rows("llmscore")[:2] == before.rows("llmscore")[:2]
+
+
+def test_another_text_of_a_prompt_costs_verdicts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = source(pictures(2), ["p0", "p1"])
+    before = llmscore(images).run()
+    monkeypatch.setitem(PROMPTS, "p1", "three sheep")
+    after = llmscore(images)
+    after.run(before)
+    assert after.models["captioner"].encoded == [] and after.models["describer"].asked == []
+    assert ["three sheep" in request.messages[0].text for request in after.models["judge"].asked] == [True]
+
+
+def test_a_row_that_failed_is_tried_again_beside_those_that_stand() -> None:
+    images = source(pictures(2), ["p0", "p1"])
+    before = llmscore(images, captioner=Seer(lambda image, request: UNSURE if image == colour(0) else "a car")).run()
+    after = llmscore(images, captioner=Seer(lambda image, request: "a car"))
+    after.run(before)
+    assert after.models["captioner"].encoded == [colour(0)]
+    assert len(after.models["judge"].asked) == 1 and kinds(after.rows("llmscore")) == [None, None]
+
+
+def test_captions_and_regions_of_different_images_are_never_joined() -> None:
+    chain = llmscore(source(pictures(2), ["p0", "p1"])).run()
+    other = llmscore(source([pictures(1)[0], tiny.encoded(tiny.picture(9))], ["p0", "p1"])).run()
+    stage = STAGES["descriptions"](chain.metrics, {"describer": chain.models["describer"]}, options())
+    read = {"captions": upstream(chain.tables["llmscore", "captions"])}
+    read |= {"regions": upstream(other.tables["llmscore", "regions"])}
+    inputs = Inputs("gen", pa.table({}), ("llmscore",), {"llmscore": read}, upstream(rows.PROMPTS.empty_table()))
+    assert kinds(stage.compute(stage.prepare(inputs))["llmscore"].to_pylist()) == [None, "incomplete_cell"]
+
+
+def test_metrics_that_look_with_one_model_encode_an_image_once() -> None:
+    scales = '{"rating": 35, "semantic_consistency": 8, "naturalness": 9, "artifacts": 2, "rationale": "So."}'
+    judge = Seer(lambda image, request: scales)
+    metrics = {"viescore": VieScoreConfig(), "gpt4v_eval": Gpt4vEvalConfig()}
+    chain = Chain(metrics, source([*pictures(2), b"no image"], ["p0", "nowhere", "p0"]), judge=judge).run()
+    assert judge.encoded == [colour(0), colour(1)] and judge.calls == 1
+    assert [row["score"] for row in chain.rows("viescore")] == [4.0, None, None]
+    assert [row["score"] for row in chain.rows("gpt4v_eval")] == [35.0, None, None]
+    assert kinds(chain.rows("gpt4v_eval")) == [None, "unknown_prompt", "corrupt_image"]
+    assert [row["rationale"] for row in chain.rows("viescore")] == ["So. So.", None, None]
+
+
+def test_prompts_are_compared_with_captions_and_descriptions() -> None:
+    metrics: dict[str, Metric] = {
+        "capclip": SentenceMatchingConfig(),
+        "descclip": SentenceMatchingConfig(text="description"),
+    }
+    captioner = Seer(lambda image, request: "a red car")
+    describer = ScriptedModel(lambda request: "u" * 40)
+    images = source([*pictures(2), b"no image"], ["p0", "empty", "p0"])
+    chain = Chain(metrics, images, captioner=captioner, grounder=Seer(), describer=describer, embedder=Embedder()).run()
+    same, empty, broken = chain.rows("capclip")
+    assert same["score"] == pytest.approx(1) and kinds([empty, broken]) == ["empty_prompt", "corrupt_image"]
+    other, *_ = chain.rows("descclip")
+    assert other["score"] < 0.9 and (same["truncated"], other["truncated"]) == (False, True)
+
+
+def test_a_similarity_that_is_no_number_is_a_null() -> None:
+    captioner = Seer(lambda image, request: "nowhere near" if image == colour(0) else "a red car")
+    metrics: dict[str, Metric] = {"capclip": SentenceMatchingConfig()}
+    chain = Chain(metrics, source(pictures(2), ["p0", "p0"]), captioner=captioner, embedder=Embedder()).run()
+    assert kinds(chain.rows("capclip")) == ["not_finite", None]
+
+
+def test_meteor_takes_no_model() -> None:
+    metrics: dict[str, Metric] = {"capmeteor": SentenceMatchingConfig(measure="meteor")}
+    captioner = Seer(lambda image, request: "A red car.")
+    images = pa.table({"image_id": ["film"], "prompt_id": ["p0"], "image": [pictures(2)]})
+    (row,) = Chain(metrics, images, captioner=captioner).run().rows("capmeteor")
+    assert row["score"] == pytest.approx(0.9814814814814815)

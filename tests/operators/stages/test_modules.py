@@ -1,0 +1,178 @@
+"""Every look at an image is taken once, by the model that it is for; a failure costs its row alone."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+from operators import rows
+from operators.errors import RowError
+from operators.metrics.modules import Statement, read_program, written
+from operators.metrics.vpeval import VpevalConfig
+from operators.metrics.writing import WrittenQuestion, identified
+from operators.models import loading
+from operators.models.calls import Box, Question, Usage, Wanted
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.stages.answers import QuestionIndex
+from operators.stages.modules import ModulesStage
+from operators.stages.scores import WrittenIndex
+from tests.operators.stages.given import decoded, options, score
+from tests.operators.tiny import detectors, encoded, image_table, picture
+
+PROGRAMS = {
+    "p0": "objectEval(image, 'cow')\ncountEval(objDet(image, 'cow'), '==2')\nspatialEval(image, 'cow,sign,left')",
+    "p1": "textEval(ocr(image), 'pro milk')\nvqa(image, 'is it red?', 'yes,no', 'yes')\nobjectEval(image, 'hen')",
+}
+
+
+class ScriptedModels:
+    """Sees an image as its width, and keeps what it is asked of it."""
+
+    usage = Usage()
+
+    def __init__(self, *, blind_to: int | None = None) -> None:
+        self.blind_to = blind_to
+        self.shown: list[int] = []
+        self.asked: list[tuple[int, str]] = []
+
+    def preprocess(self, image: Image.Image) -> int:
+        if image.width == self.blind_to:
+            raise ValueError(f"cannot see {image.width}")
+        self.shown.append(image.width)
+        return image.width
+
+    def encode(self, pixels: Sequence[int]) -> Sequence[int]:
+        return pixels
+
+    def detect(self, features: Sequence[int], wanted: Sequence[Wanted]) -> list[list[Box] | RowError]:
+        assert {(one.box_threshold, one.text_threshold) for one in wanted} <= {(0.4, 0.25), (0.9, 0.25)}
+        self.asked += [(features[one.image], one.phrase) for one in wanted]
+        box = Box("cow", 0.9, 0, 0, 10, 10)
+        boxes = {"cow": [box, box], "sign": [box._replace(label="sign", x1=50, x2=60)]}
+        return [boxes.get(one.phrase, []) for one in wanted]
+
+    def ocr(self, features: Sequence[int]) -> list[str | RowError]:
+        self.asked += [(feature, "") for feature in features]
+        return ["Pro Milk" for _ in features]
+
+    def reply(self, features: Sequence[int], questions: Sequence[Question]) -> list[str]:
+        self.asked += [(features[one.image], one.text) for one in questions]
+        return ["No." for _ in questions]
+
+
+def questions_table() -> pa.Table:
+    records = []
+    for prompt_id, program in PROGRAMS.items():
+        statements = [
+            WrittenQuestion(str(number), written(one), ("yes", "no"), "yes", one.module)
+            for number, one in enumerate(read_program(program))
+        ]
+        records += [{"prompt_id": prompt_id, **question._asdict()} for question in identified(statements)]
+    return rows.table(records, rows.QUESTIONS)
+
+
+def models(**named: Any) -> Mapping[str, Any]:
+    return {"model": ScriptedModels(), "detector": ScriptedModels(), "reader": ScriptedModels()} | named
+
+
+def look(images: pa.Table, loaded: Mapping[str, Any], **metrics: VpevalConfig) -> Mapping[str, pa.Table]:
+    metrics = metrics or {"vpeval": VpevalConfig()}
+    stage = ModulesStage(metrics, loaded, options(image_batch=2))
+    table = questions_table()
+    return stage.measure(decoded(stage, images), {name: QuestionIndex(table, one) for name, one in metrics.items()})
+
+
+def scored(seen: pa.Table, metric: VpevalConfig | None = None) -> list[dict[str, Any]]:
+    index = WrittenIndex(questions_table(), None)
+    assert index.stands_under(seen)
+    return list(score(seen, "vpeval", metric or VpevalConfig(), index).to_pylist())
+
+
+def images(*prompt_ids: str) -> pa.Table:
+    return image_table([encoded(picture(n, width=16 + n)) for n in range(len(prompt_ids))], list(prompt_ids))
+
+
+def test_every_look_is_taken_once_by_the_model_that_it_is_for() -> None:
+    loaded = models()
+    table = look(images("p0", "p1", "p0"), loaded)["vpeval"]
+    assert table.schema.equals(rows.MODULES)
+    assert loaded["detector"].asked == [(16, "cow"), (16, "sign"), (17, "hen"), (18, "cow"), (18, "sign")]
+    assert loaded["reader"].asked == [(17, "")]
+    assert loaded["model"].asked == [(17, "Question: is it red? Choices: yes, no Answer:")]
+    assert (loaded["reader"].shown, loaded["detector"].shown) == ([17], [16, 17, 18]), "only what it is asked about"
+
+
+def test_metrics_that_share_the_models_share_their_looks() -> None:
+    loaded = models()
+    tables = look(images("p0"), loaded, plain=VpevalConfig(), released=VpevalConfig(relations="released"),
+                  strict=VpevalConfig(box_threshold=0.9))  # fmt: skip
+    assert loaded["detector"].asked == [(16, "cow"), (16, "sign")] * 2, "another threshold is another look"
+    assert tables["plain"].equals(tables["released"])
+
+
+def test_the_score_is_the_share_of_statements_that_hold_with_what_was_seen_for_each() -> None:
+    first, second = scored(look(images("p0", "p1"), models())["vpeval"])
+    assert (first["score"], first["n_questions"], first["error"]) == (1.0, 3, None)
+    assert [(one["text"], one["given"], one["score"]) for one in first["elements"]] == [
+        ("objectEval(image, 'cow')", "2 x cow", 1.0),
+        ("countEval(objDet(image, 'cow'), '==2')", "2 x cow", 1.0),
+        ("spatialEval(image, 'cow,sign,left')", "2 x cow, 1 x sign", 1.0),
+    ]
+    assert [(one["given"], one["score"]) for one in second["elements"]] == [
+        ("Pro Milk", 1.0), ("no", 0.0), ("0 x hen", 0.0),
+    ]  # fmt: skip
+    assert second["score"] == pytest.approx(1 / 3)
+    [released] = scored(look(images("p0"), models())["vpeval"], VpevalConfig(relations="released"))
+    assert released["score"] == pytest.approx(2 / 3), "the same looks, read the other way round"
+
+
+def test_a_model_that_cannot_see_an_image_costs_its_row_alone() -> None:
+    seen = look(images("p1", "p1", "p0"), models(reader=ScriptedModels(blind_to=17)))["vpeval"]
+    first, second, third = scored(seen)
+    assert (first["error"], third["error"]) == (None, None)
+    assert second["score"] is None
+    assert (second["error"]["kind"], second["error"]["retryable"]) == ("model_failed", True)
+    assert "cannot see 17" in second["error"]["message"]
+
+
+def test_an_image_that_does_not_decode_and_one_of_no_known_prompt_keep_their_places() -> None:
+    table = image_table([b"no image", encoded(picture(0)), encoded(picture(1))], ["p0", "p9", "p0"])
+    seen = look(table, models())["vpeval"].to_pylist()
+    assert [row["error"] and row["error"]["kind"] for row in seen] == ["corrupt_image", "unknown_prompt", None]
+
+
+def test_a_row_of_several_images_is_the_mean_of_what_is_seen_in_each() -> None:
+    class Different(ScriptedModels):
+        def detect(self, features: Sequence[int], wanted: Sequence[Wanted]) -> list[list[Box] | RowError]:
+            found = super().detect(features, wanted)
+            return [boxes if features[one.image] == 16 else [] for one, boxes in zip(wanted, found, strict=True)]
+
+    frames = [encoded(picture(n, width=16 + n)) for n in range(2)]
+    table = pa.table({"image_id": ["i"], "prompt_id": ["p0"], "image": [frames]})
+    [row] = scored(look(table, models(detector=Different()))["vpeval"])
+    assert (row["score"], row["n_questions"]) == (0.5, 3)
+
+
+def test_tiny_checkpoints_of_the_released_families_see_images(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    loaded: dict[str, Any] = {"model": ScriptedModels()}
+    for key, family, call, save in (
+        ("detector", "grounding_dino", "detect", detectors.save_grounding_dino),
+        ("reader", "got_ocr2", "ocr", detectors.save_got_ocr2),
+    ):
+        config = ModelConfig(family=family, checkpoint=str(save(tmp_path / key)))
+        loaded[key] = loading.load(resolve_model(config, on_gpu=False), call)  # type: ignore[call-overload]
+    rows_scored = scored(look(images("p0", "p1"), loaded)["vpeval"])
+    assert [row["error"] for row in rows_scored] == [None, None]
+    assert all(0 <= row["score"] <= 1 for row in rows_scored)
+
+
+def test_a_statement_is_the_same_after_it_was_stored() -> None:
+    for program in PROGRAMS.values():
+        for statement in read_program(program):
+            assert isinstance(statement, Statement)
+            assert read_program(written(statement)) == [statement]

@@ -1,0 +1,61 @@
+"""Metrics with judges in this process: what a notebook calls gives scores with their ratings and reasons."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from jobs.scorer import open_scorer
+from tests.operators import tiny
+from tests.operators.tiny.roles import tiny_models
+
+IMAGES = [tiny.encoded(tiny.picture(seed)) for seed in range(3)]
+
+
+def rows_of(table: pa.Table, metric: str) -> list[dict[str, Any]]:
+    return [row for row in table.to_pylist() if row["metric"] == metric]
+
+
+def test_every_metric_with_a_judge_scores_images_and_prompts(tmp_path: Path) -> None:
+    names = "llmscore,llmscore_error_counting,capclip,descmeteor,viescore,gpt4v_eval"
+    scorer = open_scorer(f"metric=[{names}]", "models=shapes", *tiny_models(tmp_path))
+    scored = scorer.score([*IMAGES, b"no image", IMAGES[:2]], ["a red circle", "two stars", " ", "a", "a red circle"])
+    for metric in names.split(","):
+        found = rows_of(scored, metric)
+        kinds = [row["error"]["kind"] if row["error"] else None for row in found]
+        assert kinds == [None, None, "empty_prompt", "corrupt_image", None]
+    first, *_, film = rows_of(scored, "viescore")
+    assert [rating["value"] for rating in first["ratings"]] == [8, 9, 6]
+    assert film["score"] == pytest.approx(first["score"]) and film["rationale"].startswith("Image 1: <b>plausible")
+
+
+@pytest.fixture(scope="module")
+def random_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """GPT4V-Eval by a Qwen2-VL of random weights, as words of the command line."""
+    folder = tiny.save_qwen2_vl(tmp_path_factory.mktemp("qwen"))
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = 4096
+    tiny.write_json(folder / "config.json", config)
+    return ["metric=[gpt4v_eval]", "models=shapes", f"+models.vlm={{family: vlm, checkpoint: {folder}}}"]
+
+
+def test_a_chat_model_that_sees_rates_on_the_scale_that_it_is_held_to(random_words: list[str]) -> None:
+    scorer = open_scorer(*random_words, "metrics.gpt4v_eval.max_tokens=1700")
+    found = rows_of(scorer.score(IMAGES[:2], ["a star"] * 2), "gpt4v_eval")
+    assert all(0 <= row["score"] <= 100 and row["rationale"] for row in found)
+    assert len({row["score"] for row in found}) == 2, "it sees the image"
+
+
+def test_a_chat_model_that_does_not_come_to_an_end_gives_a_null(random_words: list[str]) -> None:
+    (row,) = rows_of(
+        open_scorer(*random_words, "metrics.gpt4v_eval.max_tokens=30").score(IMAGES[:1], ["a star"]), "gpt4v_eval"
+    )
+    assert (row["score"], row["ratings"], row["error"]["kind"]) == (None, None, "unreadable_reply")
+
+
+def test_without_a_schema_random_words_are_no_verdict(random_words: list[str]) -> None:
+    words = [*random_words, "metrics.gpt4v_eval.replies=text", "metrics.gpt4v_eval.max_tokens=40"]
+    (row,) = rows_of(open_scorer(*words).score(IMAGES[:1], ["a star"]), "gpt4v_eval")
+    assert (row["score"], row["error"]["kind"]) == (None, "unreadable_reply")

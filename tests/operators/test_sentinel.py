@@ -1,0 +1,152 @@
+"""A loop that games its reward raises the sentinel; one that improves honestly does so by chance only, at its rate."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from jobs.scorer import open_scorer
+from operators import rows
+from operators.metrics.clipscore import ClipScoreConfig
+from operators.metrics.gecko import GeckoConfig
+from operators.metrics.image_statistic import ImageStatisticConfig
+from operators.metrics.metric import Metric
+from operators.report.changes import compare
+from operators.sentinel import Movement, suspicious
+from tests.bench_of import images, prompts
+
+STATISTICS = ("edge_density", "entropy", "saturation")
+MANIFEST: dict[str, Any] = {
+    "config": {
+        "metrics": {
+            "clipscore": {"kind": "clipscore"},
+            "itm": {"kind": "similarity", "model": "itm"},
+            **{name: {"kind": "image_statistic", "statistic": name} for name in STATISTICS},
+        }
+    }
+}
+COUNT = 40
+Pixels = NDArray[np.uint8]
+
+
+class ToyGenerator:
+    """Draws the pack's pictures before a background of noise; how much of it is all that it can learn."""
+
+    def __init__(self, texts: Sequence[str], pictures: Sequence[Pixels]) -> None:
+        self.texts, self.pictures = texts, pictures
+        self.noise = 60.0
+
+    def draw(self, noise: float, seed: int) -> list[Image.Image]:
+        random = np.random.default_rng(seed)
+        return [Image.fromarray(_behind(picture, random.normal(0, noise, picture.shape))) for picture in self.pictures]
+
+    def learn(self, reward: Callable[[Sequence[Image.Image]], float], steps: int) -> None:
+        """Goes the way in which the reward rises."""
+        for step in range(steps):
+            less, more = (reward(self.draw(max(self.noise + way, 0), step)) for way in (-15, 15))
+            self.noise = max(self.noise + (15 if more > less else -15), 0)
+
+
+def _behind(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
+    """The picture with noise where its background is, of which its corner has the colour."""
+    background = (picture == picture[0, 0]).all(axis=2, keepdims=True)
+    return np.asarray(np.clip(picture + noise * background, 0, 255), np.uint8)
+
+
+@cache
+def toy() -> ToyGenerator:
+    shown = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in images("atlas", COUNT)]
+    return ToyGenerator([row["text"] for row in prompts(COUNT)], shown)
+
+
+def run_of(scores: Mapping[str, Sequence[float]]) -> pa.Table:
+    """A run's scores by one generator."""
+    records = [
+        {"image_id": str(at), "prompt_id": f"p{at:03d}", "generator": "toy", "metric": metric, "score": score}
+        for metric, column in scores.items()
+        for at, score in enumerate(column)
+    ]
+    return rows.table(records, rows.SCORES)
+
+
+def said(before: pa.Table, after: pa.Table, reward: str | None = "clipscore") -> list[str]:
+    return [str(sentence) for sentence in compare(before, after, {}, (MANIFEST, MANIFEST), reward).sentences]
+
+
+def test_a_loop_that_learns_to_blank_backgrounds_raises_it_in_one_sentence() -> None:
+    scorer = open_scorer("metric=[clipscore,edge_density,entropy,saturation]", "models=shapes")
+    generator = toy()
+
+    def scored(pictures: Sequence[Image.Image], metrics: Sequence[str] | None = None) -> pa.Table:
+        table = scorer.score(pictures, generator.texts, metrics)
+        return table.set_column(2, "generator", pa.array(["toy"] * len(table)))
+
+    before = scored(generator.draw(generator.noise, 100))
+    generator.learn(lambda pictures: float(np.mean(scored(pictures, ["clipscore"]).column("score"))), 4)
+    after = scored(generator.draw(generator.noise, 200))
+    assert generator.noise == 0
+    first, *others = said(before, after)
+    assert (
+        first.startswith("toy may game clipscore: while clipscore went from 0.")
+        and ", edge_density fell from " in first
+    )
+    assert first.endswith(" (Wilcoxon's signed-rank test, Holm, p < 0.05); look at its images.")
+    assert any("toy is lower in edge_density" in sentence for sentence in others)
+    assert not any("game" in sentence for sentence in said(before, after, None))
+    assert not any("game" in sentence for sentence in said(before, scored(generator.draw(60.0, 300))))
+
+
+def test_an_honest_improvement_raises_it_by_chance_only_at_the_stated_rate() -> None:
+    """Of a world where the reward rises and everything else is drawn anew from what it was."""
+    random = np.random.default_rng(1)
+    world = {"clipscore": (0.25, 0.05), "itm": (0.6, 0.2), "edge_density": (0.1, 0.08), "saturation": (0.3, 0.2)}
+    draw = lambda: {name: random.normal(mean, spread, 30) for name, (mean, spread) in world.items()}  # noqa: E731
+    alarms, rounds = 0, 60
+    for _ in range(rounds):
+        before, after = draw(), draw()
+        after["clipscore"] += 0.1
+        alarms += "may game" in said(run_of(before), run_of(after))[0]
+    assert alarms <= 0.05 * rounds + 3 * (rounds * 0.05 * 0.95) ** 0.5
+
+
+def movement(metric: str, before: float, after: float, towards: int) -> Movement:
+    return Movement(metric, before, after, towards)
+
+
+METRICS: dict[str, Metric] = {
+    "edge_density": ImageStatisticConfig(statistic="edge_density"),
+    "clipscore": ClipScoreConfig(),
+    "nll": GeckoConfig(likelihood="nll", reduction="sum"),
+}
+
+
+@pytest.mark.parametrize(
+    ("reward", "other", "warns"),
+    [
+        (1, movement("edge_density", 0.2, 0.1, -1), True),
+        (1, movement("edge_density", 0.2, 0.3, 1), True),
+        (0, movement("edge_density", 0.2, 0.1, -1), True),
+        (-1, movement("edge_density", 0.2, 0.1, -1), False),
+        (1, movement("edge_density", 0.2, 0.1, 0), False),
+        (1, movement("edge_density", 0.2, 0.19, -1), False),
+        (1, movement("clipscore", 0.3, 0.29, -1), True),
+        (1, movement("clipscore", 0.3, 0.35, 1), False),
+        (1, movement("nll", 2.0, 2.1, 1), True),
+        (1, movement("nll", 2.0, 1.5, -1), False),
+        (1, movement("unknown", 0.3, 0.2, -1), True),
+    ],
+)
+def test_what_is_a_warning(reward: int, other: Movement, warns: bool) -> None:
+    assert bool(suspicious(movement("reward", 0.5, 0.6, reward), [other], METRICS)) == warns
+
+
+def test_a_reward_of_which_less_is_better_is_gamed_where_it_does_not_rise() -> None:
+    fallen = movement("edge_density", 0.2, 0.1, -1)
+    assert suspicious(movement("nll", 2.0, 1.0, -1), [fallen], METRICS) == [fallen]
+    assert suspicious(movement("nll", 2.0, 3.0, 1), [fallen], METRICS) == []

@@ -1,0 +1,322 @@
+"""Tiny chat models that see, each in its true architecture with the processor files of its released checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
+
+from tests.operators.tiny import BYTES, IMAGE_MEAN, IMAGE_STD, write_json
+
+SIDE = 16
+"""Pixels of a tower's image; a patch has 4."""
+HALF = [0.5] * 3
+LANGUAGE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.4,
+    "tie_word_embeddings": False,
+}
+TOWER: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "image_size": SIDE,
+    "patch_size": 4,
+}
+MERGED = ("\u010a\u010a", "Yes", "No", "\u0120Yes", "\u0120No")
+"""Words of several bytes that are one token, as in released vocabularies; two line ends are one."""
+PINPOINTS = [[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]]
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + IMAGES }}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ MARK }}{% endfor %}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] }}{% endfor %}"
+    "{{ '<|im_end|>' + TURN }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""That of LLaVA-OneVision and of InternVL, which differ in what stands around an image."""
+ONEVISION_TEMPLATE = CHATML.replace("IMAGES", "' '").replace("MARK", "'<image>'").replace("TURN", "''")
+ONEVISION_TEMPLATE = ONEVISION_TEMPLATE.replace("{{ part['text'] }}", "{{ '\n' + part['text'] }}")
+INTERNVL_TEMPLATE = CHATML.replace("IMAGES", "'\n'").replace("MARK", "'<IMG_CONTEXT>\n'").replace("TURN", "'\n'")
+MISTRAL_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' }}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] }}{% endfor %}"
+    "{{ ' [/INST]' }}{% else %}{{ ' ' + message['content'][0]['text'] + eos_token }}{% endif %}{% endfor %}"
+)
+SMOLVLM_TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}"
+    "{% if message['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+GEMMA_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<start_of_image>' }}"
+    "{% else %}{{ part['text'] | trim }}{% endif %}{% endfor %}{{ '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+
+
+def save_tokenizer(
+    folder: Path, special: list[str], *, eos: str, bos: str | None = None, template: str | None, **marks: str
+) -> dict[str, int]:
+    """A byte-level tokenizer with `special` tokens first, `marks` being attributes of it; the ids by token."""
+    words = {token: index for index, token in enumerate([*special, *BYTES])}
+    merges = []
+    for word in MERGED:
+        for end in range(2, len(word) + 1):
+            merges.append((word[: end - 1], word[end - 1]))
+            words.setdefault(word[:end], len(words))
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=list(dict.fromkeys(merges))))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(special)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=special[0], eos_token=eos, bos_token=bos, extra_special_tokens=marks
+    )
+    fast.chat_template = template
+    fast.save_pretrained(folder)
+    return words
+
+
+def save_network(folder: Path, kind: str, *, seed: int, **fields: Any) -> None:
+    """A random model of a type, its weights large enough for answers to differ."""
+    torch.manual_seed(seed)
+    model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **fields))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(std=0.3)
+            elif not weight.any():
+                weight.normal_(std=0.1)
+    model.save_pretrained(folder)
+
+
+def save_llava_next(folder: Path, *, seed: int = 0, window: int | None = None) -> Path:
+    """A LLaVA-NeXT with a Mistral, as llava-v1.6-mistral-7b-hf: an image in a grid of tiles, and whole."""
+    special = ["<unk>", "<s>", "</s>", "<image>"]
+    ids = save_tokenizer(folder, special, eos="</s>", bos="<s>", template=MISTRAL_TEMPLATE)
+    text = LANGUAGE | {"model_type": "mistral", "vocab_size": len(ids), "sliding_window": window, "eos_token_id": 2}
+    save_network(
+        folder,
+        "llava_next",
+        seed=seed,
+        text_config=text,
+        vision_config=TOWER | {"model_type": "clip_vision_model"},
+        image_grid_pinpoints=PINPOINTS,
+        image_token_index=ids["<image>"],
+    )
+    write_json(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "LlavaNextImageProcessor",
+            "processor_class": "LlavaNextProcessor",
+            "aspect_ratio_setting": "anyres",
+            "crop_size": {"height": SIDE, "width": SIDE},
+            "image_grid_pinpoints": PINPOINTS,
+            "image_mean": IMAGE_MEAN,
+            "image_std": IMAGE_STD,
+            "resample": 3,
+            "size": {"shortest_edge": SIDE},
+        },
+    )
+    write_json(
+        folder / "processor_config.json",
+        {
+            "image_token": "<image>",
+            "num_additional_image_tokens": 1,
+            "patch_size": 4,
+            "processor_class": "LlavaNextProcessor",
+            "vision_feature_select_strategy": "default",
+        },
+    )
+    return folder
+
+
+def save_llava_onevision(folder: Path, *, seed: int = 0) -> Path:
+    """A LLaVA-OneVision with a SigLIP tower and a Qwen2; large images are scaled down to nine tiles' patches."""
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<video>"]
+    ids = save_tokenizer(folder, special, eos="<|im_end|>", template=ONEVISION_TEMPLATE)
+    text = LANGUAGE | {"model_type": "qwen2", "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
+    save_network(
+        folder,
+        "llava_onevision",
+        seed=seed,
+        text_config=text | {"bos_token_id": None},
+        vision_config=TOWER | {"model_type": "siglip_vision_model", "vision_use_head": False},
+        image_grid_pinpoints=PINPOINTS,
+        image_token_index=ids["<image>"],
+        video_token_index=ids["<video>"],
+        vision_aspect_ratio="anyres_max_2",
+    )
+    write_json(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "LlavaOnevisionImageProcessor",
+            "processor_class": "LlavaOnevisionProcessor",
+            "image_grid_pinpoints": PINPOINTS,
+            "image_mean": HALF,
+            "image_std": HALF,
+            "resample": 3,
+            "size": {"height": SIDE, "width": SIDE},
+        },
+    )
+    write_json(
+        folder / "processor_config.json",
+        {
+            "image_token": "<image>",
+            "num_image_tokens": 16,
+            "processor_class": "LlavaOnevisionProcessor",
+            "video_token": "<video>",
+            "vision_aspect_ratio": "anyres_max_2",
+            "vision_feature_select_strategy": "full",
+        },
+    )
+    return folder
+
+
+def save_internvl(folder: Path, *, seed: int = 0) -> Path:
+    """An InternVL in the layout of transformers, with a Qwen2: up to four tiles and the whole image, each 4 tokens."""
+    marks = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
+    marks["video_token"] = "<video>"
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *marks.values()]
+    ids = save_tokenizer(folder, special, eos="<|im_end|>", template=INTERNVL_TEMPLATE, **marks)
+    text = LANGUAGE | {"model_type": "qwen2", "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
+    save_network(
+        folder,
+        "internvl",
+        seed=seed,
+        text_config=text | {"bos_token_id": None},
+        vision_config=TOWER | {"image_size": [SIDE, SIDE], "patch_size": [4, 4], "layer_scale_init_value": 1.0},
+        image_token_id=ids["<IMG_CONTEXT>"],
+        image_seq_length=4,
+        tie_word_embeddings=False,
+    )
+    write_json(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "GotOcr2ImageProcessorFast",
+            "processor_class": "InternVLProcessor",
+            "crop_to_patches": False,
+            "max_patches": 4,
+            "min_patches": 1,
+            "image_mean": IMAGE_MEAN,
+            "image_std": IMAGE_STD,
+            "resample": 3,
+            "size": {"height": SIDE, "width": SIDE},
+        },
+    )
+    write_json(folder / "processor_config.json", {"image_seq_length": 4, "processor_class": "InternVLProcessor"})
+    return folder
+
+
+def save_smolvlm(folder: Path, *, seed: int = 0, kind: str = "smolvlm") -> Path:
+    """A SmolVLM, or an `idefics3`: rows of tiles, each with its place before it, and the whole image last."""
+    places = [f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)]
+    special = ["<|endoftext|>", "<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>", "<image>"]
+    special += ["<global-img>", *places]
+    ids = save_tokenizer(folder, special, eos="<end_of_utterance>", bos="<|im_start|>", template=SMOLVLM_TEMPLATE)
+    text = LANGUAGE | {"model_type": "llama", "vocab_size": len(ids), "eos_token_id": ids["<end_of_utterance>"]}
+    save_network(
+        folder,
+        kind,
+        seed=seed,
+        text_config=text | {"pad_token_id": 0},
+        vision_config={name: value for name, value in TOWER.items() if name != "model_type"},
+        image_token_id=ids["<image>"],
+        scale_factor=2,
+        pad_token_id=0,
+    )
+    named = {"smolvlm": "SmolVLM", "idefics3": "Idefics3"}[kind]
+    write_json(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": f"{named}ImageProcessor",
+            "processor_class": f"{named}Processor",
+            "do_image_splitting": True,
+            "image_mean": HALF,
+            "image_std": HALF,
+            "max_image_size": {"longest_edge": SIDE},
+            "size": {"longest_edge": 3 * SIDE},
+            "resample": 1,
+        },
+    )
+    write_json(folder / "processor_config.json", {"image_seq_len": 4, "processor_class": f"{named}Processor"})
+    return folder
+
+
+def save_gemma3(folder: Path, *, seed: int = 0, window: int = 8) -> Path:
+    """A Gemma 3: two layers of three look back `window` tokens, and an image's 4 tokens see each other."""
+    marks = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", *marks.values()]
+    ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=GEMMA_TEMPLATE, **marks)
+    ends = [ids["<eos>"], ids["<end_of_turn>"]]
+    text = LANGUAGE | {"num_hidden_layers": 3, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": window}
+    save_network(
+        folder,
+        "gemma3",
+        seed=seed,
+        text_config=text | {"vocab_size": len(ids), "sliding_window_pattern": 3},
+        vision_config=TOWER | {"model_type": "siglip_vision_model", "vision_use_head": False},
+        mm_tokens_per_image=4,
+        boi_token_index=ids["<start_of_image>"],
+        eoi_token_index=ids["<end_of_image>"],
+        image_token_index=ids["<image_soft_token>"],
+        eos_token_id=ends,
+        tie_word_embeddings=False,
+    )
+    write_json(folder / "generation_config.json", {"eos_token_id": ends, "bos_token_id": ids["<bos>"]})
+    write_json(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "Gemma3ImageProcessor",
+            "processor_class": "Gemma3Processor",
+            "image_mean": HALF,
+            "image_std": HALF,
+            "image_seq_length": 4,
+            "resample": 2,
+            "size": {"height": SIDE, "width": SIDE},
+        },
+    )
+    write_json(folder / "processor_config.json", {"image_seq_length": 4, "processor_class": "Gemma3Processor"})
+    return folder
+
+
+def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
+    """A PaliGemma with a Gemma, or the second with a `gemma2`: 16 tokens an image, and no chat template."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<image>"]
+    ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=None)
+    own = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8} if text == "gemma2" else {"head_dim": 8}
+    save_network(
+        folder,
+        "paligemma",
+        seed=seed,
+        text_config=LANGUAGE | own | {"model_type": text, "vocab_size": len(ids) + 1200},
+        vision_config=TOWER | {"model_type": "siglip_vision_model", "vision_use_head": False, "projection_dim": 32},
+        image_token_index=ids["<image>"],
+        projection_dim=32,
+        hidden_size=32,
+        tie_word_embeddings=False,
+    )
+    write_json(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "SiglipImageProcessor",
+            "processor_class": "PaliGemmaProcessor",
+            "image_mean": HALF,
+            "image_std": HALF,
+            "image_seq_length": 16,
+            "resample": 3,
+            "size": {"height": SIDE, "width": SIDE},
+        },
+    )
+    return folder

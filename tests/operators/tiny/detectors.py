@@ -1,0 +1,105 @@
+"""Random checkpoints of detectors and of a reader of text, each in the layout of its release."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    BertConfig,
+    GotOcr2Config,
+    GotOcr2ForConditionalGeneration,
+    GroundingDinoConfig,
+    GroundingDinoForObjectDetection,
+    Owlv2Config,
+    Owlv2ForObjectDetection,
+    PreTrainedTokenizerFast,
+    SwinConfig,
+)
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.grounding_dino.image_processing_pil_grounding_dino import GroundingDinoImageProcessorPil
+from transformers.models.owlv2.image_processing_pil_owlv2 import Owlv2ImageProcessorPil
+
+from tests.operators import tiny
+from tests.operators.tiny.rewards import clip_tokenizer, coarse
+from tests.operators.tiny.vqa_models import WORDPIECES, save_bert_tokenizer
+
+SHORTEST, LONGEST = 128, 160
+"""Pixels of the sides of an image as the detector reads it."""
+PAGE = 128
+"""Pixels of the side of an image as the reader reads it."""
+GOT_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<imgpad>")
+GOT_VOCABULARY = {token: index for index, token in enumerate([*GOT_SPECIAL, *tiny.BYTES])}
+
+
+def save_grounding_dino(folder: Path, *, seed: int = 0) -> Path:
+    """A Grounding DINO with a Swin and a BERT."""
+    torch.manual_seed(seed)
+    swin = SwinConfig(
+        image_size=SHORTEST, patch_size=4, embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2], window_size=2,
+        out_indices=[2, 3, 4],
+    )  # fmt: skip
+    bert = BertConfig(
+        vocab_size=len(WORDPIECES), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=512,
+    )  # fmt: skip
+    config = GroundingDinoConfig(
+        backbone_config=swin, text_config=bert, d_model=32, encoder_layers=2, decoder_layers=2,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=24, num_queries=6,
+        max_text_len=256, num_feature_levels=4,
+    )  # fmt: skip
+    network = GroundingDinoForObjectDetection(config)
+    coarse(network, seed=seed, deviation=0.3)
+    network.save_pretrained(folder)
+    size = {"shortest_edge": SHORTEST, "longest_edge": LONGEST}
+    GroundingDinoImageProcessorPil(size=size).save_pretrained(folder)
+    save_bert_tokenizer(folder)
+    return folder
+
+
+def save_owlv2(folder: Path, *, seed: int = 0) -> Path:
+    """An OWLv2 that sees 16 places."""
+    torch.manual_seed(seed)
+    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tokenizer = clip_tokenizer()
+    text = {**size, "vocab_size": len(tokenizer), "max_position_embeddings": 16}
+    vision = {**size, "image_size": 32, "patch_size": 8}
+    network = Owlv2ForObjectDetection(Owlv2Config(text_config=text, vision_config=vision, projection_dim=32))
+    coarse(network, seed=seed, deviation=0.3)
+    network.save_pretrained(folder)
+    Owlv2ImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_got_ocr2(folder: Path, *, seed: int = 0) -> Path:
+    """A GOT-OCR 2.0 whose words are bytes: an image of 128 pixels is four tokens."""
+    torch.manual_seed(seed)
+    text = {
+        "model_type": "qwen2", "vocab_size": len(GOT_VOCABULARY), "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024,
+        "initializer_range": 0.4, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 48,
+        "image_size": PAGE, "patch_size": 16, "window_size": 4, "global_attn_indexes": [1], "initializer_range": 0.2,
+    }  # fmt: skip
+    config = GotOcr2Config(
+        text_config=text, vision_config=vision, image_token_index=GOT_VOCABULARY["<imgpad>"], image_seq_length=4
+    )
+    network = GotOcr2ForConditionalGeneration(config)
+    coarse(network, seed=seed, deviation=0.2)
+    network.save_pretrained(folder)
+    GotOcr2ImageProcessorPil(size={"height": PAGE, "width": PAGE}).save_pretrained(folder)
+    _save_got_tokenizer(folder)
+    return folder
+
+
+def _save_got_tokenizer(folder: Path) -> None:
+    """A token for every byte, and the marks of GOT's conversations."""
+    tokenizer = Tokenizer(models.BPE(GOT_VOCABULARY, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(GOT_SPECIAL))
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<|endoftext|>", eos_token="<|endoftext|>"
+    ).save_pretrained(folder)

@@ -1,0 +1,93 @@
+"""Judges that say the same of everything: true architectures whose weights are set, so that a reply has the form."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    BlipConfig,
+    BlipForConditionalGeneration,
+    BlipImageProcessor,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from tests.operators import tiny
+
+SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|im_start|>"
+SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
+"""As a byte-level tokenizer writes it."""
+REPLY = json.dumps(
+    {"rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6, "rationale": "<b>plausible</b>"}
+)
+"""What the judge that sees says."""
+FOLLOWING = (
+    ("<|im_start|>", "a"), ("a", "<|im_end|>"), (SPACE, "7"), ("7", ","), ('"', "o"), ("o", "k"), ("k", '"'),
+    ("}", "<|im_end|>"),
+)  # fmt: skip
+"""What the judge that reads says after what: `a`; held to a schema, which leaves it numbers and texts, 7 and `ok`."""
+
+
+def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
+    """A tokenizer of single bytes and of whole replies; its vocabulary."""
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL, *tiny.BYTES, *replies])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    names = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<|im_end|>", "sep_token": "<|im_end|>"}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|im_start|>", **names)
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    return vocabulary
+
+
+@torch.no_grad()
+def save_judge(folder: Path) -> Path:
+    """A Llama whose layers add nothing, so that every byte tells the next."""
+    vocabulary = save_tokenizer(folder)
+    width = len(vocabulary) + len(vocabulary) % 2
+    config = LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=width, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=8192, tie_word_embeddings=False, bos_token_id=2, eos_token_id=3, pad_token_id=0,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    model.model.layers[0].self_attn.o_proj.weight.zero_()
+    model.model.layers[0].mlp.down_proj.weight.zero_()
+    model.model.embed_tokens.weight.copy_(torch.eye(len(vocabulary), width))
+    model.lm_head.weight.zero_()
+    for before, after in FOLLOWING:
+        model.lm_head.weight[vocabulary[after], vocabulary[before]] = 1
+    model.save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def save_seeing_judge(folder: Path) -> Path:
+    """A BLIP that says REPLY of every image."""
+    whole = REPLY.replace(" ", SPACE)
+    vocabulary = save_tokenizer(folder, whole)
+    width = len(vocabulary) + len(vocabulary) % 2
+    size = {"hidden_size": width, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ends = {"bos_token_id": 2, "sep_token_id": 3, "pad_token_id": 0, "eos_token_id": 1}
+    text = {**size, **ends, "vocab_size": len(vocabulary), "encoder_hidden_size": width, "projection_dim": 8}
+    vision = {**size, "image_size": tiny.SIDE, "patch_size": 16}
+    model = BlipForConditionalGeneration(BlipConfig(text_config=text, vision_config=vision, projection_dim=8))
+    bert, head = model.text_decoder.bert, model.text_decoder.cls.predictions
+    for layer in bert.encoder.layer:
+        for part in (layer.attention, layer.crossattention, layer):
+            part.output.dense.weight.zero_()
+            part.output.dense.bias.zero_()
+    bert.embeddings.position_embeddings.weight.zero_()
+    bert.embeddings.word_embeddings.weight.copy_(torch.eye(len(vocabulary), width))
+    head.transform.dense.weight.zero_()
+    head.transform.dense.bias.zero_()
+    for before, after in (("<|im_start|>", whole), (whole, "<|im_end|>")):
+        head.transform.dense.weight[vocabulary[after], vocabulary[before]] = 1
+    model.save_pretrained(folder)
+    BlipImageProcessor(size={"height": tiny.SIDE, "width": tiny.SIDE}).save_pretrained(folder)
+    return folder

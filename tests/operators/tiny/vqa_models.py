@@ -1,0 +1,165 @@
+"""Tiny random BLIP-2, InstructBLIP and BLIP checkpoints in the layouts of their releases."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from torch import nn
+from transformers import (
+    BertTokenizerFast,
+    Blip2Config,
+    Blip2ForConditionalGeneration,
+    BlipConfig,
+    BlipForQuestionAnswering,
+    InstructBlipConfig,
+    InstructBlipForConditionalGeneration,
+    PreTrainedTokenizerFast,
+)
+
+from tests.operators.tiny import (
+    IMAGE_MEAN,
+    IMAGE_STD,
+    SIDE,
+    T5_FIELDS,
+    TEXT_FIELDS,
+    VISION_FIELDS,
+    edit_json,
+    write_json,
+)
+
+QUERIES = 4
+"""Image tokens that a Q-Former makes; 32 in the releases."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SIGNS = '?.!,:"()*#;~'
+WORDPIECES = {
+    piece: index
+    for index, piece in enumerate(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS), *SIGNS,
+         *"0123456789", "yes", "no", "red", "blue", "star", "circle", "the"]
+    )
+}  # fmt: skip
+"""An uncased BERT's, by which any word can be read."""
+START, QUESTION = len(WORDPIECES), len(WORDPIECES) + 1
+"""[DEC] and [ENC], which BLIP's embedding has and the tokenizer of its release has not."""
+T5_PIECES = ("<pad>", "</s>", "<unk>")
+T5_LETTERS = f"▁{LETTERS}{LETTERS.upper()}{SIGNS}0123456789"
+T5_WORDS = ("yes", "no", "Yes", "No", "red", "circle", "the", "star")
+T5_VOCABULARY = [
+    *((piece, 0.0) for piece in T5_PIECES),
+    *((letter, -6.0) for letter in T5_LETTERS),
+    *((f"▁{word}", -8.0) for word in T5_WORDS),
+]
+IMAGE_TOKEN = "<image>"
+ROWS = len(T5_VOCABULARY) + 8
+"""FlanT5's embedding has more rows than its tokenizer has entries."""
+WEIGHT = 0.4
+"""Spread of the random weights that make scores differ between inputs."""
+
+
+def save_blip2(folder: Path, *, seed: int = 0) -> Path:
+    """A BLIP-2 with a FlanT5."""
+    torch.manual_seed(seed)
+    config = Blip2Config(**_fields("blip_2_vision_model"))
+    return _save(Blip2ForConditionalGeneration(config), folder, "Blip2Processor")
+
+
+def save_instructblip(folder: Path, *, seed: int = 0) -> Path:
+    """An InstructBLIP with a FlanT5; its Q-Former's tokenizer stands in a folder of its own."""
+    torch.manual_seed(seed)
+    config = InstructBlipConfig(**_fields("instructblip_vision_model"))
+    _save(InstructBlipForConditionalGeneration(config), folder, "InstructBlipProcessor")
+    save_bert_tokenizer(folder / "qformer_tokenizer")
+    return folder
+
+
+def save_blip_vqa(folder: Path, *, seed: int = 0) -> Path:
+    """A BLIP for question answering."""
+    torch.manual_seed(seed)
+    marks = {"bos_token_id": START, "sep_token_id": WORDPIECES["[SEP]"], "pad_token_id": WORDPIECES["[PAD]"]}
+    sizes = {"vocab_size": len(WORDPIECES) + 2, "max_position_embeddings": 256, "encoder_hidden_size": 32}
+    model = BlipForQuestionAnswering(
+        BlipConfig(text_config=TEXT_FIELDS | marks | sizes, vision_config=VISION_FIELDS, projection_dim=16)
+    )
+    enliven(model)
+    model.save_pretrained(folder)
+    save_bert_tokenizer(folder)
+    _save_preprocessor(folder, "BlipProcessor")
+    return folder
+
+
+def save_bert_tokenizer(folder: Path) -> None:
+    """An uncased BERT's tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in WORDPIECES))
+    BertTokenizerFast(vocab=WORDPIECES, do_lower_case=True).save_pretrained(folder)
+
+
+def save_t5_tokenizer(folder: Path) -> None:
+    """A T5's tokenizer of letters and a few words, with the image's mark that processors add."""
+    tokenizer = Tokenizer(models.Unigram(T5_VOCABULARY, unk_id=2))
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    fast.add_tokens([IMAGE_TOKEN], special_tokens=True)
+    fast.save_pretrained(folder)
+    edit_json(folder / "tokenizer_config.json", tokenizer_class="T5Tokenizer", extra_ids=0)
+
+
+def enliven(model: nn.Module) -> None:
+    """Large random weights in place of those that transformers draws."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=WEIGHT / max(1.0, parameter.shape[-1] / 32) ** 0.5)
+        elif name.endswith("bias"):
+            nn.init.normal_(parameter, std=0.1)
+
+
+def _fields(vision: str) -> dict[str, Any]:
+    """The config of a Q-Former between a vision tower and a FlanT5 whose GELU is the exact one, as released."""
+    language = T5_FIELDS | {"model_type": "t5", "vocab_size": ROWS, "dense_act_fn": "gelu"}
+    qformer = TEXT_FIELDS | {
+        "vocab_size": len(WORDPIECES),
+        "max_position_embeddings": 96,
+        "encoder_hidden_size": VISION_FIELDS["hidden_size"],
+        "cross_attention_frequency": 2,
+    }
+    tower = VISION_FIELDS | {"model_type": vision}
+    return {
+        "vision_config": tower,
+        "qformer_config": qformer,
+        "text_config": language,
+        "num_query_tokens": QUERIES,
+        "image_token_index": len(T5_VOCABULARY),
+    }
+
+
+def _save(model: Any, folder: Path, processor: str) -> Path:
+    enliven(model)
+    model.language_model.lm_head.weight = nn.Parameter(torch.randn(ROWS, T5_FIELDS["d_model"]) * WEIGHT)
+    model.save_pretrained(folder)
+    _release_config(folder, model)
+    save_t5_tokenizer(folder)
+    _save_preprocessor(folder, processor)
+    write_json(folder / "processor_config.json", {"num_query_tokens": QUERIES, "processor_class": processor})
+    return folder
+
+
+def _release_config(folder: Path, model: Any) -> None:
+    """The text half of config.json as released: transformers 5 writes of every T5 that its head is tied."""
+    text = model.config.text_config.to_dict() | {"tie_word_embeddings": False}
+    edit_json(folder / "config.json", text_config={k: v for k, v in text.items() if k != "scale_decoder_outputs"})
+
+
+def _save_preprocessor(folder: Path, processor: str) -> None:
+    fields = {
+        "image_processor_type": "BlipImageProcessor",
+        "processor_class": processor,
+        "size": {"height": SIDE, "width": SIDE},
+        "resample": 3,
+        "image_mean": IMAGE_MEAN,
+        "image_std": IMAGE_STD,
+    }
+    write_json(folder / "preprocessor_config.json", fields)

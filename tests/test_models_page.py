@@ -1,0 +1,59 @@
+"""docs/models.md claims nothing that no test loads, and leaves no family and no configured checkpoint out."""
+
+import ast
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from operators.models.families import FAMILIES
+
+ROOT = Path(__file__).parent.parent
+
+
+class Line(NamedTuple):
+    """One line of the page's table."""
+
+    family: str
+    serves: str
+    checkpoints: str
+    engine: str
+    memory: str
+    template: str
+    licence: str
+    test: str
+
+
+def page() -> list[Line]:
+    rows = [line for line in (ROOT / "docs/models.md").read_text().splitlines() if line.startswith("| `")]
+    return [Line(*(cell.strip() for cell in row.strip("|").split(" | "))) for row in rows]
+
+
+PAGE = page()
+
+
+def ticked(cell: str) -> list[str]:
+    """What stands between back-quotes."""
+    return cell.split("`")[1::2]
+
+
+@pytest.mark.parametrize("line", PAGE, ids=lambda line: f"{line.family} {line.checkpoints}"[:60])
+def test_a_line_is_of_a_family_that_serves_it_and_names_tests_that_are_there(line: Line) -> None:
+    (family,) = ticked(line.family)
+    assert set(ticked(line.serves)) <= FAMILIES[family].calls
+    on = {"transformers": FAMILIES[family].loads, "vLLM": FAMILIES[family].vllm}
+    assert all(on[engine] for engine in on if engine in line.engine)
+    assert all(line), "every column says something"
+    for test in ticked(line.test):
+        file, _, function = test.partition("::")
+        tree = ast.parse((ROOT / file).read_text())
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
+
+
+def test_every_family_and_every_configured_checkpoint_is_on_the_page() -> None:
+    assert {name for line in PAGE for name in ticked(line.family)} == set(FAMILIES)
+    listed = {name for line in PAGE for name in ticked(line.checkpoints)}
+    configured = [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "conf/model").glob("*.yaml"))]
+    hub_ids = {model["checkpoint"] for model in configured if model["checkpoint"].count("/") == 1}
+    assert hub_ids - listed == set()
