@@ -1,0 +1,32 @@
+"""Serves metrics over HTTP to trainers, on the wires that they speak already."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import make_console, say
+from operators.wires.table import WIRES
+from pipelines.serving.config import ServeConfig
+from pipelines.serving.serving import serve
+
+COMMAND = Command(
+    "serve",
+    "Serve metrics over HTTP: how images fit their prompts, as rewards for trainers (docs/serve.md).\n"
+    "Listens on this machine alone unless host= says otherwise, which needs a token.",
+    ServeConfig,
+)
+
+
+def main(config: ServeConfig) -> int:
+    """Serves until it is told to stop."""
+    console = make_console()
+    wires = ", ".join(f"{wire.name} POST {wire.path}" for wire in WIRES)
+
+    def ready(address: str) -> None:
+        say(console, f"serving {', '.join(config.metrics)} at {address} ({wires}; GET /health /metrics /openapi.json)")
+
+    serve(config, ready)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

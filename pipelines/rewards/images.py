@@ -1,0 +1,182 @@
+"""The images of an export, copied from the run's sources as they are, and only those that were scored."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from operators.errors import PlumblineError, RowError
+from operators.images import FETCHES, ImageRow, digest_of, identify, image_records, is_embedded, row_bytes
+from pipelines.cells.store import Store
+from pipelines.rewards.gathered import CHANGED, ScoredRun, ScoredShard, digests_of
+from pipelines.sources.benchmark import IMAGE_COLUMNS
+from pipelines.sources.shards import opened
+
+ROWS_AT_ONCE = 16
+SEVERAL = "several_images"
+SHARDS_REMEMBERED = 256
+FOOTERS_REMEMBERED = 32
+
+
+class Copied(NamedTuple):
+    """An encoded image as its source has it."""
+
+    content: bytes
+    uri: str
+    """Its address, where it has one."""
+    verified: bool
+    """Whether its digest is known to be that of the image that was scored; else its id alone is the same."""
+
+
+class Copier:
+    """Reads images of a run by their numbers, each row group of the sources about once.
+
+    What a row group holds for later shards waits in files on the local disk, until the last of them has had it.
+    """
+
+    def __init__(self, run: ScoredRun, store: Store) -> None:
+        self.run, self.store = run, store
+        self._digests = lru_cache(maxsize=SHARDS_REMEMBERED)(lambda number: digests_of(store, run.shards[number]))
+        self._footers: dict[str, pq.FileMetaData] = {}
+        """Of files that were read; parsing one takes longer than reading a row group of small images."""
+        self._numbers = {scored.first: number for number, scored in enumerate(run.shards)}
+        self._uses: Counter[int] = Counter()
+        self._waiting: dict[int, Copied] = {}
+        """Without their bytes, which are in files."""
+        self._folder = TemporaryDirectory(prefix="plumbline-rewards-")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._folder.cleanup()
+
+    def expect(self, shards: Iterable[Collection[int]]) -> None:
+        """Says which images each of the shards to come will read."""
+        self._uses = Counter(image for images in shards for image in images)
+
+    def read(self, images: Collection[int]) -> dict[int, Copied | RowError]:
+        """The images, or why one cannot be had."""
+        self._uses.subtract(images)
+        found: dict[int, Copied | RowError] = {image: self._take(image) for image in images if image in self._waiting}
+        by_shard: dict[int, list[int]] = {}
+        for image in sorted(set(images) - found.keys()):
+            by_shard.setdefault(self.run.shard_of(image).first, []).append(image)
+        for first, numbers in by_shard.items():
+            found |= self._read_shard(self._numbers[first], numbers)
+        return found
+
+    def _take(self, image: int) -> Copied:
+        """An image that waits; its file goes with its last use."""
+        path = self._path(image)
+        copied = self._waiting[image]._replace(content=path.read_bytes())
+        if self._uses[image] <= 0:
+            del self._waiting[image]
+            path.unlink()
+        return copied
+
+    def _keep(self, image: int, copied: Copied | RowError) -> None:
+        if isinstance(copied, Copied):
+            self._path(image).write_bytes(copied.content)
+            self._waiting[image] = copied._replace(content=b"")
+
+    def _path(self, image: int) -> Path:
+        return Path(self._folder.name) / str(image)
+
+    def _read_shard(self, number: int, images: Sequence[int]) -> dict[int, Copied | RowError]:
+        """The images of a shard that are wanted now; others of their row groups are kept for later shards."""
+        scored = self.run.shards[number]
+        records: dict[int, Mapping[str, Any]] = {}
+        try:
+            for row, record in self._records(scored, [image - scored.first for image in images]):
+                image = scored.first + row
+                if self._uses[image] > 0 and is_embedded(record):
+                    self._keep(image, self._copy(image, record, number))
+                if image in images:
+                    records[image] = record
+        except PlumblineError as error:
+            return dict.fromkeys(images, RowError("broken_file", str(error)))
+        if all(map(is_embedded, records.values())):
+            return {image: self._copy(image, records.get(image), number) for image in images}
+        with ThreadPoolExecutor(FETCHES) as pool:
+            copied = pool.map(lambda image: self._copy(image, records.get(image), number), images)
+            return dict(zip(images, copied, strict=True))
+
+    def _records(self, scored: ScoredShard, rows: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """These rows of a shard by our column names, and those of the same row groups that later shards want."""
+        shard = scored.shard
+        with opened(shard, self.store.storage) as stream:
+            file = pq.ParquetFile(
+                stream, metadata=self._footers.get(shard.url), pre_buffer=False, page_checksum_verification=True
+            )
+            self._footers[shard.url] = file.metadata
+            while len(self._footers) > FOOTERS_REMEMBERED:
+                del self._footers[next(iter(self._footers))]
+            names = {ours: dict(shard.columns).get(ours, ours) for ours in IMAGE_COLUMNS}
+            present = {ours: name for ours, name in names.items() if name in file.schema_arrow.names}
+            first = 0
+            for group in shard.row_groups:
+                size = file.metadata.row_group(group).num_rows
+                now = {row - first for row in rows if first <= row < first + size}
+                later = (row for row in range(size) if now and self._is_wanted(scored.first + first + row))
+                yield from (
+                    (first + row, found) for row, found in _rows(file, group, sorted(now.union(later)), present)
+                )
+                first += size
+
+    def _is_wanted(self, image: int) -> bool:
+        return self._uses[image] > 0 and image not in self._waiting
+
+    def _copy(self, image: int, record: Mapping[str, Any] | None, number: int) -> Copied | RowError:
+        """The image of a record, if it is the one that was scored."""
+        scored, digests = self.run.shards[number], self._digests(number)
+        generator = scored.shard.group
+        scored_digest = str(digests[image - scored.first]) if digests is not None else ""
+        image_id, prompt = self.run.image_id(image), int(self.run.prompts[image])
+        prompt_id = self.run.sources.prompts.column("prompt_id")[prompt].as_py()
+        if record is None or identify({**record, "prompt_id": prompt_id}, generator).image_id != image_id:
+            return RowError("missing_image", f"another image stands in the place of {generator}/{image_id}: {CHANGED}")
+        encoded = row_bytes(
+            ImageRow(image_id, prompt_id, generator), record, self.run.limits.max_images, self.run.uris.read
+        )
+        if isinstance(encoded, RowError):
+            return encoded
+        if len(encoded) > 1:
+            return RowError(
+                SEVERAL, f"{generator}/{image_id} holds {len(encoded)} images; the format has a place for one"
+            )
+        (content,) = encoded
+        if len(content) > self.run.limits.max_bytes:
+            return RowError("image_too_large", f"a file of over limits.max_bytes={self.run.limits.max_bytes}")
+        if scored_digest and digest_of(encoded) != scored_digest:
+            return RowError("missing_image", f"{generator}/{image_id} is not the image that was scored: {CHANGED}")
+        uri = record.get("uri")
+        return Copied(content, uri if isinstance(uri, str) else "", bool(scored_digest))
+
+
+def _rows(
+    file: pq.ParquetFile, group: int, rows: Sequence[int], present: Mapping[str, str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of one row group, a few of which are in memory at a time, reading no further than the last of them."""
+    if not rows:
+        return
+    first = 0
+    for batch in file.iter_batches(
+        ROWS_AT_ONCE, row_groups=[group], columns=list(dict.fromkeys(present.values())), use_threads=False
+    ):
+        wanted = [row for row in rows if first <= row < first + len(batch)]
+        table = (
+            batch.take(pa.array([row - first for row in wanted], pa.int64()))
+            .select(list(present.values()))
+            .rename_columns(list(present))
+        )
+        yield from zip(wanted, image_records(table), strict=True)
+        first += len(batch)
+        if first > rows[-1]:
+            return

@@ -1,0 +1,197 @@
+"""The service over HTTP: who may ask, how much, and on which wire; the scores come from a Service."""
+
+import asyncio
+import base64
+import binascii
+import hmac
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from operators.errors import PlumblineError
+from operators.wires.table import WIRES, wires_of
+from operators.wires.wire import Asked, Reply, Wire, as_json
+from pipelines.serving.counts import Counts
+from pipelines.serving.openapi import describe
+from pipelines.serving.service import Service, Unanswered
+
+LARGE = 500_000
+"""Bytes of a body from which on it is read beside the loop that serves others."""
+BODY_SECONDS = 120.0
+"""That a body may take to arrive."""
+SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+
+class Refused(PlumblineError):
+    """A request that is not read on; with its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _has(token: str, header: str) -> bool:
+    scheme, _, value = header.partition(" ")
+    given = value.strip().encode("utf-8", "replace")
+    if scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).partition(b":")[2]
+        except binascii.Error:
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    return hmac.compare_digest(given, token.encode())
+
+
+@dataclass(slots=True)
+class _Call:
+    """A request that is looked at."""
+
+    wire: Wire
+    """The one that it is on, as far as is known."""
+    held: int = 0
+    """Bytes of its body."""
+
+
+class Gate:
+    """Handles requests: token, size, wire, scores, reply. Each refusal is in the words of the wire that was asked."""
+
+    def __init__(
+        self, service: Service, token: str | None, counts: Counts, ready: Callable[[], Awaitable[int]]
+    ) -> None:
+        self.service, self.token, self.counts, self.ready = service, token, counts, ready
+        self.load = service.load
+        self.bodies = 0
+        """Bytes of the requests that are held."""
+
+    async def post(self, request: Request) -> Response:
+        """Any wire's request."""
+        begun, wires = time.perf_counter(), wires_of(request.url.path)
+        call = _Call(wires[-1])
+        try:
+            reply, pause = await self._answer(request, wires, call), self.service.pause()
+        except Unanswered as error:
+            reply, pause = call.wire.refuse(error.status, str(error)), error.retry_after
+        except PlumblineError as error:
+            reply, pause = call.wire.refuse(error.status if isinstance(error, Refused) else 400, str(error)), 1
+        finally:
+            self.bodies -= call.held
+        self.counts.requests.labels(call.wire.name, reply.status).inc()
+        self.counts.seconds.labels(call.wire.name).observe(time.perf_counter() - begun)
+        return _response(reply, pause)
+
+    async def _answer(self, request: Request, wires: Sequence[Wire], call: _Call) -> Reply:
+        self._require_token(request)
+        body = await self._body(request, call)
+        if len(body) >= LARGE:
+            asked = await asyncio.to_thread(self._read, wires, body, call)
+        else:
+            asked = self._read(wires, body, call)
+        answers = await self.service.score(asked)
+        return call.wire.answer(asked, answers, self.service.served)
+
+    def _require_token(self, request: Request) -> None:
+        """Raises Refused unless the request has the token, as a bearer or as the password of an address."""
+        if self.token is not None and not _has(self.token, request.headers.get("authorization", "")):
+            raise Refused(401, "expected the service's token: Authorization: Bearer, or http://x:TOKEN@host:port")
+
+    async def _body(self, request: Request, call: _Call) -> bytes:
+        """The body, of which no more is taken than is allowed."""
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise Refused(415, "expected a body without Content-Encoding")
+        announced = request.headers.get("content-length", "0")
+        if not announced.isdigit() or int(announced) > self.load.max_body:
+            raise Refused(413, f"expected a body of at most {self.load.max_body} bytes; send fewer images a request")
+        chunks: list[bytes] = []
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in request.stream():
+                    self._hold(len(chunk), call)
+                    chunks.append(chunk)
+        except TimeoutError as error:
+            raise Refused(408, f"expected a body within {BODY_SECONDS:g} seconds") from error
+        except ClientDisconnect as error:
+            raise Refused(400, "the client left") from error
+        return b"".join(chunks)
+
+    def _hold(self, size: int, call: _Call) -> None:
+        call.held += size
+        self.bodies += size
+        if call.held > self.load.max_body:
+            raise Refused(413, f"expected a body of at most {self.load.max_body} bytes; send fewer images a request")
+        if self.bodies > self.load.max_bodies:
+            raise Unanswered(429, "too many requests are held; ask again later", self.service.pause())
+
+    def _read(self, wires: Sequence[Wire], body: bytes, call: _Call) -> list[Asked]:
+        """What a body asks, by the wire that takes it."""
+        document = wires[0].parse(body)
+        call.wire = next(wire for wire in wires if wire.takes(document))
+        asked = call.wire.read(document, self.service.served)
+        images = sum(len(one.images) for one in asked)
+        if images > self.load.max_request_images:
+            raise Refused(413, f"expected at most {self.load.max_request_images} images, found {images}; send fewer")
+        for place, one in enumerate(asked):
+            _require_text(one.prompt, place)
+        return asked
+
+    async def health(self, request: Request) -> Response:
+        """Whether a replica is ready; needs no token."""
+        ready = await self.ready()
+        rewards = {name: ["ready"] * ready for name in self.service.served.metrics}
+        value: dict[str, object] = {"status": "ok" if ready else "starting", "replicas": ready, "rewards": rewards}
+        if self.service.sentinel is not None:
+            value["sentinel"] = self.service.sentinel.moved
+        return _response(as_json(value, 200 if ready else 503), 1)
+
+    async def rewards(self, request: Request) -> Response:
+        """The names of the metrics."""
+        return self._with_token(request, lambda: as_json({"rewards": list(self.service.served.metrics)}))
+
+    async def metrics(self, request: Request) -> Response:
+        """The counters, for Prometheus."""
+        return self._with_token(request, lambda: Reply(200, self.counts.page(), CONTENT_TYPE_LATEST))
+
+    async def openapi(self, request: Request) -> Response:
+        """What the service answers, for machines."""
+        return self._with_token(request, lambda: as_json(describe(self.service.served)))
+
+    def _with_token(self, request: Request, page: Callable[[], Reply]) -> Response:
+        try:
+            self._require_token(request)
+        except Refused as error:
+            return _response(as_json({"error": str(error)}, error.status), 1)
+        return _response(page(), 1)
+
+
+def _require_text(prompt: str, place: int) -> None:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise Refused(400, f"prompts.{place}: expected text, found half a character") from error
+
+
+def _response(reply: Reply, pause: int) -> Response:
+    headers = dict(SAFE)
+    if reply.status in (429, 503):
+        headers["Retry-After"] = str(pause)
+    if reply.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(reply.body, reply.status, headers, media_type=reply.media)
+
+
+def make_app(gate: Gate) -> Starlette:
+    """Every wire's path, and the pages about the service."""
+    paths = dict.fromkeys(wire.path for wire in WIRES)
+    pages = {"/health": gate.health, "/rewards": gate.rewards, "/metrics": gate.metrics, "/openapi.json": gate.openapi}
+    return Starlette(
+        routes=[
+            *(Route(path, gate.post, methods=["POST"]) for path in paths),
+            *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
+        ]
+    )

@@ -1,0 +1,159 @@
+"""What a reward service serves, where it listens, and what it bears."""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from operators.errors import ConfigError
+from operators.images import ImageLimits
+from operators.metrics.table import AnyMetric
+from operators.models.checkpoints import ModelConfig
+from operators.scorer import ScorerConfig
+from pipelines.storage import StorageConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadConfig:
+    """How much a service takes at once, and how it makes batches of it."""
+
+    replicas: int = 1
+    """Processes that hold the models."""
+    batch: int = 32
+    """Images that a replica is sent together, of whatever requests."""
+    gather_seconds: float = 0.005
+    """How long an image waits for others while a replica is idle."""
+    deadline: float = 300.0
+    """Seconds after which a request is answered by 503."""
+    batch_deadline: float = 100.0
+    """Seconds that a replica may take for a batch; then it is ended, and the batch goes to the next one."""
+    max_deaths: int = 3
+    """How often a replica may end with an image before the image is given up; from the third on it goes alone, so that
+    no image is given up for another's sake."""
+    max_waiting: int = 2048
+    """Images that wait; a request beyond is answered by 429."""
+    max_request_images: int = 512
+    """Images of one request, frames counted."""
+    max_body: int = 64_000_000
+    """Bytes of one request."""
+    max_bodies: int = 512_000_000
+    """Bytes of all requests that are held; a request beyond is answered by 429."""
+    cached_scores: int = 200_000
+    """Scores that are remembered, about 0.3 KB each; 0 remembers none."""
+
+    def __post_init__(self) -> None:
+        for name in ("replicas", "batch", "max_request_images", "max_body"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.max_deaths < 3:
+            raise ConfigError(
+                f"max_deaths: expected at least 3, of which two may be for another image, got {self.max_deaths}"
+            )
+        for name in ("gather_seconds", "cached_scores"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        for name in ("deadline", "batch_deadline"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}: expected seconds above 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeConfig(LoadConfig):
+    """Metrics by models, on replicas behind one address."""
+
+    models: Mapping[str, ModelConfig]
+    """By role."""
+    metrics: Mapping[str, AnyMetric]
+    """By name."""
+    limits: ImageLimits = field(default_factory=ImageLimits)
+    host: str = "127.0.0.1"
+    """Where it listens; a host that others reach needs a token."""
+    port: int = 8000
+    token_variable: str = "PLUMBLINE_TOKEN"
+    """The environment variable that holds the token; the token itself is never configured."""
+    reward: str | None = None
+    """The metric that answers wires which ask for one number; needed where several are served."""
+    sentinel: tuple[str, ...] = ()
+    """Served metrics that are computed beside the reward, whoever asks for it, to see whether it is gamed."""
+    sentinel_images: int = 1000
+    """Images of each look, and of the baseline, which are the first where no run is."""
+    baseline: str | None = None
+    """A run of the store, by its id or `latest`, whose scores the sentinel compares with."""
+    baseline_generator: str | None = None
+    """Whose images of that run; needed where it has several."""
+    store: str = "store"
+    """Folder or s3:// prefix of the store with the baseline."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    num_cpus: float = 1.0
+    """CPUs that each replica reserves."""
+    num_gpus: float = 0.0
+    """GPUs that each replica reserves; its models run there."""
+    threads: int | None = None
+    """Torch threads of each replica; Ray's choice by default."""
+    address: str | None = None
+    """A running Ray cluster; null takes RAY_ADDRESS, or else starts a local Ray."""
+
+    def __post_init__(self) -> None:
+        LoadConfig.__post_init__(self)
+        if not self.metrics:
+            raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
+        if self.reward is not None and self.reward not in self.metrics:
+            raise ConfigError(f"reward: expected one of {', '.join(self.metrics)}, got {self.reward!r}")
+        self._check_sentinel()
+        if self.baseline is not None and not self.sentinel:
+            raise ConfigError(
+                f"baseline: {self.baseline!r} is what sentinel= compares with; name the metrics it watches"
+            )
+        if self.sentinel_images < 1:
+            raise ConfigError(f"sentinel_images: expected at least 1, got {self.sentinel_images}")
+        for name in ("num_cpus", "num_gpus"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        if not 0 <= self.port < 65536:
+            raise ConfigError(f"port: expected 0 to 65535, got {self.port}")
+        if self.max_waiting < self.max_request_images or self.max_bodies < self.max_body:
+            raise ConfigError("max_waiting, max_bodies: expected no less than max_request_images and max_body")
+        self.scorer()
+
+    def _check_sentinel(self) -> None:
+        reward = self.one_reward()
+        others = [name for name in self.metrics if name != reward]
+        if self.sentinel and reward is None:
+            raise ConfigError(f"sentinel: expected reward= beside it, of {', '.join(self.metrics)}, got none")
+        for name in self.sentinel:
+            if name not in others:
+                raise ConfigError(
+                    f"sentinel: expected of {', '.join(others) or 'metrics beside the reward'}, got {name!r}"
+                )
+
+    def scorer(self) -> ScorerConfig:
+        """What every replica holds; raises ConfigError where a model does not serve a metric."""
+        return ScorerConfig(models=self.models, metrics=self.metrics, limits=self.limits, on_gpu=self.num_gpus > 0)
+
+    def one_reward(self) -> str | None:
+        """The metric that answers wires which ask for one number."""
+        return next(iter(self.metrics)) if self.reward is None and len(self.metrics) == 1 else self.reward
+
+
+def take_token(config: ServeConfig) -> str | None:
+    """The token, taken out of the environment so that no other process has it.
+
+    Raises ConfigError where others could reach a service without one.
+    """
+    token = os.environ.pop(config.token_variable, "") or None
+    if token is None and not is_loopback(config.host):
+        raise ConfigError(
+            f"host: expected a token in the environment variable {config.token_variable} for {config.host!r}, which "
+            "others may reach, found none; set it, or listen at 127.0.0.1"
+        )
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; a name other than localhost may lead anywhere."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

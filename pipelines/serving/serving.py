@@ -1,0 +1,174 @@
+"""A reward service from its configuration to its end: Ray Serve holds the replicas, this process the address."""
+
+import asyncio
+import logging
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from operators.errors import ConfigError
+from operators.metrics.metric import Metric
+from operators.models.checkpoints import find_vqa_kind, resolve_model
+from operators.stages.graph import make_nodes
+from operators.wires.wire import Answer, Asked, Served
+from pipelines.cells.plan import Node, recipes_of
+from pipelines.cells.store import open_store
+from pipelines.running.pools import ClusterConfig
+from pipelines.running.session import ray_session
+from pipelines.serving.baseline import read_baseline
+from pipelines.serving.config import ServeConfig, take_token
+from pipelines.serving.sentinel import Floats, Sentinel
+from pipelines.serving.service import ReplicaDied, Service
+
+HEALTH_SECONDS = 1.0
+"""Between two looks of Ray Serve at a replica: how soon a dead one is missed."""
+
+
+def find_served(config: ServeConfig) -> Served:
+    """The metrics with the digests that a sweep's scores cells of the same metrics and models have.
+
+    Raises ModelError where a model cannot be found.
+    """
+    metrics: dict[str, Metric] = {
+        name: metric.settled(lambda role: find_vqa_kind(config.models[role])) for name, metric in config.metrics.items()
+    }
+    on_gpu = config.num_gpus > 0
+    nodes = [
+        Node(
+            name=node.name,
+            stage=node.stage.name,
+            models={key: resolve_model(config.models[role], on_gpu=on_gpu) for key, role in node.roles.items()},
+            metrics=node.metrics,
+        )
+        for node in make_nodes(metrics)
+    ]
+    digests = {name: recipes_of(name, metric, nodes)["scores"].digest for name, metric in metrics.items()}
+    falling = frozenset(name for name, metric in metrics.items() if metric.falling)
+    return Served(digests, config.one_reward(), falling)
+
+
+def serve(config: ServeConfig, ready: Callable[[str], None]) -> None:
+    """Serves until the process is told to stop; `ready` is told the address.
+
+    Raises ConfigError and ModelError before anything starts, OSError where the port is taken.
+    """
+    token, served = take_token(config), find_served(config)
+    sentinel = sentinel_of(config, served)
+    with (
+        _listening(config) as listener,
+        ray_session(ClusterConfig(address=config.address, pools={})),
+        run_replicas(config) as handle,
+    ):
+        ready(f"http://{config.host}:{listener.getsockname()[1]}")
+        _run(config, token, served, sentinel, listener, handle)
+
+
+@contextmanager
+def _listening(config: ServeConfig) -> Iterator[socket.socket]:
+    """The address, taken before any model loads."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(1024)
+        yield listener
+
+
+@contextmanager
+def run_replicas(config: ServeConfig) -> Iterator[Any]:
+    """Ray Serve's handle of replicas that have loaded their models; Serve itself has no HTTP here."""
+    try:
+        from ray import serve as ray_serve
+    except ImportError as error:
+        raise ConfigError("expected Ray Serve, found none; pip install 'plumbline[serve]'") from error
+    from pipelines.serving.replica import Replica
+
+    deployment = ray_serve.deployment(Replica).options(
+        name="replica",
+        num_replicas=config.replicas,
+        ray_actor_options={"num_cpus": config.num_cpus, "num_gpus": config.num_gpus},
+        max_ongoing_requests=2,
+        max_constructor_retry_count=2,
+        health_check_period_s=HEALTH_SECONDS,
+        graceful_shutdown_timeout_s=5,
+        logging_config={"enable_access_log": False, "log_level": "ERROR"},
+    )
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    name = f"plumbline-{uuid.uuid4().hex[:8]}"
+    ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+    bound = deployment.bind(config.scorer(), config.threads, config.batch_deadline)
+    try:
+        yield ray_serve.run(bound, name=name, route_prefix=None)
+    finally:
+        ray_serve.delete(name)
+
+
+def _run(
+    config: ServeConfig,
+    token: str | None,
+    served: Served,
+    sentinel: Sentinel | None,
+    listener: socket.socket,
+    handle: Any,
+) -> None:
+    import uvicorn
+
+    from pipelines.serving.app import Gate, make_app
+    from pipelines.serving.counts import Counts
+
+    counts = Counts()
+    service = Service(replica_call(handle), served, config, counts, sentinel)
+    if sentinel is not None:
+        counts.watch(
+            "sentinel", "Watched metrics that moved while the reward did not fall", lambda: len(sentinel.moved)
+        )
+    counts.watch("waiting_images", "Images that wait for a replica", service.queued)
+    counts.watch("cached_scores", "Scores that are remembered", lambda: len(service.cache))
+    app = make_app(Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle)))
+    options = uvicorn.Config(
+        app, log_level="error", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=10
+    )
+    uvicorn.Server(options).run(sockets=[listener])
+
+
+def sentinel_of(config: ServeConfig, served: Served) -> Sentinel | None:
+    """Who looks for gaming of the reward, where it is configured; raises ConfigError for a baseline of no use."""
+    reward = config.one_reward()
+    if not config.sentinel or reward is None:
+        return None
+    metrics = {name: config.metrics[name] for name in (reward, *config.sentinel)}
+    return Sentinel(reward, metrics, config.sentinel_images, _baseline(config, served, [*metrics]))
+
+
+def _baseline(config: ServeConfig, served: Served, metrics: Sequence[str]) -> Floats | None:
+    if config.baseline is None:
+        return None
+    store = open_store(config.store, config.storage)
+    recipes = {name: served.metrics[name] for name in metrics}
+    return read_baseline(store, config.baseline, config.baseline_generator, recipes)
+
+
+def replica_call(handle: Any) -> Callable[[Sequence[Asked], Sequence[str]], Any]:
+    """Sends a batch to a replica that Ray Serve chooses; where none is alive, it waits for the next."""
+    from ray.exceptions import RayActorError
+
+    async def score(asked: Sequence[Asked], metrics: Sequence[str]) -> list[dict[str, Answer]]:
+        try:
+            answers: list[dict[str, Answer]] = await handle.score.remote(list(asked), tuple(metrics))
+        except RayActorError as error:
+            raise ReplicaDied from error
+        return answers
+
+    return score
+
+
+def _ready(handle: Any) -> int:
+    """How many replicas run."""
+    from ray import serve as ray_serve
+
+    application = ray_serve.status().applications.get(handle.app_name)
+    if application is None:
+        return 0
+    return sum(states.replica_states.get("RUNNING", 0) for states in application.deployments.values())

@@ -1,0 +1,173 @@
+"""The reward service under load: 64 clients of one image each against the offline scorer; a replica that is killed."""
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import aiohttp
+import pytest
+import torch
+
+from jobs.scorer import open_scorer
+from operators.scorer import Scorer
+from tests.serving import TOKEN, Pair, Running, pack_pairs, run_service
+
+CLIENTS = 64
+BATCH = 32
+ROUNDS = 3
+IMAGES = 1536
+"""Of a round."""
+METRIC = "metric=[vqascore]"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    words = (METRIC, f"batch={BATCH}", "threads=1")
+    with run_service(tmp_path_factory.mktemp("serve") / "log", *words) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def scorer() -> Iterator[Scorer]:
+    """One thread, as the replica has."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield open_scorer(METRIC, "models=shapes")
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Iterator[Pair]:
+    """Each asked for once, so that nothing comes from the cache: the pack's images with each other's prompts."""
+    known = pack_pairs(256, ("atlas", "flint", "garnet"))
+    return (
+        Pair(image.image, text.prompt)
+        for shift in range(256)
+        for image, text in zip(known, known[shift:], strict=False)
+    )
+
+
+class Load(NamedTuple):
+    """What clients saw."""
+
+    rate: float
+    """Images a second."""
+    seconds: list[float]
+    """Of every request, its retries included."""
+    scores: list[list[float | None]]
+    """For every image the scores that came back; one each."""
+    retries: int
+
+    def latency(self, percent: int) -> float:
+        return statistics.quantiles(self.seconds, n=100)[percent - 1] * 1000
+
+
+def body_of(pair: Pair) -> bytes:
+    return json.dumps({"images": [base64.b64encode(pair.image).decode()], "prompts": [pair.prompt]}).encode()
+
+
+async def ask_all(service: Running, pairs: Sequence[Pair], kill: Sequence[int] = ()) -> Load:
+    """64 clients, each with one image at a time; after a third of them the processes of `kill` are ended."""
+    bodies = [body_of(pair) for pair in pairs]
+    places, seconds, retries = iter(range(len(pairs))), [0.0] * len(pairs), [0]
+    scores: list[list[float | None]] = [[] for _ in pairs]
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    address = f"http://127.0.0.1:{service.port}/score"
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        for place in places:
+            begun = time.perf_counter()
+            if kill and place == len(pairs) // 3:
+                for pid in kill:
+                    os.kill(pid, signal.SIGKILL)
+            scores[place] += await answer_of(session, bodies[place])
+            seconds[place] = time.perf_counter() - begun
+
+    async def answer_of(session: aiohttp.ClientSession, body: bytes) -> list[float | None]:
+        while True:
+            async with session.post(address, data=body) as response:
+                answer = await response.json()
+                if response.status == 200:
+                    return [score["vqascore"] for score in answer["scores"]]
+                assert response.status in (429, 503), answer
+                retries[0] += 1
+                await asyncio.sleep(float(response.headers["Retry-After"]))
+
+    connector = aiohttp.TCPConnector(limit=CLIENTS)
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+        begun = time.perf_counter()
+        await asyncio.gather(*(client(session) for _ in range(CLIENTS)))
+        return Load(len(pairs) / (time.perf_counter() - begun), seconds, scores, retries[0])
+
+
+def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[float | None]]:
+    """Images a second, and the scores."""
+    begun, scores = time.perf_counter(), []
+    for place in range(0, len(pairs), BATCH):
+        batch = pairs[place : place + BATCH]
+        table = scorer.score([pair.image for pair in batch], [pair.prompt for pair in batch])
+        scores += table.column("score").to_pylist()
+    return len(pairs) / (time.perf_counter() - begun), scores
+
+
+def test_many_clients_of_one_image_are_served_at_the_offline_rate(
+    service: Running, scorer: Scorer, pairs: Iterator[Pair]
+) -> None:
+    score_offline(scorer, list(islice(pairs, 64)))
+    asyncio.run(ask_all(service, list(islice(pairs, 64))))
+    ratios, seconds = [], []
+    for _ in range(ROUNDS):
+        asked = list(islice(pairs, IMAGES))
+        offline, expected = score_offline(scorer, asked)
+        load = asyncio.run(ask_all(service, asked))
+        ratios.append(load.rate / offline)
+        seconds += load.seconds
+        assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
+        print(
+            f"\n{CLIENTS} clients of one image: {load.rate:.0f} images/s, offline {offline:.0f}/s in batches of "
+            f"{BATCH} ({ratios[-1]:.2f}); p50 {load.latency(50):.0f} ms, p99 {load.latency(99):.0f} ms"
+        )
+    print(f"median ratio {statistics.median(ratios):.2f}")
+    assert statistics.median(ratios) >= 0.85
+
+
+def test_a_replica_killed_under_load_loses_and_doubles_nothing(
+    service: Running, scorer: Scorer, pairs: Iterator[Pair]
+) -> None:
+    asked = list(islice(pairs, IMAGES))
+    _, expected = score_offline(scorer, asked)
+    load = asyncio.run(ask_all(service, asked, kill=service.replicas()))
+    assert [len(scores) for scores in load.scores] == [1] * IMAGES
+    assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
+    print(
+        f"\nits only replica killed: {IMAGES} of {IMAGES} requests answered once and as offline, {load.retries} of "
+        f"them asked again by the client; the longest took {max(load.seconds):.1f} s, the median "
+        f"{load.latency(50):.0f} ms"
+    )
+
+
+def test_of_two_replicas_one_is_killed_under_load_and_nothing_is_lost_or_doubled(
+    scorer: Scorer, pairs: Iterator[Pair], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    words = (METRIC, f"batch={BATCH}", "threads=1", "replicas=2", "num_cpus=0.5")
+    with run_service(tmp_path_factory.mktemp("two") / "log", *words) as service:
+        asyncio.run(ask_all(service, list(islice(pairs, 64))))
+        both = asyncio.run(ask_all(service, list(islice(pairs, IMAGES))))
+        first, second = service.replicas()
+        asked = list(islice(pairs, IMAGES))
+        load = asyncio.run(ask_all(service, asked, kill=[first]))
+        assert second in service.replicas() and first not in service.replicas()
+    _, expected = score_offline(scorer, asked)
+    assert [len(scores) for scores in load.scores] == [1] * IMAGES
+    assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
+    print(
+        f"\ntwo replicas: {both.rate:.0f} images/s; one of them killed: {IMAGES} of {IMAGES} requests answered once "
+        f"and as offline at {load.rate:.0f} images/s, the longest took {max(load.seconds):.1f} s"
+    )

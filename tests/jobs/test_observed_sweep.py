@@ -1,0 +1,156 @@
+"""What a sweep tells while it goes on: a line of its log for every cell, and counters at Ray's Prometheus endpoint."""
+
+import json
+import re
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.command import run_job
+from jobs.sweep import COMMAND, main
+from tests.bench_of import SMALL, images, write_benchmark, write_rows
+
+PATIENCE = 240
+"""Half seconds that Ray's agent may take to hand out what it was given."""
+LINE = re.compile(r"ray_plumbline_(\w+)\{(.*)\} (\S+)")
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+pytestmark = pytest.mark.slow  # Ray's agent takes its time
+OURS = ("node", "over", "metric", "kind", "state")
+
+Counts = Counter[tuple[str, ...]]
+
+
+def scrape() -> str:
+    """What Prometheus reads of the one machine."""
+    import ray
+
+    (machine,) = ray.nodes()
+    with urllib.request.urlopen(f"http://127.0.0.1:{machine['MetricsExportPort']}/metrics", timeout=60) as reply:
+        return str(reply.read().decode())
+
+
+def counters() -> Counts:
+    """Every counter by its name and our labels, of all the processes that counted."""
+    counts: Counts = Counter()
+    for name, text, value in LINE.findall(scrape()):
+        labels = dict(LABEL.findall(text))
+        assert labels["stage"] == labels["node"].partition(":")[0]
+        if name.endswith("_total"):
+            counts[name.removesuffix("_total"), *(labels[label] for label in OURS if label in labels)] += float(value)
+    return counts
+
+
+class Observed(NamedTuple):
+    manifest: Mapping[str, Any]
+    cells: list[dict[str, Any]]
+    lines: list[dict[str, str]]
+    before: Counts
+    text: str = ""
+
+    def wait(self) -> None:
+        """Until the agent hands out what the run counted, or for long enough."""
+        counts = self.manifest["counts"]
+        waiting = threading.Event()
+        for _ in range(PATIENCE):
+            added = counters() - self.before
+            if sum(count for key, count in added.items() if key[0] == "cells") == counts["cells"]:
+                return
+            waiting.wait(0.5)
+
+    def counted(self, expected: Mapping[tuple[str, ...], float], *names: str) -> None:
+        """Holds what the run added to these counters against what is expected."""
+        waiting = threading.Event()
+        for _ in range(PATIENCE):
+            added = {key: value for key, value in (counters() - self.before).items() if key[0] in names}
+            if added == expected:
+                return
+            waiting.wait(0.5)
+        assert added == expected
+
+
+def observe(folder: Path, *overrides: str) -> Observed:
+    before = counters()
+    log = folder / f"{len(overrides)}.jsonl"
+    arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1",
+                 f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images",
+                 f"store={folder}/store", "log.format=json", f"log.file={log}", *SMALL, *overrides]  # fmt: skip
+    assert run_job(COMMAND, main, arguments) == 2
+    run = folder / "store" / "runs" / (folder / "store" / "runs" / "latest").read_text().strip()
+    observed = Observed(
+        json.loads((run / "manifest.json").read_text()),
+        pq.read_table(run / "cells.parquet").to_pylist(),
+        [json.loads(line) for line in log.read_text().splitlines()],
+        before,
+    )
+    observed.wait()
+    return observed._replace(text=scrape())
+
+
+def spoil(folder: Path, *places: int) -> None:
+    """Makes images of atlas unreadable."""
+    rows = images("atlas", 4)
+    for place in places:
+        rows[place]["image"] = b"no image"
+    write_rows(folder / "bench" / "images" / "atlas" / "00000.parquet", rows)
+
+
+@pytest.fixture(scope="module")
+def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Observed, Observed]:
+    """A sweep with a broken image, and one after another image broke, with all else in the store."""
+    folder = tmp_path_factory.mktemp("observed")
+    write_benchmark(folder / "bench", ["atlas", "flint"], count=4)
+    spoil(folder, 0)
+    first = observe(folder)
+    spoil(folder, 0, 1)
+    return first, observe(folder, "dry_run=false")
+
+
+def test_the_counters_are_what_the_manifest_says(sweeps: tuple[Observed, Observed]) -> None:
+    first, _ = sweeps
+    counts, errors = first.manifest["counts"], first.manifest["errors"]
+    assert (counts["cells_computed"], errors) == (4, {"corrupt_image": 1})
+    done = Counter(cell["node"] for cell in first.cells)
+    rows = Counter[tuple[str, ...]]()
+    for cell in first.cells:
+        rows["rows", cell["node"], "images"] += cell["rows"]
+    cells = {("cells", node, "committed"): count for node, count in done.items()}
+    failed = {("failures", node, "clipscore", kind): count for node in done for kind, count in errors.items()}
+    assert sum(cells.values()) == counts["cells_computed"]
+    first_only = {**rows, **cells, **failed}
+    added = sweeps[1].before - first.before
+    assert {key: value for key, value in added.items() if key[0] in ("rows", "cells", "failures")} == first_only
+    assert added["model_seconds", "similarities:clip"] > 0
+    assert ("model_seconds", "scores") not in added
+
+
+def test_what_stood_is_counted_as_such(sweeps: tuple[Observed, Observed]) -> None:
+    _, second = sweeps
+    counts = second.manifest["counts"]
+    assert (counts["cells_cached"], counts["cells_computed"], counts["rows_kept"]) == (2, 2, 2)
+    nodes = ("similarities:clip", "scores")
+    cells = {("cells", node, state): 1 for node in nodes for state in ("cached", "committed")}
+    second.counted({**cells, ("kept_rows", nodes[0], "clipscore"): 2}, "cells", "kept_rows")
+
+
+def test_every_computed_cell_has_its_line(sweeps: tuple[Observed, Observed]) -> None:
+    for observed in sweeps:
+        run = observed.manifest["run_id"]
+        assert {line["run"] for line in observed.lines} == {run}
+        told = {(line["node"], line["cell"]): line for line in observed.lines if "cell" in line}
+        computed = {cell["path"]: cell for cell in observed.cells if cell["state"] == "committed"}
+        assert {(cell["node"], path[-16:-8]) for path, cell in computed.items()} == set(told)
+        assert {line["generator"] for line in told.values()} <= {"atlas", "flint"}
+    spoilt = [line["message"] for line in sweeps[1].lines if line.get("node") == "similarities:clip" and "cell" in line]
+    assert spoilt == ["committed: 4 rows, 2 corrupt_image, 2 kept"]
+
+
+def test_rays_dashboard_shows_stages_by_our_names(sweeps: tuple[Observed, Observed]) -> None:
+    operators = re.findall(r'operator="(MapBatches\([^)]*\))', sweeps[0].text)
+    assert {"MapBatches(similarities:clip)", "MapBatches(scores)"} <= set(operators)
+    assert "MapBatches(StageActor)" not in operators

@@ -1,0 +1,79 @@
+"""The command that makes training data, as a newcomer runs it."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.command import dotted_keys, load_values, run_job
+from jobs.rewards import COMMAND, main
+from pipelines import sweep
+from pipelines.config import read_config
+from pipelines.rewards.config import RewardsConfig
+from pipelines.sweep import plan_sweep, run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.here import compute_here
+
+KEYS = {
+    "store", "run", "format", "output", "metrics", "combine", "std", "epsilon", "held_out", "shard_rows", "max_failed",
+    "selection", "storage",
+    *(f"selection.{name}" for name in ("margin", "margin_unit", "agree", "per_prompt", "pick", "max_examples")),
+    "selection.balance",
+    *(f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")),
+}  # fmt: skip
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_benchmark(tmp_path_factory.mktemp("rewards-job") / "bench")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "_compute", compute_here)
+        run_sweep(
+            plan_sweep(sweep_config(folder, folder.parent / "store", "metric=[clipscore]")), lambda progress: None
+        )
+    return folder.parent / "store"
+
+
+def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> None:
+    values = load_values("rewards", ["format=pairs", "output=x"])
+    assert set(dotted_keys(values)) == KEYS
+    assert read_config(values, RewardsConfig) == RewardsConfig(store="store", format="pairs", output="x")
+
+
+def test_the_readmes_command_makes_pairs_and_says_where_they_are(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = (line for line in README.splitlines() if "jobs.rewards" in line and "format=pairs" in line)
+    _, _, arguments = line.partition("-m jobs.rewards ")
+    given = [one for one in arguments.split("#")[0].split() if not one.startswith("output=")]
+    options = [*given, f"store={store}", f"output={tmp_path}/pairs"]
+    assert run_job(COMMAND, main, options) == 0
+    said = capsys.readouterr().out
+    assert "train-00000-of-00001: " in said and f"written to {tmp_path}/pairs/" in said
+    assert run_job(COMMAND, main, options) == 0
+    assert f"stands already in {tmp_path}/pairs/" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options, complaint",
+    [
+        (["format=pair"], "format: expected one of pairs, "),
+        (["format=pairs", "metrics=[tifa]"], "metrics: the run has no 'tifa'; it has clipscore"),
+        (["format=pairs", "run=yesterday"], "run=yesterday: no such run"),
+        (["format=pairs", "selection.margin=wide"], "config key 'selection.margin': "),
+        ([], "config key 'format' is required"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_one_line(
+    options: list[str], complaint: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_job(COMMAND, main, [*options, f"store={store}", f"output={tmp_path}/out"]) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {complaint}") and not (tmp_path / "out").exists()
+
+
+def test_weights_of_metrics_are_given_by_name(store: Path, tmp_path: Path) -> None:
+    options = ["format=rewards", "metrics={clipscore: 2}", f"store={store}", f"output={tmp_path}/out"]
+    assert run_job(COMMAND, main, options) == 0
+    assert (tmp_path / "out" / "manifest.json").exists()

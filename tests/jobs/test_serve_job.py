@@ -1,0 +1,210 @@
+"""A real service: trainers' requests, an offline scorer's scores, a loop that learns from it, a replica's death."""
+
+import base64
+import io
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import requests
+import torch
+from PIL import Image, ImageEnhance
+
+from jobs.scorer import open_scorer
+from operators.pack.drawing import draw_scene, to_png
+from operators.pack.scenes import COLOURS, SHAPES, Entity, Scene
+from tests.bench_of import write_benchmark
+from tests.pipelines.rewards.conftest import run_benchmark
+from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
+
+METRICS = "metric=[vqascore,clipscore,saturation]"
+WATCHED = 24
+"""Images of a look of the sentinel, of as many prompts."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Its sentinel compares with a run of another generator's images."""
+    folder = tmp_path_factory.mktemp("serve")
+    run_benchmark(write_benchmark(folder / "bench", ("garnet",), WATCHED), folder / "store", METRICS)
+    words = ["reward=vqascore", "sentinel=[saturation]", "baseline=latest", f"store={folder}/store"]
+    with run_service(folder / "log", METRICS, "batch=8", f"sentinel_images={WATCHED}", *words) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def offline() -> dict[Pair, dict[str, float]]:
+    """What a scorer in this process gives, by pair and metric; every image with another's prompt too."""
+    pairs = pack_pairs(24, ("atlas", "flint"))
+    pairs += [Pair(pair.image, other.prompt) for pair, other in zip(pairs, reversed(pairs), strict=True)]
+    pairs = list(dict.fromkeys(pairs))
+    table = open_scorer(METRICS, "models=shapes").score([p.image for p in pairs], [p.prompt for p in pairs])
+    scores: dict[Pair, dict[str, float]] = {pair: {} for pair in pairs}
+    for row in table.select(["image_id", "metric", "score"]).to_pylist():
+        scores[pairs[int(row["image_id"])]][row["metric"]] = row["score"]
+    return scores
+
+
+def ask_alone(service: Running, pair: Pair) -> dict[str, float | None]:
+    with requests.Session() as session:
+        (scores,) = ask_score(session, service.url, [pair])
+    return scores
+
+
+def test_clients_of_one_image_get_the_offline_scores(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
+    pairs = list(offline)[:24]
+    with ThreadPoolExecutor(12) as clients:
+        answers = list(clients.map(lambda pair: ask_alone(service, pair), pairs))
+    for pair, answer in zip(pairs, answers, strict=True):
+        assert answer == pytest.approx(offline[pair], abs=1e-5)
+    page = requests.get(f"{service.url}/metrics", timeout=60).text
+    count = float(
+        next(line.split()[-1] for line in page.splitlines() if line.startswith("plumbline_batch_images_count"))
+    )
+    assert count < len(pairs), "images of several requests went together"
+
+
+def test_the_wires_of_other_trainers_give_the_same_number(
+    service: Running, offline: dict[Pair, dict[str, float]]
+) -> None:
+    pairs = list(offline)[:3]
+    expected = pytest.approx([offline[pair]["vqascore"] for pair in pairs], abs=1e-5)
+    encoded, texts = [base64.b64encode(pair.image).decode() for pair in pairs], [pair.prompt for pair in pairs]
+    assert requests.get(f"{service.url}/health", timeout=5).ok
+    compute = requests.post(f"{service.url}/compute", json={"prompt": texts, "image": encoded}, timeout=60)
+    assert compute.json()["rewards"] == expected
+    for prompts in (texts, np.array_split(np.array([*texts, "x"]), [3])[0]):
+        sent = pickle.dumps({"images": [pair.image for pair in pairs], "prompts": prompts, "metadata": {}})
+        answered = pickle.loads(requests.post(service.url, data=sent, timeout=120).content)
+        assert answered["scores"] == expected and answered["outputs"] == expected
+    history = [[{"text": pair.prompt, "image_b64": image}] for pair, image in zip(pairs, encoded, strict=True)]
+    asked = [{"history": turns, "required_rewards": ["vqascore"], "metadata": None} for turns in history]
+    body = requests.post(f"{service.url}/score", json={"requests": asked}, timeout=60).json()
+    assert [result["vqascore"]["score"] for result in body["results"]] == expected and body["errors"] == [{}] * 3
+
+
+def test_unirls_own_client_gets_rewards_and_marks_what_failed(
+    service: Running, offline: dict[Pair, dict[str, float]]
+) -> None:
+    """Of its released package, where that is installed: docs/serve.md."""
+    remote = pytest.importorskip("unirl.reward.remote", reason="installed in an environment of its own: docs/serve.md")
+    from unirl.types.primitives import Images, Texts
+    from unirl.types.reward import RewardRequest
+
+    pairs = list(offline)[:4]
+    pictures = [np.asarray(Image.open(io.BytesIO(pair.image)).convert("RGB"), np.float32) / 255 for pair in pairs]
+    pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+    names = ("vqascore", "clipscore")
+    spec = remote.RemoteRewardSpec(base_url=service.url, required_rewards=names, image_format="PNG", max_retries=1)
+    client = remote.RemoteRewardBackend(config=spec, base_device="cpu")
+    assert client.is_available()
+    texts = [*(pair.prompt for pair in pairs[:3]), " "]
+    request = RewardRequest(generated={"image": Images.from_dense(pixels)}, generation_prompt=Texts(texts=texts))
+    answer = client.compute_rewards(request)
+    assert answer.successes == [True, True, True, False]
+    for name in names:
+        expected = [offline[pair][name] for pair in pairs[:3]]
+        assert answer.component_rewards[name][:3] == pytest.approx(expected, abs=1e-5)
+    assert answer.errors[:3] == [None] * 3 and "vqascore: " in answer.errors[3]
+
+
+def test_the_token_is_wanted_and_shown_nowhere(service: Running) -> None:
+    assert requests.get(f"http://127.0.0.1:{service.port}/metrics", timeout=60).status_code == 401
+    assert TOKEN not in service.log.read_text()
+    for pid in service.replicas():
+        assert TOKEN.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def faded(pair: Pair) -> Pair:
+    """The same shapes where they were, in paler colours."""
+    picture = ImageEnhance.Color(Image.open(io.BytesIO(pair.image)).convert("RGB")).enhance(0.1)
+    encoded = io.BytesIO()
+    picture.save(encoded, "PNG")
+    return Pair(encoded.getvalue(), pair.prompt)
+
+
+def test_a_reward_that_is_gamed_is_told_by_health_and_the_log(service: Running) -> None:
+    """Images that are paler than the run's, and score no worse: two looks of them, whatever was asked before."""
+    pairs = [faded(pair) for pair in pack_pairs(2 * WATCHED - 1)]
+    with requests.Session() as session:
+        ask_score(session, service.url, pairs)
+    assert requests.get(f"{service.url}/health", timeout=60).json()["sentinel"] == ["saturation"]
+    (line, *_) = (line for line in service.log.read_text().splitlines() if "may game" in line)
+    assert "The generator may game vqascore: while vqascore went from 0." in line and ", saturation fell from " in line
+
+
+def sampled(rng: Random, logits: np.ndarray) -> int:
+    weights = np.exp(logits - logits.max())
+    return rng.choices(range(len(logits)), list(weights / weights.sum()))[0]
+
+
+def test_ten_steps_of_a_group_relative_policy_raise_the_reward(service: Running) -> None:
+    """A toy generator: for each prompt a policy over colours and one over shapes, learning from groups of 16."""
+    rng, wanted = Random(0), [("red", "circle"), ("blue", "star"), ("green", "square")]
+    policy = {pair: (np.zeros(len(COLOURS)), np.zeros(len(SHAPES))) for pair in wanted}
+    means = []
+    with requests.Session() as session:
+        for step in range(10):
+            choices = [(pair, sampled(rng, policy[pair][0]), sampled(rng, policy[pair][1])) for pair in wanted * 16]
+            drawn = [Pair(toy(COLOURS[c], SHAPES[s], f"{step}"), f"a {p[0]} {p[1]}") for p, c, s in choices]
+            scores = [answer["vqascore"] for answer in ask_score(session, service.url, drawn)]
+            rewards = np.array([math.nan if score is None else score for score in scores])
+            assert not np.isnan(rewards).any()
+            means.append(float(rewards.mean()))
+            for pair in wanted:
+                learn(policy[pair], [(c, s, r) for (p, c, s), r in zip(choices, rewards, strict=True) if p == pair])
+    assert np.mean(means[-2:]) > np.mean(means[:2]) + 0.3, means
+
+
+def toy(colour: str, shape: str, seed: str) -> bytes:
+    entity = Entity(shape=shape, colour=colour, size="large", part=None, cell=(1, 1))
+    return to_png(draw_scene(Scene(entities=(entity,)), seed))
+
+
+def learn(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, float]]) -> None:
+    """One step of policy gradient by the group's normalised rewards."""
+    rewards = np.array([reward for _, _, reward in group])
+    advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+    for which in (0, 1):
+        shares = np.exp(logits[which]) / np.exp(logits[which]).sum()
+        for choice, advantage in zip(group, advantages, strict=True):
+            logits[which][:] += 0.15 * advantage * (np.eye(len(shares))[int(choice[which])] - shares)
+
+
+def test_a_replica_killed_under_load_costs_no_request(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
+    """The batch is repeated on the next replica: every client gets one answer, its own, and none is 0."""
+    pairs = list(offline)[24:]
+    (victim,) = service.replicas()
+    with ThreadPoolExecutor(16) as clients:
+        futures = [clients.submit(ask_alone, service, pair) for pair in pairs]
+        futures[8].result()
+        os.kill(victim, signal.SIGKILL)
+        answers = [future.result() for future in futures]
+    assert len(answers) == len(pairs)
+    for pair, answer in zip(pairs, answers, strict=True):
+        assert answer == pytest.approx(offline[pair], abs=1e-5)
+    assert victim not in service.replicas()
+    deaths = requests.get(f"{service.url}/metrics", timeout=60).text
+    assert "plumbline_replica_deaths_total 0.0" not in deaths, "the replica died with a batch"
+
+
+def refusal(*words: str, token: str = "") -> str:
+    """What a service that cannot start says; it imports no torch and starts no Ray."""
+    command = [sys.executable, "-m", "jobs.serve", *words]
+    environment = {**os.environ, "PLUMBLINE_TOKEN": token}
+    ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode != 0 and len(ran.stderr.splitlines()) == 1, ran.stderr
+    return ran.stderr
+
+
+def test_a_public_host_without_a_token_is_refused_in_one_line() -> None:
+    assert "PLUMBLINE_TOKEN" in refusal("models=shapes", METRICS, "host=0.0.0.0")

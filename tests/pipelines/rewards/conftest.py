@@ -1,0 +1,79 @@
+"""One run for all tests of exports: three generators, twelve prompts, a metric that falls, and a bad image."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pytest
+
+from pipelines import sweep
+from pipelines.config import read_config
+from pipelines.rewards.config import RewardsConfig
+from pipelines.rewards.rewards import Exported, export_rewards
+from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.here import compute_here
+
+GENERATORS = ("atlas", "drift", "garnet")
+COUNT = 12
+Export = Callable[..., Exported]
+
+
+class Scored(NamedTuple):
+    """A run with all that its exports follow from."""
+
+    folder: Path
+    """Of the benchmark; the store is beside it."""
+    store: Path
+    finished: FinishedSweep
+    scores: pd.DataFrame
+
+    def score(self, metric: str, uid: str) -> float:
+        """Of an image by generator/image_id, as the metric gives it."""
+        generator, image_id = uid.split("/")
+        rows = self.scores
+        chosen = rows[(rows.metric == metric) & (rows.generator == generator) & (rows.image_id == image_id)]
+        return float(chosen.score.iloc[0])
+
+
+def run_benchmark(folder: Path, store: Path, *overrides: str) -> Scored:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "_compute", compute_here)
+        finished = run_sweep(plan_sweep(sweep_config(folder, store, *overrides)), lambda progress: None)
+    return Scored(folder, store, finished, finished.results.read_scores().to_pandas())
+
+
+@pytest.fixture(scope="session")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    folder = tmp_path_factory.mktemp("rewards") / "bench"
+    write_rows(folder / "prompts.parquet", prompts(COUNT))
+    for generator in GENERATORS:
+        rows = images(generator, COUNT)
+        if generator == "drift":
+            rows[5]["image"] = b"no image"
+        write_rows(folder / "images" / generator / "00000.parquet", rows)
+    options = ("metric=[clipscore,gecko]", "metrics.gecko.likelihood=nll", "max_failed=0.2")
+    return run_benchmark(folder, folder.parent / "store", *options)
+
+
+def config(scored: Scored, output: str | Path, form: str, **options: Any) -> RewardsConfig:
+    """All pairs but ties, unless another margin is asked for."""
+    values = {"store": str(scored.store), "output": str(output), "format": form, "held_out": 0.25, "shard_rows": 5}
+    selection = {"margin": 0.0, **options.pop("selection", {})}
+    return read_config({**values, **options, "selection": selection}, RewardsConfig)
+
+
+@pytest.fixture
+def export(scored: Scored, tmp_path: Path) -> Iterator[Export]:
+    """Exports of the run into a folder of the test's own."""
+
+    def run(form: str, output: str | Path = tmp_path / "out", **options: Any) -> Exported:
+        return export_rewards(config(scored, output, form, **options), lambda record: None)
+
+    yield run
+
+
+def files(output: Path) -> dict[str, bytes]:
+    """All that stands in an output."""
+    return {str(path.relative_to(output)): path.read_bytes() for path in sorted(output.rglob("*")) if path.is_file()}

@@ -1,0 +1,314 @@
+"""An export is whole or visibly not, goes on where it was stopped, and says where every number comes from."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from operators.errors import ConfigError, SourceError
+from operators.metrics.gecko import GeckoConfig
+from operators.rewards.formats import FORMATS
+from pipelines import sweep
+from pipelines.cells.store import open_store
+from pipelines.config import read_config
+from pipelines.rewards import output
+from pipelines.rewards.config import RewardsConfig
+from pipelines.rewards.output import ShardRecord
+from pipelines.rewards.rewards import Exported, export_rewards
+from pipelines.storage import Location, StorageConfig, create
+from pipelines.sweep import plan_sweep, run_sweep
+from tests.bench_of import CAPTIONED, captioned, images, prompts, score_config, write_rows
+from tests.here import compute_here
+from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, Scored, config, files, run_benchmark
+
+EVERY = tuple(FORMATS)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The process dies before its write of this number."""
+    done = 0
+
+    def write(location: Location, path: str, data: bytes) -> bool:
+        nonlocal done
+        done += 1
+        if done > number:
+            raise Killed
+        return create(location, path, data)
+
+    monkeypatch.setattr(output, "create", write)
+
+
+@pytest.mark.parametrize("form", ["pairs", "imagereward"])
+def test_an_export_that_is_killed_at_any_write_goes_on_to_the_same_output(
+    form: str, export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"metrics": ("clipscore",), "shard_rows": 2, "selection": {"max_examples": 3}}
+    export(form, tmp_path / "whole", **options)
+    whole = files(tmp_path / "whole")
+    assert not [path for path in whole if "_export" in path or "unfinished" in path]
+    for number in range(100):
+        place = tmp_path / f"killed-{number}"
+        with monkeypatch.context() as patch:
+            killed_at(patch, number)
+            try:
+                export(form, place, **options)
+                break
+            except Killed:
+                pass
+        assert not (place / "manifest.json").exists()
+        assert number == 0 or (place / "unfinished.json").exists()
+        export(form, place, **options)
+        assert files(place) == whole
+        shutil.rmtree(place)
+    assert number > 5
+
+
+def test_a_row_group_of_the_sources_is_read_once_however_many_shards_want_of_it(
+    export: Export, scored: Scored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[int, int]] = []
+    batches = pq.ParquetFile.iter_batches
+
+    def counted(file: pq.ParquetFile, *given: object, row_groups: list[int], **options: object) -> object:
+        if "image" in options["columns"]:  # type: ignore[operator]
+            read.append((file.metadata.serialized_size, *row_groups))
+        return batches(file, *given, row_groups=row_groups, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    ended = export("pairs", metrics=("clipscore",), shard_rows=1)
+    assert ended.written > 2 * len(GENERATORS) and ended.unverified == 0
+    assert len(read) == len(GENERATORS) * COUNT // 4, "row groups of four"
+
+
+def test_what_stands_is_not_written_again(scored: Scored, tmp_path: Path) -> None:
+    reported: list[ShardRecord] = []
+    asked = config(scored, tmp_path / "out", "pairs", metrics=("clipscore",))
+    first = export_rewards(asked, reported.append)
+    assert first.written == len(reported) > 2
+    before = {path: (tmp_path / "out" / path).stat().st_mtime_ns for path in files(tmp_path / "out")}
+    again = export_rewards(asked, reported.append)
+    assert again.written == 0 and len(reported) == first.written
+    assert again._replace(written=first.written) == first
+    assert before == {path: (tmp_path / "out" / path).stat().st_mtime_ns for path in files(tmp_path / "out")}
+
+
+@pytest.mark.parametrize(
+    "other, named",
+    [({"metrics": ("gecko",)}, "metrics"), ({"held_out": 0.5}, "held_out"), ({"form": "hpdv3"}, "format")],
+)
+def test_an_output_holds_one_export(other: dict[str, object], named: str, export: Export) -> None:
+    export("pairs", metrics=("clipscore",))
+    with pytest.raises(ConfigError, match=rf"holds another export \(with another {named}\); choose another output"):
+        export(**{"form": "pairs", "metrics": ("clipscore",), **other})
+
+
+def test_a_folder_with_something_else_in_it_is_refused(export: Export, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="expected an empty folder"):
+        export("pairs")
+    assert list(files(tmp_path / "out")) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("form", EVERY)
+def test_no_prompt_is_in_both_splits_in_any_format(form: str, export: Export, tmp_path: Path, scored: Scored) -> None:
+    ended = export(form)
+    assert set(ended.splits) == {"train", "test"} and not ended.left_out and ended.exit_code == 0
+    texts = [prompt["text"] for prompt in prompts(COUNT)]
+    sides = {split: _prompts(tmp_path / "out", split, texts) for split in ("train", "test")}
+    assert not sides["train"] & sides["test"] and sides["train"] | sides["test"] <= set(texts)
+    whole = pd.concat([scored.scores]).dropna(subset="score").groupby("prompt_id").generator.nunique()
+    assert len(sides["train"] | sides["test"]) == len(whole)
+    assert len({frozenset(_prompts(tmp_path / "out", split, texts)) for split in sides}) == 2
+
+
+def _prompts(folder: Path, split: str, texts: list[str]) -> set[str]:
+    """The prompts whose text stands in the files of a split."""
+    found: set[str] = set()
+    for path in [*folder.glob(f"data/{split}-*"), *folder.glob(f"{split}.json*")]:
+        if path.suffix == ".parquet":
+            content = (
+                pq.read_table(path)
+                .to_pandas()
+                .drop(columns=["jpg_0", "jpg_1"], errors="ignore")
+                .to_string(max_colwidth=None)
+            )
+        else:
+            content = path.read_bytes().decode(errors="replace")
+        found |= {text for text in texts if text in content}
+    return {text for text in found if not any(text != other and text in other for other in found)}
+
+
+@pytest.mark.parametrize("form", [name for name in EVERY if FORMATS[name].images != "none"])
+def test_an_image_without_a_score_is_in_no_example(form: str, export: Export, tmp_path: Path) -> None:
+    export(form)
+    assert not any(content == b"no image" or b"no image" in content for content in files(tmp_path / "out").values())
+
+
+def test_the_manifest_says_where_everything_comes_from(export: Export, tmp_path: Path, scored: Scored) -> None:
+    export("pairs", metrics={"clipscore": 2.0, "gecko": 1.0}, selection={"margin": 0.5, "margin_unit": "noise"})
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["run_id"] == scored.finished.run_id
+    metrics = manifest["scorer"]["metrics"]
+    assert {name: metric["lower_is_better"] for name, metric in metrics.items()} == {"clipscore": False, "gecko": True}
+    assert metrics["clipscore"]["weight"] == 2.0 and metrics["gecko"]["options"]["likelihood"] == "nll"
+    assert set(manifest["scorer"]["models"]) == {"clip", "llm", "vqa", "nli"}
+    assert manifest["scorer"]["models"]["vqa"]["resolved"][0]["parts"]["checkpoint"]
+    assert manifest["reward"]["combine"] == "normalise_then_sum" and manifest["reward"]["noise"] > 0
+    assert manifest["selection"]["margin_unit"] == "noise" and manifest["split"]["held_out"] == 0.25
+    assert len(manifest["sources"]) == 1 + len(GENERATORS) and all(source["etag"] for source in manifest["sources"])
+    assert manifest["images"] == 3 * COUNT and manifest["images_without_reward"] == 1
+    assert manifest["images_unverified"] == 0, "every image is by its digest the one that was scored"
+    for split in manifest["splits"].values():
+        for file in split["files"]:
+            assert pq.read_metadata(tmp_path / "out" / file["path"]).num_rows == file["rows"]
+
+
+def test_metrics_that_must_agree_leave_out_what_they_see_differently(
+    export: Export, tmp_path: Path, scored: Scored
+) -> None:
+    every = export("pairs", tmp_path / "every", metrics=("clipscore",))
+    agreed = export("pairs", tmp_path / "agreed", metrics=("clipscore",), selection={"agree": ("gecko",)})
+    assert 0 < _examples(agreed) < _examples(every)
+    for path in (tmp_path / "agreed" / "data").glob("*.parquet"):
+        for row in pd.read_parquet(path).itertuples():
+            worse = row.image_1_uid if row.label_0 else row.image_0_uid
+            assert scored.score("gecko", row.best_image_uid) < scored.score("gecko", worse)
+
+
+def _examples(ended: Exported) -> int:
+    return sum(split["examples"] for split in ended.splits.values())
+
+
+def test_the_direction_of_a_metric_is_known() -> None:
+    assert GeckoConfig(writer="llm", model="vqa", likelihood="nll").falling
+    assert not GeckoConfig(writer="llm", model="vqa").falling
+
+
+@pytest.fixture
+def own(scored: Scored, tmp_path: Path) -> Scored:
+    """A run of the test's own, of images in files that rows name by address."""
+    folder = tmp_path / "bench"
+    write_rows(folder / "prompts.parquet", prompts(4))
+    for generator in GENERATORS[::2]:
+        rows = []
+        for number, row in enumerate(images(generator, 4)):
+            file = folder / "images" / generator / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(row["image"])
+            rows.append({"image_id": row["image_id"], "prompt_id": row["prompt_id"], "uri": str(file)})
+        write_rows(folder / "images" / generator / "00000.parquet", rows)
+    return run_benchmark(folder, tmp_path / "store", "metric=[clipscore]")
+
+
+def replace_by_another(own: Scored) -> None:
+    (own.folder / "images" / "atlas" / "1.png").write_bytes(images("cobalt", 2)[1]["image"])
+
+
+def cut_off(own: Scored) -> None:
+    (own.folder / "images" / "atlas" / "1.png").unlink()
+
+
+@pytest.mark.parametrize("harm, kind", [(replace_by_another, "not the image that was scored"), (cut_off, "nothing at")])
+def test_an_image_that_is_not_the_scored_one_any_more_is_left_out(
+    harm: Callable[[Scored], None], kind: str, own: Scored, tmp_path: Path
+) -> None:
+    """Over the budget nothing is finished, and the same command goes on once the image is back."""
+    kept = (own.folder / "images" / "atlas" / "1.png").read_bytes()
+    harm(own)
+    asked = config(own, tmp_path / "out", "pairs", held_out=0.0, shard_rows=1)
+    with pytest.raises(SourceError, match=rf"1 of 4 examples cannot be made \(missing_image: .*{kind}"):
+        export_rewards(asked, lambda record: None)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    (own.folder / "images" / "atlas" / "1.png").write_bytes(kept)
+    ended = export_rewards(asked, lambda record: None)
+    assert (ended.written, ended.exit_code, ended.splits["train"]["examples"]) == (1, 0, 4)
+    table = pd.concat(pd.read_parquet(path) for path in (tmp_path / "out" / "data").glob("*"))
+    assert {*table.image_0_url, *table.image_1_url} == {str(path) for path in own.folder.rglob("*.png")}
+
+
+def test_images_whose_rows_hold_their_own_prompts_make_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under names of columns of their own, without ids of images or prompts."""
+    for generator in GENERATORS[::2]:
+        write_rows(tmp_path / "images" / generator / "00000.parquet", captioned(generator, 6))
+    monkeypatch.setattr(sweep, "_compute", compute_here)
+    asked = score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED)
+    finished = run_sweep(plan_sweep(asked), lambda progress: None)
+    values = {"store": str(tmp_path / "store"), "output": str(tmp_path / "out"), "format": "pairs", "held_out": 0.0}
+    values["selection"] = {"margin": 0.0}
+    ended = export_rewards(read_config(values, RewardsConfig), lambda record: None)
+    assert (ended.exit_code, ended.left_out, ended.unverified) == (0, {}, 0)
+    scores = finished.results.read_scores().to_pandas().set_index(["generator", "image_id"]).score
+    contents = {row["picture"] for generator in GENERATORS[::2] for row in captioned(generator, 6)}
+    pairs = pd.concat(pd.read_parquet(path) for path in (tmp_path / "out" / "data").glob("*"))
+    assert set(pairs.caption) == {row["caption"] for row in captioned("atlas", 6)}
+    for row in pairs.itertuples():
+        first, second = (scores[tuple(uid.split("/"))] for uid in (row.image_0_uid, row.image_1_uid))
+        assert row.label_0 == float(first > second) and {row.jpg_0, row.jpg_1} <= contents
+
+
+def test_rows_of_several_images_have_rewards_and_no_place_in_a_pair(tmp_path: Path) -> None:
+    folder = tmp_path / "bench"
+    write_rows(folder / "prompts.parquet", prompts(4))
+    for generator in GENERATORS[::2]:
+        frames = [{**row, "image": [row["image"], row["image"]]} for row in images(generator, 4)]
+        write_rows(folder / "images" / generator / "00000.parquet", frames)
+    own = run_benchmark(folder, tmp_path / "store", "metric=[clipscore]")
+    pairs = export_rewards(config(own, tmp_path / "pairs", "pairs", held_out=0.0), lambda record: None)
+    assert (pairs.exit_code, pairs.left_out, _examples(pairs)) == (0, {"several_images": 4}, 0)
+    rewards = export_rewards(config(own, tmp_path / "rewards", "rewards", held_out=0.0), lambda record: None)
+    assert (rewards.left_out, _examples(rewards)) == ({}, 8)
+
+
+def test_within_the_budget_an_example_without_its_image_is_counted(own: Scored, tmp_path: Path) -> None:
+    cut_off(own)
+    ended = export_rewards(config(own, tmp_path / "out", "pairs", held_out=0.0, max_failed=0.25), lambda record: None)
+    assert (ended.exit_code, ended.left_out, ended.splits["train"]["examples"]) == (2, {"missing_image": 1}, 3)
+
+
+def test_images_whose_cells_are_pruned_are_counted_as_unverified(own: Scored, tmp_path: Path) -> None:
+    shutil.rmtree(own.store / "similarities")
+    ended = export_rewards(config(own, tmp_path / "out", "pairs", held_out=0.0), lambda record: None)
+    assert (ended.unverified, ended.exit_code) == (8, 0)
+
+
+@pytest.mark.parametrize(
+    "options, complaint",
+    [
+        ({"metrics": ("tifa",)}, "metrics: the run has no 'tifa'; it has clipscore, gecko"),
+        ({"selection": {"agree": ("tifa",)}}, "selection.agree: the run has no 'tifa'"),
+        ({"metrics": {"gecko": -1.0}}, "metrics.gecko: expected a weight above 0, got -1"),
+        ({"metrics": {}}, "metrics: expected at least one, or null for all of the run's; got none"),
+        ({"selection": {"margin": 1e6}}, "nothing to export; 35 of 36 images have a reward"),
+        ({"selection": {"margin": -1.0}}, "selection.margin: expected 0 or more, got -1"),
+        ({"run": "yesterday"}, "run=yesterday: no such run"),
+        ({"form": "dense", "metrics": ("clipscore",)}, "format=dense: expected a metric that asks several questions"),
+        ({"form": "pair"}, "format: expected one of pairs, .*, got 'pair'; did you mean pairs"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_exported_is_one_line_and_writes_nothing(
+    options: dict[str, object], complaint: str, export: Export, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=complaint) as refused:
+        export(**{"form": "pairs", **options})
+    assert "\n" not in str(refused.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("form", ["pairs", "ms_swift"])
+def test_an_export_to_s3_is_the_same(form: str, export: Export, scored: Scored, bucket: str, tmp_path: Path) -> None:
+    options = {"metrics": ("clipscore",)}
+    export(form, **options)
+    for _ in range(2):
+        export(form, f"{bucket}/out", **options)
+    place = open_store(f"{bucket}/out", StorageConfig()).location
+    below = {path.removeprefix(place.at("")): place.fs.cat_file(path) for path in place.fs.find(place.path)}
+    assert below == files(tmp_path / "out")

@@ -1,0 +1,109 @@
+"""Exports read by classes of trainers' own packages that do not install beside ours: docs/rewards.md has the commands.
+
+Skipped where they are not installed. test_consumers.py does the steps of the same classes again.
+"""
+
+import json
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import load_dataset
+from PIL import Image
+
+from tests.pipelines.rewards.conftest import Export, Scored
+from tests.pipelines.rewards.test_consumers import scores_by_content
+
+HOW = "installed in an environment of its own: docs/rewards.md"
+
+
+def brightness(image: Image.Image) -> torch.Tensor:
+    """A transform of fixed size, as the datasets want one."""
+    return torch.from_numpy(np.asarray(image.convert("RGB").resize((4, 4)), np.float32))
+
+
+def test_ms_swifts_own_preprocessor_and_inputs_take_the_rows(export: Export, tmp_path: Path) -> None:
+    preprocessor = pytest.importorskip("swift.dataset.preprocessor", reason=HOW)
+    template_inputs = pytest.importorskip("swift.template.template_inputs", reason=HOW)
+    export("ms_swift", metrics=("clipscore",))
+    rows = load_dataset("json", data_files=str(tmp_path / "out" / "train.jsonl"), cache_dir=str(tmp_path / "c"))[
+        "train"
+    ]
+    taken = preprocessor.AutoPreprocessor()(rows, load_from_cache_file=False, strict=True)
+    assert len(taken) == len(rows) > 0
+    for row, source in zip(taken, rows, strict=True):
+        inputs = template_inputs.TemplateInputs.from_dict(row)
+        chosen, rejected = inputs.chosen, inputs.rejected
+        assert chosen.messages == rejected.messages == source["messages"]
+        assert [image["path"] for image in chosen.images] == source["images"]
+        assert [image["path"] for image in rejected.images] == source["rejected_images"]
+        assert row["margin"] == source["margin"] > 0
+
+
+def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Scored, tmp_path: Path) -> None:
+    """Its classes pass over what they cannot read to the next one, so that every item is compared."""
+    data = pytest.importorskip("hpsv2.src.training.data", reason=HOW)
+    export("hpsv2", metrics=("clipscore",))
+    folder = str(tmp_path / "out" / "images")
+    pairs = data.HPDDataset(str(tmp_path / "out" / "train.json"), folder, brightness, str)
+    rankings = data.RankingDataset(str(tmp_path / "out" / "test.json"), folder, brightness, str)
+    for dataset, name, files, label in (
+        (pairs, "train", "file_path", "human_preference"),
+        (rankings, "test", "image_path", "rank"),
+    ):
+        sources = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+        assert len(dataset) == len(sources) > 0
+        for (images, given, prompt), source in zip((dataset[n] for n in range(len(sources))), sources, strict=True):
+            shown = [brightness(Image.open(Path(folder) / file)) for file in source[files]]
+            assert all(torch.equal(*pair) for pair in zip(images, shown, strict=True))
+            assert (given, prompt) == (source[label], source["prompt"])
+    images, labels, _ = data.collate_HPD([(images, label, torch.zeros(1)) for images, label, _ in (pairs[0], pairs[1])])
+    assert len(images) == len(labels) == 4 and labels.sum() == 2
+
+
+def test_the_dataset_class_of_imagereward_in_hpsv2_takes_rankings(
+    export: Export, scored: Scored, tmp_path: Path
+) -> None:
+    data = pytest.importorskip("hpsv2.src.training.data", reason=HOW)
+    export("imagereward", metrics=("clipscore",))
+    folder = tmp_path / "out" / "images"
+    dataset = data.ImageRewardDataset(str(tmp_path / "out" / "train.json"), str(folder), brightness, str)
+    by_content = scores_by_content(scored, "clipscore")
+    items = json.loads((tmp_path / "out" / "train.json").read_text())
+    assert len(dataset) == len(items) > 3
+    for number, item in enumerate(items):
+        images, ranks, prompt = dataset[number]
+        scores = [by_content[(folder / name).read_bytes()] for name in item["generations"]]
+        assert len(images) == len(ranks) == len(scores) and prompt == item["prompt"]
+        for left, right in combinations(range(len(ranks)), 2):
+            assert (ranks[left] < ranks[right]) == (scores[left] > scores[right])
+
+
+def test_hpsv3s_own_dataset_takes_pairs(
+    export: Export, scored: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its paths are those of the folder it is run in; `get_single_item`, for `[]` takes another row where one fails.
+
+    The class's file is loaded by itself, for the package as a whole imports what transformers 5 no longer has.
+    """
+    package = find_spec("hpsv3")
+    if package is None or package.submodule_search_locations is None:
+        pytest.skip(HOW)
+    file = Path(package.submodule_search_locations[0]) / "dataset" / "pairwise_dataset.py"
+    spec = spec_from_file_location("hpsv3_pairwise_dataset", file)
+    assert spec is not None and spec.loader is not None
+    dataset = module_from_spec(spec)
+    spec.loader.exec_module(dataset)
+    export("hpdv3", metrics=("clipscore",))
+    monkeypatch.chdir(tmp_path / "out")
+    by_content = scores_by_content(scored, "clipscore")
+    for threshold in (None, 0.9):
+        pairs = dataset.PairwiseOriginalDataset(["train.json"], confidence_threshold=threshold)
+        assert len(pairs) == len(json.loads(Path("train.json").read_text())) > 0
+        for number in range(len(pairs)):
+            pair = pairs.get_single_item(number)
+            better, worse = (by_content[Path(pair[name]).read_bytes()] for name in ("image_1", "image_2"))
+            assert better > worse and pair["label"] == 1 and pair["text_1"] == pair["text_2"]

@@ -1,0 +1,360 @@
+"""Over HTTP: who may ask, how much, what each wire's clients are told, and that a failure is never a number."""
+
+import asyncio
+import base64
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from operators.errors import ConfigError, RowError
+from operators.metrics.clipscore import ClipScoreConfig
+from operators.metrics.image_statistic import ImageStatisticConfig
+from operators.wires.wire import Answer, Asked, Served
+from pipelines.serving.app import Gate, make_app
+from pipelines.serving.config import LoadConfig, is_loopback
+from pipelines.serving.counts import Counts
+from pipelines.serving.sentinel import Sentinel
+from pipelines.serving.service import Answered, Service
+
+TOKEN = "correct horse battery staple"
+CORRUPT = RowError("corrupt_image", "expected an image; generate it again")
+BUSY = RowError("model_failed", "out of memory", retryable=True)
+SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
+
+
+async def score(batch: Sequence[Asked], metrics: Sequence[str]) -> Sequence[Answered]:
+    """The length of the prompt; none where the image is `corrupt`, or `busy`."""
+    errors = {b"corrupt": CORRUPT, b"busy": BUSY}
+    found = [(one, next((errors[image] for image in one.images if image in errors), None)) for one in batch]
+    return [
+        {name: Answer(None, error) if error else Answer(float(len(one.prompt))) for name in metrics}
+        for one, error in found
+    ]
+
+
+class Client:
+    """Asks an app within this process."""
+
+    def __init__(
+        self,
+        served: Served = SERVED,
+        ready: int = 1,
+        sentinel: Sentinel | None = None,
+        token: str | None = None,
+        **load: Any,
+    ) -> None:
+        async def replicas() -> int:
+            return ready
+
+        counts = Counts()
+        self.service = Service(score, served, LoadConfig(**{"gather_seconds": 0, **load}), counts, sentinel)
+        self.app = make_app(Gate(self.service, token, counts, replicas))
+
+    def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+                return await client.request(method, path, **request)
+
+        return asyncio.run(ask())
+
+    def post(self, path: str, value: Any, **request: Any) -> Any:
+        response = self("POST", path, json=value, **request)
+        return response.json()
+
+    def pickled(self, value: Any) -> tuple[int, Any]:
+        response = self("POST", "/", content=pickle.dumps(value))
+        return response.status_code, pickle.loads(response.content)
+
+
+def b64(image: bytes) -> str:
+    return base64.b64encode(image).decode()
+
+
+def test_our_wire_gives_every_metric_or_its_reason() -> None:
+    reply = Client().post("/score", {"images": [b64(b"a"), b64(b"corrupt")], "prompts": ["one", "three"]})
+    assert reply["scores"] == [{"align": 3.0, "brightness": 3.0}, {"align": None, "brightness": None}]
+    assert reply["errors"] == [{}, {"align": CORRUPT._asdict(), "brightness": CORRUPT._asdict()}]
+    assert reply["recipes"] == SERVED.metrics
+
+
+def test_our_wire_takes_frames_and_some_of_the_metrics() -> None:
+    form = {"images": [[b64(b"a"), b64(b"b")]], "prompts": ["two"], "metrics": ["brightness"]}
+    assert Client().post("/score", form)["scores"] == [{"brightness": 3.0}]
+    form["images"] = [[b64(b"a"), b64(b"corrupt")]]
+    assert Client().post("/score", form)["scores"] == [{"brightness": None}]
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"images": ["/etc/passwd"], "prompts": ["p"]}, "paths and addresses are not read"),
+        ({"images": ["file:///etc/passwd"], "prompts": ["p"]}, "paths and addresses are not read"),
+        ({"images": ["s3://bucket/image.png"], "prompts": ["p"]}, "paths and addresses are not read"),
+        ({"images": ["http://127.0.0.1/image.png"], "prompts": ["p"]}, "paths and addresses are not read"),
+        ({"images": [{"path": "/etc/passwd"}], "prompts": ["p"]}, "images.0"),
+        ({"images": [], "prompts": ["p"]}, "one prompt beside every image"),
+        ({"images": [b64(b"a")], "prompts": ["p"], "metrics": ["aligm"]}, "did you mean align"),
+        ({"images": [b64(b"a")], "prompts": ["p"], "metric": ["align"]}, "metric"),
+        ({"images": [b64(b"a")], "prompts": [7]}, "prompts.0"),
+        ([], "the body"),
+    ],
+)
+def test_what_is_not_of_the_form_is_refused_in_one_line(form: Any, message: str) -> None:
+    response = Client()("POST", "/score", json=form)
+    assert response.status_code == 400 and message in response.json()["error"]
+
+
+def test_what_looks_like_base64_and_is_a_path_is_bytes_and_nothing_else() -> None:
+    """`etc/passwd00` is base64 by its letters; its bytes are no image, and no file is opened."""
+    seen: list[Asked] = []
+
+    async def remember(batch: Sequence[Asked], metrics: Sequence[str]) -> Sequence[Answered]:
+        seen.extend(batch)
+        return await score(batch, metrics)
+
+    client = Client()
+    client.service.score_batch = remember
+    client.post("/score", {"images": ["etc/passwd00"], "prompts": ["p"]})
+    assert seen[0].images == (base64.b64decode("etc/passwd00"),)
+
+
+def test_flow_factorys_clients_get_rewards_or_an_error_that_they_raise() -> None:
+    """compute() of its RemoteRewardClient: raise_for_status, then `error`, then `rewards`."""
+    sent = {"prompt": ["one", "three"], "image": [b64(b"a"), b64(b"b")], "video": None}
+    sent |= {"condition_images": None, "condition_videos": None}
+    assert Client().post("/compute", sent) == {"rewards": [3.0, 5.0]}
+    film = {**sent, "image": None, "video": [[b64(b"a")], [b64(b"b"), b64(b"c")]]}
+    assert Client().post("/compute", film) == {"rewards": [3.0, 5.0]}
+    corrupt = Client()("POST", "/compute", json={**sent, "image": [b64(b"a"), b64(b"corrupt")]})
+    assert corrupt.status_code == 200 and set(corrupt.json()) == {"error"}
+    assert corrupt.json()["error"].startswith("image 1: corrupt_image")
+    busy = Client()("POST", "/compute", json={**sent, "image": [b64(b"a"), b64(b"busy")]})
+    assert busy.status_code == 503 and "rewards" not in busy.json() and int(busy.headers["retry-after"]) >= 1
+    neither = Client()("POST", "/compute", json={**sent, "image": None})
+    assert neither.status_code == 400 and "error" in neither.json()
+
+
+def unirl_request(image: bytes | None, **more: Any) -> dict[str, Any]:
+    turn = {"text": "three", "image_b64": None if image is None else b64(image), **more}
+    return {"history": [turn], "required_rewards": ["align", "brightness"], "metadata": None}
+
+
+def test_unirls_clients_get_results_and_per_sample_errors() -> None:
+    requests_ = [unirl_request(b"a"), unirl_request(b"corrupt"), unirl_request(None, video_b64="AAAA")]
+    before = {"text": "before", "image_b64": b64(b"source")}
+    requests_.append({**unirl_request(b"b"), "history": [before, unirl_request(b"b")["history"][0]]})
+    reply = Client().post("/score", {"requests": requests_})
+    both = {"align": {"score": 5.0}, "brightness": {"score": 5.0}}
+    assert reply["results"] == [both, {}, {}, both]
+    assert [sorted(errors) for errors in reply["errors"]] == [[], ["align", "brightness"], ["align", "brightness"], []]
+    assert reply["errors"][1]["align"].startswith("corrupt_image: ")
+
+
+def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() -> None:
+    health = Client()("GET", "/health").json()
+    assert health["status"] == "ok" and health["rewards"] == {"align": ["ready"], "brightness": ["ready"]}
+    assert Client()("GET", "/rewards").json() == {"rewards": ["align", "brightness"]}
+    unknown = Client()("POST", "/score", json={"requests": [{**unirl_request(b"a"), "required_rewards": ["hpsv2"]}]})
+    assert unknown.status_code == 400 and "hpsv2" in unknown.json()["detail"]
+
+
+def test_a_video_path_is_not_read() -> None:
+    reply = Client().post("/score", {"requests": [unirl_request(None, video_path="/etc/passwd")]})
+    assert reply["results"] == [{}] and "not read" in reply["errors"][0]["align"]
+
+
+def test_the_pickle_wire_gives_scores_and_outputs_or_an_error() -> None:
+    """verl-omni takes scores[0] after looking for `error`; flow_grpo adds up `outputs`."""
+    for prompts in (["one", "three"], np.array(["one", "three"])):
+        sent = {"images": [b"a", b"b"], "prompts": prompts, "metadata": {}}
+        assert Client().pickled(sent) == (200, {"scores": [3.0, 5.0], "outputs": [3.0, 5.0]})
+    status, reply = Client().pickled({"images": [b"corrupt"], "prompts": ["one"], "metadata": {}})
+    assert status == 200 and set(reply) == {"error"} and "corrupt_image" in reply["error"]
+    status, reply = Client().pickled({"images": [b"a", b"busy"], "prompts": ["one", "two"]})
+    assert status == 503 and set(reply) == {"error"}
+    status, reply = Client().pickled({"images": [b"a"]})
+    assert status == 400 and "prompts" in reply["error"]
+
+
+def test_a_reward_is_better_the_higher_it_is_and_a_score_is_as_the_metric_has_it() -> None:
+    client = Client(SERVED._replace(falling=frozenset({"align"})))
+    assert client.post("/compute", {"prompt": ["one"], "image": [b64(b"a")]}) == {"rewards": [-3.0]}
+    assert client.pickled({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [-3.0]
+    (results,) = client.post("/score", {"requests": [unirl_request(b"a")]})["results"]
+    assert results == {"align": {"score": -5.0}, "brightness": {"score": 5.0}}
+    assert client.post("/score", {"images": [b64(b"a")], "prompts": ["one"]})["scores"][0]["align"] == 3.0
+
+
+@pytest.mark.parametrize("path", ["/compute", "/"])
+def test_a_wire_of_one_number_needs_to_know_which(path: str) -> None:
+    client = Client(SERVED._replace(reward=None))
+    if path == "/":
+        status, reply = client.pickled({"images": [b"a"], "prompts": ["p"]})
+    else:
+        response = client("POST", path, json={"prompt": ["p"], "image": [b64(b"a")]})
+        status, reply = response.status_code, response.json()
+    assert status == 400 and "reward=" in reply["error"]
+
+
+class Exploit:
+    """Would write to the terminal if it were unpickled."""
+
+    def __reduce__(self) -> Any:
+        return print, ("executed",)
+
+
+def test_an_exploit_is_answered_by_a_refusal_and_nothing_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    status, reply = Client().pickled({"images": [b"a"], "prompts": ["p"], "metadata": Exploit()})
+    assert status == 400 and "plain values" in reply["error"]
+    assert "executed" not in capsys.readouterr().out
+
+
+bodies = st.one_of(st.binary(max_size=60), st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda inner: (
+    st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["images", "prompts", "requests", "history", "prompt", "image"]), inner)
+)).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+
+
+@given(st.sampled_from(["/score", "/compute", "/"]), bodies)
+def test_any_body_is_answered_and_none_is_a_server_error(path: str, body: bytes) -> None:
+    response = Client()("POST", path, content=body)
+    assert response.status_code in (200, 400)
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["content-type"] in ("application/json", "application/octet-stream")
+
+
+def test_what_is_watched_is_computed_beside_the_reward_answered_to_nobody_and_told_by_health() -> None:
+    metrics = {"align": ClipScoreConfig(), "brightness": ImageStatisticConfig(statistic="saturation")}
+    client = Client(sentinel=Sentinel("align", metrics, 1))
+    assert client.pickled({"images": [b"a"], "prompts": ["one"], "metadata": {}})[1]["scores"] == [3.0]
+    assert client.service.sentinel is not None and client.service.sentinel.baseline is not None
+    assert client.service.sentinel.baseline.tolist() == [[3.0, 3.0]]
+    assert client("GET", "/health").json()["sentinel"] == []
+    assert "sentinel" not in Client()("GET", "/health").json()
+
+
+def test_a_token_is_wanted_of_every_page_but_health() -> None:
+    client = Client(token=TOKEN)
+    basic = base64.b64encode(f"x:{TOKEN}".encode()).decode()
+    for header in (f"Bearer {TOKEN}", f"Basic {basic}"):
+        assert client("GET", "/metrics", headers={"Authorization": header}).status_code == 200
+    wrong = ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", "Basic !", f"Digest {TOKEN}", f"Bearer {TOKEN} "[:-2]]
+    for header in wrong:
+        for method, path in (("GET", "/metrics"), ("GET", "/openapi.json"), ("GET", "/rewards"), ("POST", "/score")):
+            refused = client(method, path, headers={"Authorization": header} if header else {})
+            assert refused.status_code == 401 and TOKEN not in refused.text
+    assert client("GET", "/health").status_code == 200
+    status, reply = client.pickled({"images": [], "prompts": []})
+    assert status == 401 and "token" in reply["error"]
+
+
+def test_the_token_is_in_no_page_and_no_counter() -> None:
+    client = Client(token=TOKEN)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    pages = [client("GET", path, headers=headers).text for path in ("/metrics", "/openapi.json", "/rewards", "/health")]
+    assert not any(TOKEN in page for page in pages)
+    assert TOKEN not in repr(client.post("/score", {"images": [], "prompts": ["p"]}, headers=headers))
+
+
+def test_bodies_and_images_have_bounds() -> None:
+    client = Client(max_body=1000, max_request_images=2)
+    assert client("POST", "/score", content=b"x" * 1001).status_code == 413
+
+    async def chunks() -> Any:
+        for _ in range(20):
+            yield b"x" * 100
+
+    assert client("POST", "/score", content=chunks()).status_code == 413
+    three = {"images": [[b64(b"a")], [b64(b"b"), b64(b"c")]], "prompts": ["p", "q"]}
+    response = client("POST", "/score", json=three)
+    assert response.status_code == 413 and "at most 2 images" in response.json()["error"]
+    assert client("POST", "/score", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415
+
+
+def test_what_all_requests_hold_is_bounded_and_given_back() -> None:
+    client = Client(max_body=1000, max_bodies=500)
+    small = {"images": [b64(b"a")], "prompts": ["p"]}
+    for _ in range(3):
+        held = client("POST", "/score", content=b"x" * 600)
+        assert held.status_code == 429 and int(held.headers["retry-after"]) >= 1
+        assert client("POST", "/score", json=small).status_code == 200
+
+
+def test_a_busy_service_says_429_on_every_wire() -> None:
+    image = b64(b"a")
+    client = Client(max_waiting=0)
+    for path, form in (
+        ("/score", {"images": [image], "prompts": ["p"]}),
+        ("/score", {"requests": [unirl_request(b"a")]}),
+        ("/compute", {"prompt": ["p"], "image": [image]}),
+    ):
+        response = client("POST", path, json=form)
+        assert response.status_code == 429 and int(response.headers["retry-after"]) >= 1
+        assert not {"scores", "results", "rewards"} & set(response.json())
+    assert client.pickled({"images": [b"a"], "prompts": ["p"]})[0] == 429
+
+
+def test_flow_grpos_session_comes_again_after_429_and_503() -> None:
+    """Its adapter lists 500 alone; urllib3 takes the other two where they have Retry-After."""
+    retries = Retry(total=1000, backoff_factor=1, status_forcelist=[500], allowed_methods=False)
+    session = requests.Session()
+    session.mount("http://", HTTPAdapter(max_retries=retries))
+    adapter = session.get_adapter("http://service")
+    assert isinstance(adapter, HTTPAdapter)
+    assert all(adapter.max_retries.is_retry("POST", status, has_retry_after=True) for status in (429, 500, 503))
+    assert not adapter.max_retries.is_retry("POST", 503, has_retry_after=False)
+
+
+def test_a_service_without_a_replica_is_not_ready() -> None:
+    assert Client(ready=0)("GET", "/health").status_code == 503
+
+
+def test_the_pages_for_machines_name_every_wire() -> None:
+    client = Client()
+    client.post("/score", {"images": [b64(b"a"), b64(b"corrupt")], "prompts": ["p", "q"], "metrics": ["align"]})
+    page = client("GET", "/metrics").text
+    assert 'plumbline_answers_total{metric="align",outcome="scored"} 1.0' in page
+    assert 'plumbline_answers_total{metric="align",outcome="null"} 1.0' in page
+    document = client("GET", "/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    assert set(document["paths"]) == {"/score", "/compute", "/", "/health", "/rewards", "/metrics", "/openapi.json"}
+    assert "$ref" not in json.dumps(document)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
+def test_loopback_is_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "", "localhost.example.org"])
+def test_anything_else_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobs.command import load_values
+    from pipelines.config import read_config
+    from pipelines.serving.config import ServeConfig, take_token
+
+    assert not is_loopback(host)
+    words = ["metric=[clipscore]", "models=shapes", f"host='{host}'", "token_variable=TEST_TOKEN"]
+    config = read_config(load_values("serve", words), ServeConfig)
+    monkeypatch.setenv("TEST_TOKEN", "")
+    with pytest.raises(ConfigError, match="TEST_TOKEN"):
+        take_token(config)
+    monkeypatch.setenv("TEST_TOKEN", TOKEN)
+    assert take_token(config) == TOKEN and take_token_is_gone()
+
+
+def take_token_is_gone() -> bool:
+    """What Ray's processes would inherit."""
+    import os
+
+    return "TEST_TOKEN" not in os.environ

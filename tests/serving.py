@@ -1,0 +1,94 @@
+"""A reward service in a process of its own, with a Ray of its own, and clients that ask as trainers do."""
+
+import base64
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import requests
+
+from tests.bench_of import images, prompts
+from tests.ray_head import MARK, RayNode
+from tests.s3 import free_ports
+
+ROOT = Path(__file__).parent.parent
+TOKEN = "a-token-that-nothing-may-show"
+
+
+class Running(NamedTuple):
+    """A service that answers."""
+
+    port: int
+    log: Path
+    process: "subprocess.Popen[bytes]"
+    node: RayNode
+
+    @property
+    def url(self) -> str:
+        """With the token as trainers' unmodified clients can bring it: as the password of the address."""
+        return f"http://trainer:{TOKEN}@127.0.0.1:{self.port}"
+
+    def replicas(self) -> list[int]:
+        """The processes that hold the models."""
+        return [pid for pid, command in self.node.processes().items() if "ServeReplica" in command]
+
+
+@contextmanager
+def run_service(log: Path, *words: str) -> Iterator[Running]:
+    """Starts `python -m jobs.serve` on a free port, and ends it by its own process."""
+    node, (port,) = RayNode(uuid.uuid4().hex), free_ports(1)
+    folder = tempfile.mkdtemp(prefix="serve")  # short, for Ray's sockets lie in it
+    command = [sys.executable, "-m", "jobs.serve", "models=shapes", f"port={port}", *words]
+    environment = {**os.environ, MARK: node.mark, "PLUMBLINE_TOKEN": TOKEN, "RAY_TMPDIR": folder}
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment, cwd=ROOT)
+    waiting = threading.Event()
+    try:
+        while b"serving" not in log.read_bytes():
+            assert process.poll() is None, log.read_text()
+            waiting.wait(0.1)
+        yield Running(port, log, process, node)
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+        node.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Pair(NamedTuple):
+    """An image and its prompt."""
+
+    image: bytes
+    prompt: str
+
+
+def pack_pairs(count: int, generators: Sequence[str] = ("atlas",)) -> list[Pair]:
+    """The pack's first images of each generator, with their prompts."""
+    texts = {row["prompt_id"]: row["text"] for row in prompts(256)}
+    rows = [row for generator in generators for row in images(generator, count)]
+    return [Pair(_bytes(row["image"]), texts[row["prompt_id"]]) for row in rows]
+
+
+def _bytes(image: bytes | dict[str, bytes]) -> bytes:
+    return image["bytes"] if isinstance(image, dict) else image
+
+
+def ask_score(session: requests.Session, url: str, pairs: Sequence[Pair]) -> list[dict[str, float | None]]:
+    """Our own wire; a client of it comes again after 429 and 503, and takes nothing else."""
+    form = {
+        "images": [base64.b64encode(pair.image).decode() for pair in pairs],
+        "prompts": [pair.prompt for pair in pairs],
+    }
+    while (response := session.post(f"{url}/score", json=form, timeout=120)).status_code in (429, 503):
+        threading.Event().wait(float(response.headers["Retry-After"]))
+    response.raise_for_status()
+    scores: list[dict[str, float | None]] = response.json()["scores"]
+    return scores

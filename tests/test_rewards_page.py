@@ -1,0 +1,55 @@
+"""docs/rewards.md has a line for every format, with where its consumer was looked up and a test that is there."""
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from operators.rewards.formats import FORMATS
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs/rewards.md").read_text()
+
+
+class Line(NamedTuple):
+    """One line of the page's table."""
+
+    format: str
+    example: str
+    layout: str
+    consumer: str
+    source: str
+    test: str
+
+
+PAGE = [
+    Line(*(cell.strip() for cell in row.strip("|").split(" | ")))
+    for row in TEXT.splitlines()
+    if row.startswith("| `") and "::" in row
+]
+
+
+def test_every_format_has_a_line() -> None:
+    assert [line.format.strip("` ") for line in PAGE] == list(FORMATS)
+
+
+@pytest.mark.parametrize("line", PAGE, ids=lambda line: line.format.strip("` "))
+def test_a_line_says_where_it_was_looked_up_and_names_a_test_that_is_there(line: Line) -> None:
+    assert all(line)
+    assert line.source == "ours" or re.search(r"[\w-]+/[\w-]+ `[\w./-]+\.py` [0-9a-f]{7}", line.source)
+    file, _, function = line.test.strip("` ").partition("::")
+    tree = ast.parse((ROOT / file).read_text())
+    (test,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    assert f"'{line.format.strip('` ')}'" in ast.unparse(test), "it exports that format"
+    container = FORMATS[line.format.strip("` ")].container
+    assert {"parquet": "Parquet", "tar": "tars", "json": "one JSON list", "jsonl": "JSON Lines"}[
+        container
+    ] in line.layout
+
+
+def test_the_page_has_the_options_of_the_command() -> None:
+    options = (ROOT / "conf/rewards.yaml").read_text()
+    names = re.findall(r"^ *(\w+):", options.partition("metrics:")[2], flags=re.MULTILINE)
+    assert [name for name in names if name not in TEXT] == []
