@@ -8,7 +8,10 @@ ENGINE ?= transformers
 # a worker per core, each with its own Ray and S3 server; a module's tests stay together, for they share fixtures
 PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
-.PHONY: sweep test slow vllm check bench reproduce train smollm2 install
+SEED ?= 0
+MINUTES ?= 20
+
+.PHONY: sweep test slow soak vllm check bench reproduce train smollm2 install
 
 sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded pack, into ./store
 	$(BIN)/python -m jobs.sweep sweep=shapes $(if $(filter vllm,$(ENGINE)),models.llm.engine=vllm) $(ARGS)
@@ -18,6 +21,9 @@ test: check  ## static checks, then every test
 
 slow: install  ## the fault tests with more seeds
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+soak: install  ## sweeps on a real cluster and S3 server, hurt by a SEED for so many MINUTES, that must end in the same tables
+	$(BIN)/python -m tests.faults.soak $(SEED) $(MINUTES) $(ARGS)
 
 vllm: .venv/.vllm-installed build/torchvision/.installed build/smollm2/model.safetensors  ## the tests of vLLM's CPU build
 	$(BIN)/python -m pytest -m vllm tests/vllm $(ARGS)

@@ -36,6 +36,8 @@ class Command(NamedTuple):
     schema: type[Any]
     short: Mapping[str, str] = {}
     """What may be written for longer keys: images=PATH for benchmark.images=PATH."""
+    flags: tuple[str, ...] = ()
+    """Keys that may be written as --KEY for KEY=true."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -77,6 +79,7 @@ def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None
     try:
         arguments = _parser(command).parse_args(argv)
         overrides = [_in_full(override, command.short) for override in arguments.overrides]
+        overrides += [f"{key}=true" for key in command.flags if getattr(arguments, key)]
         values = load_values(command.name, overrides, arguments.config_dir)
         config = None if arguments.config else read_config(values, command.schema)
     except ConfigError as error:
@@ -115,6 +118,8 @@ def _parser(command: Command) -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of conf/; see --config")
+    for key in command.flags:
+        parser.add_argument(f"--{key}", action="store_true", help=f"the same as {key}=true")
     parser.add_argument("--config", action="store_true", help="print the whole configuration and stop")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
     return parser
@@ -128,7 +133,7 @@ def _groups(command: Command) -> str | None:
     groups = [
         f"  {folder.name}={'|'.join(sorted(file.stem for file in folder.glob('*.yaml')))}"
         for folder in folders
-        if folder.name in named or command.schema is SweepConfig
+        if folder.name in named or issubclass(command.schema, SweepConfig)
     ]
     return "\n".join(["choices:", *groups]) if groups else None
 
@@ -187,6 +192,8 @@ def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and "Could not override" in lines[0]:
         key = lines[0].split("'")[1]
+        if "@" in key:
+            return f"there is no {key} to replace yet; to add it, write +{key}=NAME"
         known_keys = _known_keys(name, overrides)
         if key in known_keys:
             return f"config key {key!r}: it has no such entry yet; to add one, write +{key}.NAME=VALUE"

@@ -37,10 +37,10 @@ class JobConsole(Console):
         raise  # Rich calls this while it handles the BrokenPipeError
 
 
-def make_console() -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     """The terminal, or where output goes to a file or a job's log, wide enough that no column is cut."""
-    console = JobConsole(highlight=False)
-    return console if console.is_terminal else JobConsole(highlight=False, width=WIDTH_OF_A_LOG)
+    console = JobConsole(highlight=False, stderr=stderr)
+    return console if console.is_terminal else JobConsole(highlight=False, stderr=stderr, width=WIDTH_OF_A_LOG)
 
 
 def say(console: Console, text: str) -> None:
@@ -57,13 +57,18 @@ def show_table(
     console: Console, title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)
 ) -> None:
     """A table of text, of which the columns of `numbers` stand to the right."""
+    console.print(text_table(title, names, rows, numbers=numbers))
+
+
+def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)) -> Table:
+    """As `show_table` shows it."""
     table = Table(*map(escape, names), title=escape(title))
     table.columns[0].no_wrap = names[0] == "run"  # an id is copied whole
     for column in table.columns[numbers]:
         column.justify, column.overflow = "right", "fold"
     for row in rows:
         table.add_row(*map(escape, row))
-    console.print(table)
+    return table
 
 
 def show_plan(console: Console, planned: PlannedSweep) -> None:
@@ -83,9 +88,19 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     show_table(console, "plan", names, rows, numbers=slice(1, None))
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
-    if not planned.plan.missing:
+    if planned.config.retry_failed:
+        _show_retry(console, planned.plan)
+    elif not planned.plan.missing:
         everything = "everything is in the store" if planned.plan.cells else "there is no image that can be read"
         console.print(f"0 cells to compute: {everything}")
+
+
+def _show_retry(console: Console, plan: Plan) -> None:
+    """The failed rows that are tried again, and what such a sweep leaves alone."""
+    rows = sum(failed.retryable for failed in plan.failed.values())
+    say(console, f"retry_failed: {rows} failed rows of {len(plan.failed)} cells are tried again")
+    if plan.left:
+        warn(console, f"{len(plan.left)} cells that were never tried are left alone; run without retry_failed for them")
 
 
 def _plan_row(planned: NodePlan) -> list[str]:
@@ -165,17 +180,21 @@ def _rate(name: str, state: NodeProgress) -> str:
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
-    """Two tables per metric, overall and per skill, highest overall mean first, and where everything was written."""
+    """Two tables per metric, overall and per skill, best overall mean first, and where everything was written."""
     rows = finished.results.summary.to_pylist()
     for metric in dict.fromkeys(row["metric"] for row in rows):
         of_metric = [row for row in rows if row["metric"] == metric]
         overall = [row for row in of_metric if row["skill"] == OVERALL]
         names = ("#", "generator", "mean", "95% interval", "n", "coverage")
         ranked = [_standing(row, overall) for row in overall]
-        show_table(console, f"{metric}: overall", names, ranked, numbers=slice(2, None))
+        title = f"{metric}: overall{', lower is better' if metric in finished.falling else ''}"
+        show_table(console, title, names, ranked, numbers=slice(2, None))
         if len(of_metric) > len(overall):
             _show_skills(console, metric, of_metric)
     show_failures(console, finished.results)
+    if finished.retried is not None:
+        rows, succeeded = finished.retried
+        say(console, f"retry_failed: {succeeded} of {rows} failed rows have a score now")
     show_usage(console, finished.usage)
     say(console, f"written to {finished.folder}/")
     console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
@@ -276,10 +295,10 @@ def _example(errors: pa.Table, kind: str) -> str:
 
 
 def _standing(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A generator's row of the board: equal means share a place, and without a mean there is none."""
-    place = (
-        str(1 + sum(other["mean"] is not None and other["mean"] > row["mean"] for other in rows)) if row["n"] else EMPTY
-    )
+    """A generator's row of the board, whose rows are the best first: equal means share a place, and without a mean
+    there is none.
+    """
+    place = str(1 + [other["mean"] for other in rows].index(row["mean"])) if row["n"] else EMPTY
     interval = EMPTY if row["low"] is None or math.isnan(row["low"]) else f"{row['low']:.3f} to {row['high']:.3f}"
     return [place, row["generator"], _number(row["mean"]), interval, str(row["n"]), f"{row['coverage']:.1%}"]
 

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from jobs.command import Command, run_job
 from jobs.console import make_console
-from pipelines.ingest.ingest import IngestConfig, Ingested, ingest
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.ingest import Ingested, ingest
 from pipelines.ingest.shards import ShardRecord
 
 COMMAND = Command("ingest", "Make a sweep's Parquet of image files with a table, or of WebDataset tars.", IngestConfig)

@@ -4,6 +4,7 @@ import sys
 
 from jobs.command import Command, run_job
 from jobs.console import ProgressDisplay, make_console, show_plan, show_questions
+from jobs.logs import logged
 from pipelines.config import SweepConfig
 from pipelines.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
 from pipelines.questions import plan_questions, write_questions
@@ -17,6 +18,12 @@ COMMAND = Command(
 
 
 def main(config: SweepConfig) -> int:
+    """As `_run`, with its log."""
+    with logged(config.log, [config.storage.key, config.storage.secret]):
+        return _run(config)
+
+
+def _run(config: SweepConfig) -> int:
     """Shows the plan, writes what is missing, shows the questions' quality; 0 where every prompt has some, else 2."""
     console = make_console()
     planned = plan_questions(config)

@@ -1,15 +1,14 @@
 """Writes the report of a run: one page that opens anywhere, and its numbers as CSV and Markdown."""
 
 import sys
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from jobs.command import Command, run_job
 from jobs.console import EMPTY, make_console, say, show_tables, warn
-from operators.report.tables import BoardRow
-from operators.report.words import Sentence, plural
+from operators.report.page import Page
+from operators.report.words import Sentence, number, plural
 from pipelines.cells.store import open_store
 from pipelines.report.report import ReportConfig, WrittenReport, write_report
 
@@ -24,6 +23,7 @@ def main(config: ReportConfig) -> int:
             open_store(config.store, config.storage),
             config.run,
             compare=config.compare,
+            reward=config.reward,
             images=config.images,
             bradley_terry=config.bradley_terry,
         ),
@@ -34,17 +34,18 @@ def main(config: ReportConfig) -> int:
 def show_report(console: Console, report: WrittenReport) -> None:
     """The leaderboard over all metrics, the decision in a few lines, and where the page is."""
     title = "means; sharing a letter: not told apart (signed-rank test, Holm)"
-    show_tables(console, title, {row.generator: _cells(row, report.metrics) for row in report.board.rows})
-    if report.board.left_out:
-        console.print(f"{plural(report.board.left_out, 'more generator')} in summary.csv")
-    for sentence in report.decision:
+    page = report.page
+    show_tables(console, title, {name: _cells(page, name) for name in page.generators.rows})
+    if page.generators.left_out:
+        console.print(f"{plural(page.generators.left_out, 'more generator')} in summary.csv")
+    for sentence in page.decision.sentences():
         _show_sentence(console, sentence)
-    for warning in report.warnings:
+    for warning in page.warnings:
         warn(console, warning)
-    if report.changes:
-        say(console, f"since run {report.compared}:")
-    for sentence in report.changes:
-        _show_sentence(console, sentence, indent="  ")
+    if page.changes is not None:
+        say(console, f"since run {page.changes.run_id}:")
+        for sentence in page.changes.sentences:
+            _show_sentence(console, sentence, indent="  ")
     say(console, f"report: {report.url} ({report.size / 1e6:.1f} MB)")
 
 
@@ -52,12 +53,14 @@ def _show_sentence(console: Console, sentence: Sentence, indent: str = "") -> No
     console.print(f"{indent}[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
 
 
-def _cells(row: BoardRow, metrics: Sequence[str]) -> dict[str, str]:
-    means = {
-        metric: f"{cell.text} {cell.group}".strip() if cell is not None else EMPTY
-        for metric, cell in zip(metrics, row.cells, strict=True)
-    }
-    return {"mean rank": EMPTY if row.mean_rank is None else f"{row.mean_rank:.1f}", **means}
+def _cells(page: Page, generator: str) -> dict[str, str]:
+    rank = page.ranks[generator]
+    cells = {"mean rank": EMPTY if rank is None else f"{rank:.1f}"}
+    for column in page.columns:
+        standing = column.standings.get(generator)
+        name = f"{column.name} (lower is better)" if column.lower_is_better else column.name
+        cells[name] = f"{number(standing.mean)} {standing.group}".strip() if standing is not None else EMPTY
+    return cells
 
 
 if __name__ == "__main__":

@@ -1,19 +1,32 @@
-"""Shows the runs of a store, their coverage and their failures."""
+"""Shows the runs of a store, their coverage and their failures; with watch=true how far running sweeps are."""
 
 import sys
+import time
 
-from jobs.command import Command, run_job
+from jobs.command import Command, Terminated, run_job
 from jobs.console import make_console, show_runs
+from jobs.keeping import watch
 from pipelines.cells.runs import list_runs
 from pipelines.cells.store import open_store
 from pipelines.config import StatusConfig
+from pipelines.keeping.watching import running_sweeps
 
-COMMAND = Command("status", "Show the runs of a store, their coverage and their failures.", StatusConfig)
+COMMAND = Command(
+    "status", "Show the runs of a store, their coverage and their failures.", StatusConfig, flags=("watch",)
+)
 
 
 def main(config: StatusConfig) -> int:
-    """Prints one line per run."""
-    show_runs(make_console(), list_runs(open_store(config.store, config.storage)))
+    """Prints one line per run; while watching, the sweeps that run, until they have ended or Ctrl-C."""
+    store, console = open_store(config.store, config.storage), make_console()
+    if config.watch:
+        try:
+            watch(console, lambda: running_sweeps(store, time.time()), time.sleep)
+        except Terminated:
+            raise
+        except KeyboardInterrupt:
+            return 0
+    show_runs(console, list_runs(store))
     return 0
 
 

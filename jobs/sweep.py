@@ -7,6 +7,7 @@ from rich.console import Console
 
 from jobs.command import Command, run_job
 from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_plan, warn
+from jobs.logs import logged
 from operators.errors import PlumblineError
 from pipelines.config import SweepConfig
 from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
@@ -17,6 +18,12 @@ RENEWED = "cells were damaged, or stood on what is no more, and were computed an
 
 
 def main(config: SweepConfig) -> int:
+    """As `_run`, with its log."""
+    with logged(config.log, [config.storage.key, config.storage.secret]):
+        return _run(config)
+
+
+def _run(config: SweepConfig) -> int:
     """Shows the plan, computes what is missing, shows the leaderboards; 0 complete, 2 within budget, 1 over it."""
     console = make_console()
     planned = plan_sweep(config)
@@ -28,14 +35,11 @@ def main(config: SweepConfig) -> int:
     show_leaderboards(console, finished)
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
-    if not planned.store.exists(f"runs/{finished.run_id}/metaeval/judgements.parquet"):
-        judge = f"jobs.metaeval scores={finished.folder}"
-        _afterwards(console, "agreement with people", judge, lambda: _judge(console, planned, finished))
+    show_judged(console, planned, finished)
     if not finished.unchanged:
         report = f"jobs.report run={finished.run_id}"
         _afterwards(console, "report", report, lambda: _report(console, planned, finished))
-    if finished.renewed:
-        warn(console, f"{finished.renewed} {RENEWED}")
+    show_renewed(console, finished)
     console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {finished.exit_code}")
     return finished.exit_code
 
@@ -49,6 +53,19 @@ def _afterwards(console: Console, what: str, command: str, make: Callable[[], No
         make()
     except PlumblineError as error:
         warn(console, f"no {what}: {error}; make it later by python -m {command}")
+
+
+def show_judged(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
+    """The agreement with people, where it has not been told of this run."""
+    if not planned.store.exists(f"runs/{finished.run_id}/metaeval/judgements.parquet"):
+        judge = f"jobs.metaeval scores={finished.folder}"
+        _afterwards(console, "agreement with people", judge, lambda: _judge(console, planned, finished))
+
+
+def show_renewed(console: Console, finished: FinishedSweep) -> None:
+    """That cells which stood in the store could not be used, where there were any."""
+    if finished.renewed:
+        warn(console, f"{finished.renewed} {RENEWED}")
 
 
 def _judge(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:

@@ -13,6 +13,7 @@ from operators.models.checkpoints import ModelConfig
 from operators.stages.graph import check_models, make_nodes
 from operators.stages.table import STAGES
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
+from pipelines.running.logs import LogConfig
 from pipelines.running.pools import ClusterConfig, PoolConfig
 from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
 from pipelines.storage import StorageConfig
@@ -40,6 +41,10 @@ class SweepConfig:
     """Share of rows without a score up to which the exit code is 2 instead of 1."""
     dry_run: bool = False
     """Print the plan and stop."""
+    retry_failed: bool = False
+    """Compute only the rows that failed and may pass now, and what stands on them."""
+    log: LogConfig = field(default_factory=LogConfig)
+    """What is written of the run while it goes on."""
     protocol: ProtocolConfig | None = None
     """How the metrics are compared with people at the end; null leaves it out."""
 
@@ -59,6 +64,8 @@ class StatusConfig:
     """Which store to report on."""
 
     store: str
+    watch: bool = False
+    """Show how far the running sweeps are, again and again until they have ended."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 
@@ -94,6 +101,7 @@ FIELD_NAMES = sorted(
             PromptColumnsConfig,
             ClusterConfig,
             PoolConfig,
+            LogConfig,
             StorageConfig,
             ImageLimits,
             ModelConfig,

@@ -1,6 +1,8 @@
-"""How a job ends: complete, within its budget of failed rows, or over it."""
+"""How a job ends: complete, within its budget of failed rows, or over it; and a night in some ways more."""
 
 COMPLETE, OVER_BUDGET, WITHIN_BUDGET = 0, 1, 2
+REGRESSION, HELD, LOST, LATE = 3, 4, 5, 6
+"""A night's: something became worse; another night is at work; its lease was lost to one; its deadline passed."""
 
 
 def exit_code(failed: int, rows: int, max_failed: float) -> int:

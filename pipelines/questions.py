@@ -7,11 +7,12 @@ import pyarrow as pa
 
 from operators.models.calls import Usage
 from operators.question_quality import QuestionQuality, assess
-from pipelines.cells.cells import Outcome, is_draft
+from pipelines.cells.cells import Outcome, PlannedCell, is_draft
+from pipelines.cells.retry import LEFT
 from pipelines.cells.store import BrokenCell
 from pipelines.config import SweepConfig
 from pipelines.running.progress import NodeProgress
-from pipelines.sweep import Looked, PlannedSweep, compute_whole, model_usage, plan_sweep
+from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
 
 class WrittenQuestions(NamedTuple):
@@ -33,7 +34,8 @@ def plan_questions(config: SweepConfig) -> PlannedSweep:
 
 def write_questions(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> WrittenQuestions:
     """Computes what is missing and looks at the questions of every metric."""
-    planned, outcomes, written = compute_whole(planned, report, _look)
+    with at_work(planned, report) as (planned, noted):
+        planned, outcomes, written = compute_whole(planned, noted, _look)
     return written._replace(usage=model_usage(planned.plan, outcomes))
 
 
@@ -42,34 +44,28 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Writ
     quality: dict[str, QuestionQuality] = {}
     failed: dict[str, str] = {}
     broken: set[str] = set()
-    for name, of_stage in planned.plan.of_prompts.items():
-        if "questions" not in of_stage:
-            continue
-        computed = [outcomes[path] for paths in of_stage.values() for path in paths if path in outcomes]
+    questions, entailment = planned.plan.of_prompts("questions"), planned.plan.of_prompts("entailment")
+    for name, asked in questions.items():
+        entailed = entailment.get(name, ())
+        computed = [outcomes[cell.path] for cell in (*asked, *entailed) if cell.path in outcomes]
         failures = [outcome for outcome in computed if outcome.state == "failed"]
         try:
-            if failures:
+            if any(cell in planned.plan.left for cell in (*asked, *entailed)):
+                failed[name] = LEFT.message
+            elif failures:
                 failed[name] = failures[0].message
                 broken.update(path for failure in failures for path in failure.broken)
             else:
-                quality[name] = _assess(planned, name, of_stage, outcomes)
+                threshold = planned.config.metrics[name].doubted_below
+                tables = _read(asked, planned, outcomes), _read(entailed, planned, outcomes) if entailed else None
+                quality[name] = assess(planned.sources.prompts, *tables, threshold=threshold)
         except BrokenCell as error:
             failed[name] = str(error)
             broken.add(error.path)
-    places = {
-        name: of_stage["questions"] for name, of_stage in planned.plan.of_prompts.items() if "questions" in of_stage
-    }
+    places = {name: tuple(cell.path for cell in cells) for name, cells in questions.items()}
     return Looked(WrittenQuestions(quality, places, failed, {}), broken)
 
 
-def _assess(
-    planned: PlannedSweep, name: str, of_stage: Mapping[str, Sequence[str]], outcomes: Mapping[str, Outcome]
-) -> QuestionQuality:
-    def read(stage: str) -> pa.Table | None:
-        tables = [planned.store.read(path, draft=is_draft(path, outcomes)) for path in of_stage.get(stage, ())]
-        return pa.concat_tables(tables, promote_options="default") if tables else None
-
-    threshold = planned.config.metrics[name].doubted_below
-    questions = read("questions")
-    assert questions is not None, "every metric in the plan has questions"
-    return assess(planned.sources.prompts, questions, read("entailment"), threshold=threshold)
+def _read(cells: Sequence[PlannedCell], planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> pa.Table:
+    tables = [planned.store.read(cell.path, draft=is_draft(cell.path, outcomes)) for cell in cells]
+    return pa.concat_tables(tables, promote_options="default")

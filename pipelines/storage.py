@@ -1,11 +1,13 @@
 """One way to every file, local or s3://: filesystems, create-only writes, and errors that name the remedy."""
 
 import errno
+import mimetypes
 import os
 import re
+import stat
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,6 +28,8 @@ CHECK_S3 = "check AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
 CHECK_DISK = "check the path and the rights to it"
 S3_RETRIES = 5
 """After a call's first try, with pauses that double; s3fs repeats all of them five times for what may pass."""
+MOST_REMOVED = 1000
+"""Objects that S3 takes off with one call."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
 """How an address begins that is no path; with one slash it is a slip of the pen."""
 REMEDIES = {
@@ -65,10 +69,8 @@ class StorageConfig:
                 "put the credentials into storage.key and storage.secret"
             )
 
-    def options(self, protocol: str) -> dict[str, Any]:
-        """fsspec options for a protocol; only S3 has any."""
-        if protocol != "s3":
-            return {}
+    def s3_options(self) -> dict[str, Any]:
+        """What fsspec's S3 client is given."""
         return {
             "anon": self.anon,
             "key": self.key,
@@ -92,6 +94,10 @@ class Location:
     def at(self, relative: str) -> str:
         """The filesystem path of something below this location."""
         return f"{self.path.rstrip('/')}/{relative}"
+
+    def below(self, relative: str) -> "Location":
+        """Something below this location."""
+        return Location(fs=self.fs, path=self.at(relative), url=f"{self.url}/{relative}")
 
 
 def locate(url: str, storage: StorageConfig) -> Location:
@@ -134,6 +140,27 @@ def aws_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
 
+def s3_settings(storage: StorageConfig) -> dict[str, str]:
+    """What other libraries' S3 clients are to be given: endpoint_url, region, key, secret and token, where known.
+
+    What is not set comes from where the AWS tools look: variables, profiles, the machine's role.
+    """
+    from botocore.session import Session  # takes 0.3 s, and only s3:// needs it
+
+    session = Session()
+    found = session.get_credentials() if storage.key is None else None
+    frozen = found.get_frozen_credentials() if found is not None else None
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    settings = {
+        "endpoint_url": storage.endpoint_url or endpoint,
+        "region": storage.region or session.get_config_variable("region"),
+        "key": frozen.access_key if frozen is not None else storage.key,
+        "secret": frozen.secret_key if frozen is not None else storage.secret,
+        "token": frozen.token if frozen is not None else None,
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
 def etag(entry: Mapping[str, Any]) -> str:
     """What changes when an object does, from its entry in a listing: S3's ETag, or a local file's time."""
     return str(entry["ETag"]).strip('"') if "ETag" in entry else str(entry["mtime"])
@@ -154,8 +181,11 @@ def _s3(storage: StorageConfig) -> fsspec.AbstractFileSystem:
             raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")
         from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]  # only s3:// needs it
 
+        from pipelines.credentials import renewing_session  # imports botocore
+
         set_custom_error_handler(_may_pass)
-        client = fsspec.filesystem("s3", **storage.options("s3"))
+        session = None if storage.anon or storage.key is not None else renewing_session()
+        client = fsspec.filesystem("s3", session=session, **storage.s3_options())
         client.connect()
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"s3://: {first_line(error)}; {SETTINGS}") from error
@@ -211,7 +241,7 @@ def _create_local(path: Path, data: bytes) -> bool:
 def replace(location: Location, path: str, data: bytes) -> None:
     """Writes an object whatever stood at `path`; readers see the old one or the new one."""
     if not isinstance(location.fs, LocalFileSystem):
-        location.fs.pipe_file(path, data)
+        location.fs.pipe_file(path, data, ContentType=mimetypes.guess_type(path)[0] or "application/octet-stream")
         return
     with _written_beside(Path(path), data) as draft:
         draft.replace(path)
@@ -225,6 +255,23 @@ def duplicate(location: Location, source: str, target: str) -> None:
     Path(target).parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.link(source, target)
+
+
+def remove_all(location: Location, paths: Sequence[str]) -> None:
+    """Removes files, on S3 by a thousand with one call; those that are gone already are none to it.
+
+    The paths are taken as they are: fsspec's own `rm` would read a `*` or a `[` in them as a pattern.
+    """
+    if isinstance(location.fs, LocalFileSystem):
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
+        return
+    for first in range(0, len(paths), MOST_REMOVED):
+        buckets, keys, _ = zip(*map(location.fs.split_path, paths[first : first + MOST_REMOVED]), strict=True)
+        objects = [{"Key": key} for key in keys]
+        reply = location.fs.call_s3("delete_objects", Bucket=buckets[0], Delete={"Objects": objects, "Quiet": True})
+        for refused in reply.get("Errors", ()):
+            raise PermissionError(f"{refused['Key']}: {refused.get('Message') or refused.get('Code')}")
 
 
 @contextmanager
@@ -280,41 +327,46 @@ def _remedy(error: Exception) -> str:
 
 def list_folder(location: Location) -> list[Mapping[str, Any]]:
     """What stands in a folder, or the file itself; a local link is taken for what it leads to."""
-    return [_followed(location, entry) for entry in location.fs.ls(location.path, detail=True)]
+    return [_followed(entry) for entry in location.fs.ls(location.path, detail=True)]
 
 
-def list_below(location: Location) -> dict[str, Mapping[str, Any]]:
+def list_below(location: Location) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The files at or below a location; local links are followed, and a folder is read once whatever leads to it.
 
-    Raises OSError for a folder that cannot be listed.
+    They come one by one, for an entry takes much more memory than its path. Raises OSError for a folder that cannot be
+    listed.
     """
-    if not location.fs.isdir(location.path) or not isinstance(location.fs, LocalFileSystem):
-        return dict(location.fs.find(location.path, detail=True))
+    if not isinstance(location.fs, LocalFileSystem) or not location.fs.isdir(location.path):
+        entries = location.fs.find(location.path, detail=True)
+        while entries:
+            yield entries.popitem()
+        return
     seen: set[str] = set()
-    found: dict[str, Mapping[str, Any]] = {}
     for folder, folders, files in os.walk(location.path, onerror=_raise, followlinks=True):
         if (real := os.path.realpath(folder)) in seen:
             folders.clear()
             continue
         seen.add(real)
-        found |= {path: _info(location, path) for path in (f"{folder}/{name}" for name in files)}
-    return found
+        for name in files:
+            yield f"{folder}/{name}", _info(f"{folder}/{name}")
 
 
 def _raise(error: OSError) -> None:
     raise error
 
 
-def _followed(location: Location, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _info(location, entry["name"]) if entry.get("islink") else entry
+def _followed(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _info(entry["name"]) if entry.get("islink") else entry
 
 
-def _info(location: Location, path: str) -> Mapping[str, Any]:
-    """A local file's entry; a link that leads nowhere is neither file nor folder."""
+def _info(path: str) -> Mapping[str, Any]:
+    """A local file's entry, of what is asked of it; a link that leads nowhere is neither file nor folder."""
     try:
-        return dict(location.fs.info(path))
+        found = Path(path).stat()
     except OSError:
         return {"name": path, "type": "other", "size": 0, "mtime": 0.0}
+    kind = "file" if stat.S_ISREG(found.st_mode) else "directory" if stat.S_ISDIR(found.st_mode) else "other"
+    return {"name": path, "type": kind, "size": found.st_size, "mtime": found.st_mtime}
 
 
 @contextmanager

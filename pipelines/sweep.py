@@ -1,11 +1,14 @@
 """A sweep: benchmark prompts x generators x metrics, from sources to a run's tables."""
 
 import json
-from collections.abc import Callable, Mapping, Set
+import logging
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -17,13 +20,19 @@ from operators.models.checkpoints import find_vqa_kind
 from operators.models.vqa_kinds import VqaKind
 from operators.stages.table import STAGES
 from operators.statistics.options import Sampling
-from pipelines.cells.cells import Cell, Outcome, digest
+from operators.summary import best_first
+from pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
+from pipelines.cells.lease import LeaseLost
 from pipelines.cells.plan import Plan, make_plan
 from pipelines.cells.results import Results, error_counts, gather_results
-from pipelines.cells.runs import CELLS, newest_run, read_manifest
+from pipelines.cells.retry import Retried, count_retried
+from pipelines.cells.runs import CELLS, NameRun, Run, by_time, newest_first, run_ids
 from pipelines.cells.store import LATEST, Store, open_store
 from pipelines.config import SweepConfig
 from pipelines.endings import exit_code
+from pipelines.keeping.presence import deletions, present, wait_for_deletions
+from pipelines.keeping.watching import progress_of
+from pipelines.running.logs import LogConfig, about
 from pipelines.running.progress import NodeProgress
 from pipelines.sources.sources import Sources, open_sources
 from pipelines.sources.uris import benchmark_uris
@@ -35,6 +44,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LOG = logging.getLogger(__name__)
+MOST_LOOKED_AT = 32
+"""Of the newest runs, for one of the same benchmark and metrics."""
 MOST_ROUNDS = 6
 """Of computing and looking; the chain from questions to scores is shorter, and what breaks again is told instead."""
 RESAMPLES = 200
@@ -52,6 +64,13 @@ class PlannedSweep:
     plan: Plan
     wanted: tuple[str, ...] = ("scores",)
     """The stages whose cells are to be there in the end."""
+    deletions: int = 0
+    """How often something had been deleted from the store before the plan was made; -1 where that was being done."""
+
+    @property
+    def falling(self) -> frozenset[str]:
+        """The metrics by which a lower score is better."""
+        return frozenset(name for name, metric in self.config.metrics.items() if metric.falling)
 
 
 class FinishedSweep(NamedTuple):
@@ -61,6 +80,8 @@ class FinishedSweep(NamedTuple):
     folder: str
     """Where its tables are."""
     results: Results
+    falling: frozenset[str]
+    """The metrics by which a lower score is better."""
     computed: int
     """Cells this run computed."""
     renewed: int
@@ -71,6 +92,8 @@ class FinishedSweep(NamedTuple):
     """By node, what the model calls of this run took, where they are counted."""
     unchanged: bool
     """Whether it is the newest run, which holds as it is: it stands on the same, so that nothing was written anew."""
+    retried: Retried | None = None
+    """Where `retry_failed` is set, the failed rows that were tried again."""
 
 
 def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
@@ -87,8 +110,9 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
     config = settle(config)
+    deleted = deletions(store)  # before its cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
-    return PlannedSweep(config=config, store=store, sources=sources, plan=plan, wanted=wanted)
+    return PlannedSweep(config=config, store=store, sources=sources, plan=plan, wanted=wanted, deletions=deleted)
 
 
 def settle(config: SweepConfig) -> SweepConfig:
@@ -103,51 +127,91 @@ def settle(config: SweepConfig) -> SweepConfig:
     return replace(config, metrics={name: metric.settled(kind_of) for name, metric in config.metrics.items()})
 
 
-def run_sweep(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> FinishedSweep:
+def run_sweep(
+    planned: PlannedSweep,
+    report: Callable[[Mapping[str, NodeProgress]], None],
+    *,
+    name: NameRun = by_time,
+    hold: Callable[[], None] = lambda: None,
+) -> FinishedSweep:
     """Computes what is missing and writes the run; with nothing missing, Ray is not even imported.
 
-    Where the newest run stands on the same and is whole, it is the result, and no other run is written.
+    Where the newest run stands on the same and is whole, it is the result, and no other run is written. `hold` is
+    called before anything of the run is published, and raises where that may not be any more.
     """
     standing = _standing_run(planned)
     if standing is not None:
+        LOG.info("nothing changed since run %s", standing.run_id)
         return standing
     began = datetime.now(UTC)
+    run_id = name(planned.store, began)
+    with about(run=run_id), at_work(planned, report, run=run_id) as (planned, noted):
+        return _run(planned, noted, run_id, began, hold)
+
+
+def _run(
+    planned: PlannedSweep,
+    report: Callable[[Mapping[str, NodeProgress]], None],
+    run_id: str,
+    began: datetime,
+    hold: Callable[[], None],
+) -> FinishedSweep:
+    LOG.info("%d of %d cells to compute", len(planned.plan.missing), len(planned.plan.cells))
     seconds: dict[str, float] = {}
 
     def noted(progress: Mapping[str, NodeProgress]) -> None:
         seconds.update({node: round(state.seconds, 1) for node, state in progress.items()})
         report(progress)
 
-    run_id = f"{began:%Y%m%d-%H%M%S-%f}"
-
     def gather(now: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Results]:
         results = gather_results(
-            now.plan,
-            now.sources,
-            outcomes,
-            run_id=run_id,
-            store=now.store,
-            storage=now.config.storage,
-            benchmark=now.config.benchmark,
+            now.plan, now.sources, outcomes, run_id=run_id, store=now.store, benchmark=now.config.benchmark
         )
-        return Looked(results, results.broken)
+        ordered = best_first(results.summary, now.falling)
+        return Looked(replace(results, summary=ordered), results.broken)
 
     planned, outcomes, results = compute_whole(planned, noted, gather)
     code = exit_code(results.n_null, results.rows, planned.config.max_failed)
-    _write_run(planned, run_id, results, outcomes, began=began, exit_code=code, seconds=seconds)
+    _write_run(planned, run_id, results, outcomes, began=began, exit_code=code, seconds=seconds, hold=hold)
     folder = planned.store.location
     computed = _counts(planned.plan, results, outcomes)["cells_computed"]
     usage = model_usage(planned.plan, outcomes)
+    LOG.info("written: %d rows, coverage %.4f, exit code %d", results.rows, results.coverage, code)
     return FinishedSweep(
         run_id=run_id,
         folder=f"{folder.url}/runs/{run_id}",
         results=results,
+        falling=planned.falling,
         computed=computed,
         renewed=len(planned.plan.renewed),
         exit_code=code,
         usage=usage,
         unchanged=False,
+        retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
     )
+
+
+@contextmanager
+def at_work(
+    planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None], **content: Any
+) -> Iterator[tuple[PlannedSweep, Callable[[Mapping[str, NodeProgress]], None]]]:
+    """Says in the store which cells the sweep uses and how far it is, for those who delete and those who watch.
+
+    Gives the sweep, planned again where cells may have been deleted since it was planned, and what reports both ways.
+    """
+    recipes = (*planned.plan.prompts.recipes, *planned.plan.images.recipes)
+    uses = sorted({recipe.folder for recipe in recipes})
+    content |= {"benchmark": planned.config.benchmark.name, "uses": uses}
+    with present(planned.store, **content, **progress_of(planned.plan, {})) as presence:
+        if wait_for_deletions(planned.store) != planned.deletions:
+            plan = make_plan(planned.config, planned.sources, planned.store, wanted=planned.wanted)
+            planned = replace(planned, plan=plan)
+
+        def noted(progress: Mapping[str, NodeProgress]) -> None:
+            presence.note(**progress_of(planned.plan, progress))
+            report(progress)
+
+        yield planned, noted
 
 
 def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings | None":
@@ -161,6 +225,7 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     from pipelines.judging.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
 
     release = open_release(protocol, planned.config.storage)
+    protocol = replace(protocol, falling=(*protocol.falling, *finished.falling))
     scores = _judged_scores(finished.results, release)
     findings = judge(protocol, release, scores, Sampling(resamples=RESAMPLES), finished.folder)
     write_findings(findings, locate(f"{finished.folder}/metaeval", planned.config.storage))
@@ -210,7 +275,8 @@ def compute_whole(
         left = {path for path in renewed if path not in outcomes or outcomes[path].state == "failed"}
         plan = make_plan(now.config, now.sources, now.store, wanted=now.wanted, renew=left | looked.broken)
         now = replace(now, plan=plan)
-    plan = replace(planned.plan, missing=planned.plan.missing | renewed, renewed=renewed)
+    again = frozenset(cell for cell in planned.plan.cells if cell.path in renewed)
+    plan = replace(planned.plan, missing=planned.plan.missing | again, renewed=renewed)
     return replace(planned, plan=plan), outcomes, looked.made
 
 
@@ -223,7 +289,6 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
 
     context = StageContext(
         store=planned.store,
-        storage=planned.config.storage,
         limits=planned.config.limits,
         uris=benchmark_uris(planned.config.benchmark, planned.config.storage, planned.config.limits),
         prompt_shards=tuple(planned.sources.prompt_shards),
@@ -232,31 +297,62 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
 
 
 def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
-    """The newest run, where nothing is to be computed and it stands on the same; a damaged run does not stand."""
-    store, run_id = planned.store, newest_run(planned.store)
-    if planned.plan.missing or run_id is None:
+    """The newest run of its kind, where nothing is to be computed and it stands on the same; a damaged run does not
+    stand.
+    """
+    newest = None if planned.plan.missing else _newest_like(planned)
+    if newest is None or newest.manifest is None:
         return None
+    store, run_id, manifest = planned.store, newest.run_id, newest.manifest
     folder = f"runs/{run_id}"
     try:
-        manifest = read_manifest(store, run_id)
         if manifest.get("stands_on") != _stands_on(planned):
             return None
-        results = _read_results(store, folder, manifest["counts"])
+        results = _read_results(planned, folder, manifest["counts"])
         if len(store.files(results.path)) != results.parts or not store.exists(f"{folder}/report.html"):
             return None
     except (PlumblineError, KeyError):
         return None
+    if _tells_of_the_store(results.errors, planned.sources):
+        return None
     url = f"{store.location.url}/{folder}"
-    return FinishedSweep(run_id, url, results, 0, 0, manifest["exit_code"], usage={}, unchanged=True)
+    code = manifest["exit_code"]
+    return FinishedSweep(run_id, url, results, planned.falling, 0, 0, code, usage={}, unchanged=True)
+
+
+def _newest_like(planned: PlannedSweep) -> Run | None:
+    """The newest run of the same benchmark and metrics, for several sweeps may share a store; or a damaged one that is
+    newer.
+    """
+    kind = (planned.config.benchmark.name, list(planned.config.metrics))
+    for run in islice(newest_first(planned.store), MOST_LOOKED_AT):
+        if run.manifest is None or kind == (run.manifest.get("benchmark"), run.manifest.get("metrics")):
+            return run
+    return None
+
+
+def _tells_of_the_store(errors: pa.Table, sources: Sources) -> bool:
+    """Whether a run has errors that are not in the cells it stands on: of one that could not be read or written then.
+
+    With nothing missing all cells are committed, but for those that are left out, and a committed cell has no error
+    that may pass. Those that have no file are of images that nobody has made, or of files that are broken.
+    """
+    may_pass = errors.filter(pc.and_(errors.column("retryable"), pc.not_equal(errors.column("kind"), "not_computed")))
+    of_shards = pc.is_valid(may_pass.column("file"))
+    if not sources.broken:
+        of_shards = pc.or_(of_shards, pc.equal(may_pass.column("kind"), "broken_file"))
+    return bool(pc.any(of_shards).as_py())
 
 
 def _stands_on(planned: PlannedSweep) -> str:
     """A digest of all that a run's tables follow from: its cells, and what of the sources is in no cell."""
     sources = planned.sources
+    left = {"left": sorted(cell.key for cell in planned.plan.left)} if planned.plan.left else {}
     return digest(
-        {
+        left
+        | {
             "cells": sorted(cell.key for cell in planned.plan.cells),
-            "config": public_config(planned.config),
+            "config": public_config(replace(planned.config, retry_failed=False, log=LogConfig())),
             "versions": _versions(),
             "prompts": [shard.prompts for shard in sources.prompt_shards],
             "skills": sha256(sources.skill_labels.tobytes()).hexdigest(),
@@ -271,8 +367,9 @@ def _versions() -> dict[str, str]:
     return {package: version(package) for package in PACKAGES}
 
 
-def _read_results(store: Store, folder: str, counts: Mapping[str, Any]) -> Results:
+def _read_results(planned: PlannedSweep, folder: str, counts: Mapping[str, Any]) -> Results:
     """What a run handed out."""
+    store = planned.store
     return Results(
         store=store,
         path=f"{folder}/scores.parquet",
@@ -280,7 +377,7 @@ def _read_results(store: Store, folder: str, counts: Mapping[str, Any]) -> Resul
         rows=counts["rows"],
         n_null=counts["rows_null"],
         n_truncated=counts["rows_truncated"],
-        summary=store.read_table(f"{folder}/summary.parquet"),
+        summary=best_first(store.read_table(f"{folder}/summary.parquet"), planned.falling),
         errors=store.read_table(f"{folder}/errors.parquet"),
     )
 
@@ -294,6 +391,7 @@ def _write_run(
     began: datetime,
     exit_code: int,
     seconds: Mapping[str, float],
+    hold: Callable[[], None],
 ) -> None:
     """The tables first, the manifest after them, and last the name of the newest run."""
     store, folder = planned.store, f"runs/{run_id}"
@@ -309,6 +407,7 @@ def _write_run(
         "benchmark": planned.config.benchmark.name,
         "generators": planned.sources.generators,
         "metrics": list(planned.config.metrics),
+        "lower_is_better": sorted(planned.falling),
         "counts": _counts(planned.plan, results, outcomes),
         "errors": dict(error_counts(results.errors)),
         "calls": {
@@ -322,42 +421,53 @@ def _write_run(
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
     }
+    hold()
     store.write_text(f"{folder}/manifest.json", json.dumps(manifest, indent=1) + "\n")
+    hold()
     store.write_text(LATEST, run_id + "\n")
+    try:
+        hold()
+    except LeaseLost:  # in that moment: what has taken its place may have ended already
+        store.write_text(LATEST, run_ids(store)[-1] + "\n")
+        raise
 
 
 def _counts(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     failed = sum(1 for outcome in outcomes.values() if outcome.state == "failed")
+    retried = count_retried(plan.failed, outcomes)
     return {
         "cells": len(plan.cells),
-        "cells_cached": len(plan.cells) - len(plan.missing),
+        "cells_cached": len(plan.cells) - len(plan.missing) - len(plan.left),
         "cells_computed": len(plan.missing) - failed,
         "cells_failed": failed,
         "cells_renewed": len(plan.renewed),
+        "rows_kept": sum(outcome.kept for outcome in outcomes.values()),
         "parts": results.parts,
         "rows": results.rows,
         "rows_null": results.n_null,
         "rows_truncated": results.n_truncated,
+        "rows_retried": retried.rows,
+        "rows_recovered": retried.succeeded,
         "coverage": results.coverage,
     }
 
 
 def model_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:
     """What the model calls of this run took, by node; cells computed together on one shard are counted once."""
-    counted: dict[tuple[str, str], Usage] = {}
+    counted: dict[tuple[str, PlannedCell | Shard], Usage] = {}
     for cell in plan.cells:
         usage = outcomes[cell.path].usage if cell.path in outcomes else None
         if usage is not None:
-            counted[cell.node, _counted_as(cell)] = usage
+            counted[cell.recipe.node, _counted_as(cell)] = usage
     totals: dict[str, Usage] = {}
     for (node, _), usage in counted.items():
         totals[node] = totals.get(node, Usage()).plus(usage)
     return {node: usage for node, usage in totals.items() if any(usage)}
 
 
-def _counted_as(cell: Cell) -> str:
+def _counted_as(cell: PlannedCell) -> PlannedCell | Shard:
     """What cells share that were computed together: stages over images measure a shard for all metrics at once."""
-    return cell.path if STAGES[cell.stage].over == "prompts" else "/".join(cell.path.split("/")[2:]).rpartition("-")[0]
+    return cell if STAGES[cell.recipe.stage].over == "prompts" else cell.shard
 
 
 def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[str, int]) -> pa.Table:
@@ -367,7 +477,7 @@ def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping
     usages = [outcome.usage if outcome is not None else None for outcome in computed]
     columns: dict[str, list[Any]] = {
         "path": [cell.path for cell in cells],
-        "node": [cell.node for cell in cells],
+        "node": [cell.recipe.node for cell in cells],
         "state": [_state(plan, cell, outcome) for cell, outcome in zip(cells, computed, strict=True)],
         "first_row": [first_rows.get(cell.path) for cell in cells],
     }
@@ -376,10 +486,10 @@ def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping
     return pa.table(columns, schema=CELLS)
 
 
-def _state(plan: Plan, cell: Cell, outcome: Outcome | None) -> str:
+def _state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
     if outcome is not None:
         return outcome.state
-    return "missing" if cell.path in plan.missing else "cached"
+    return "missing" if cell in plan.missing or cell in plan.left else "cached"
 
 
 def public_config(config: SweepConfig) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Fixtures that several rooms share, once for each test worker: a clean environment, the S3 server, Ray."""
 
 import hashlib
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,22 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.ray_head import RayHead, run_head  # noqa: E402
-from tests.s3 import S3Server, run_server  # noqa: E402
+from tests.environment import set_environment
+from tests.ray_head import RayHead, run_head
+from tests.s3 import S3Server, run_server
 
-for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_PROFILE", "RAY_ADDRESS"):
-    os.environ.pop(name, None)
-os.environ |= {
-    "AWS_EC2_METADATA_DISABLED": "true",
-    "HF_HUB_OFFLINE": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_raylet_start_wait_time_s": "180",  # several start at once on a busy machine
-    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # Ray Data leaves a detached actor, which a head node would wait for
-    "PYTHONPATH": str(ROOT),  # Ray's workers import the tests' hook by it
-}
+set_environment()
 # for machines that others use too; nothing is written beside the code
 settings.register_profile("untimed", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

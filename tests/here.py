@@ -12,7 +12,6 @@ def compute_here(planned: PlannedSweep, report: object = None) -> dict[str, Outc
     config = planned.config
     context = StageContext(
         store=planned.store,
-        storage=config.storage,
         limits=config.limits,
         uris=benchmark_uris(config.benchmark, config.storage, config.limits),
         prompt_shards=tuple(planned.sources.prompt_shards),
@@ -20,7 +19,7 @@ def compute_here(planned: PlannedSweep, report: object = None) -> dict[str, Outc
     outcomes: dict[str, Outcome] = {}
     for item in planned.plan.nodes:
         stage = NodeStage(item.node, context) if item.missing else None
-        for work in (*planned.plan.prompt_work, *planned.plan.image_work):
+        for work in (*planned.plan.work(planned.plan.prompts), *planned.plan.work(planned.plan.images)):
             known = Work(shard=work.shard, cells=work.cells, outcomes=outcomes)
             outcomes |= _compute_shard(stage, known, item.node.name, context) if stage is not None else {}
     return outcomes

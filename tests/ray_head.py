@@ -20,6 +20,16 @@ MARK = "PLUMBLINE_TEST_NODE"
 """An environment variable that a node and all that it starts carry."""
 
 
+def marked(variable: str, mark: str) -> dict[int, str]:
+    """The commands of the processes that still run with this value of an environment variable."""
+    processes = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"{variable}={mark}".encode() in (folder / "environ").read_bytes():
+                processes[int(folder.name)] = (folder / "cmdline").read_text()
+    return processes
+
+
 class RayNode(NamedTuple):
     """A machine of a cluster."""
 
@@ -27,12 +37,7 @@ class RayNode(NamedTuple):
 
     def processes(self) -> dict[int, str]:
         """The command of each of its processes that still run."""
-        processes = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
-                    processes[int(folder.name)] = (folder / "cmdline").read_text()
-        return processes
+        return marked(MARK, self.mark)
 
     def kill(self) -> None:
         """Ends all of it at once, as when the power fails."""

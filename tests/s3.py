@@ -1,5 +1,6 @@
 """A real S3 server for the tests: SeaweedFS on a loopback port, which checks credentials and conditional PUTs."""
 
+import json
 import os
 import shutil
 import socket
@@ -10,12 +11,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 KEY, SECRET = "testkey", "testsecret"
+MORE_KEYS = 32
+"""Further keys with their own secrets, for tests whose credentials change."""
 PORTS = (
     "s3.port",
     "s3.port.grpc",
@@ -49,6 +52,10 @@ class S3Server(NamedTuple):
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
+    def other(self, number: int) -> "S3Server":
+        """The same server by another of its keys."""
+        return self._replace(key=f"otherkey{number}", secret=f"othersecret{number}")
+
     def filesystem(self) -> fsspec.AbstractFileSystem:
         return fsspec.filesystem(
             "s3", key=self.key, secret=self.secret, endpoint_url=self.endpoint, use_listings_cache=False
@@ -61,6 +68,7 @@ def run_server() -> Iterator[S3Server]:
     folder = Path(tempfile.mkdtemp(prefix="plumbline-s3-"))
     ports = free_ports(len(PORTS))
     flags = [f"-{name}={port}" for name, port in zip(PORTS, ports, strict=True)]
+    (folder / "s3.json").write_text(json.dumps({"identities": [_identity(server) for server in _all_keys()]}))
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [
@@ -73,6 +81,7 @@ def run_server() -> Iterator[S3Server]:
                 "-admin.ui=false",
                 "-webdav=false",
                 "-s3.autoCreateBucket=false",
+                f"-s3.config={folder}/s3.json",
                 *flags,
             ],
             env={"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": str(folder), "TMPDIR": str(folder)},
@@ -88,6 +97,17 @@ def run_server() -> Iterator[S3Server]:
         process.kill()  # what it holds is thrown away
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _all_keys() -> list[S3Server]:
+    server = S3Server("")
+    return [server, *(server.other(number) for number in range(MORE_KEYS))]
+
+
+def _identity(server: S3Server) -> dict[str, Any]:
+    """Somebody who may do everything, as SeaweedFS has it in its configuration."""
+    keys = [{"accessKey": server.key, "secretKey": server.secret}]
+    return {"name": server.key, "credentials": keys, "actions": ["Admin", "Read", "List", "Tagging", "Write"]}
 
 
 def free_ports(count: int) -> list[int]:

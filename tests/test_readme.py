@@ -18,7 +18,6 @@ from tests.bench_of import images
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 RECIPES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-SECURITY = (ROOT / "docs" / "security.md").read_text()
 
 
 def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path) -> None:
@@ -57,14 +56,18 @@ def test_links_lead_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
 
 
-def test_every_promise_of_the_security_page_names_tests_that_exist() -> None:
-    promises = [line for line in SECURITY.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
+@pytest.mark.parametrize(("page", "least"), [("security", 20), ("reliability", 10)])
+def test_every_promise_of_a_page_names_tests_that_exist(page: str, least: int) -> None:
+    """A promise is a row whose table ends in a column `test`."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    tables = re.findall(r"^\|.*\| test \|\n\|[-|]+\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
+    promises = [line for table in tables for line in table.splitlines()]
     for promise in promises:
         named = re.findall(r"`(tests/[a-z_/]+\.py)::(test_[a-z0-9_]+)`", promise)
         assert named, promise
         for file, name in named:
             assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
-    assert len(promises) > 20
+    assert len(promises) > least
 
 
 def test_every_make_target_that_is_named_exists() -> None:

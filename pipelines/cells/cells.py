@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal
@@ -64,27 +64,57 @@ class Recipe:
     stage: str
     digest: str
     """SHA-256, hexadecimal, of the operator's version, its configuration and the recipes of the stages it reads."""
+    node: str = ""
+    """The pipeline node that computes by it, such as `answers:vqa`."""
+    metric: str = ""
+    """The metric it is computed for; metrics that ask the same of the same model share the cells."""
+    reads: tuple["Recipe", ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """Where its cells stand in the store."""
+        return f"{self.stage}/{self.digest[:8]}"
 
 
-def make_recipe(stage: str, version: int, config: Mapping[str, Any], *upstream: Recipe) -> Recipe:
+def make_recipe(
+    stage: str, version: int, config: Mapping[str, Any], *reads: Recipe, node: str = "", metric: str = ""
+) -> Recipe:
     """A stage's recipe; the stage's `version` is raised when its results change."""
-    read = [recipe.digest for recipe in upstream]
-    return Recipe(stage=stage, digest=digest({"stage": stage, "version": version, "config": config, "upstream": read}))
+    semantic = {"stage": stage, "version": version, "config": config, "upstream": [recipe.digest for recipe in reads]}
+    return Recipe(stage=stage, digest=digest(semantic), node=node, metric=metric, reads=reads)
+
+
+class PlannedCell:
+    """A cell as the plan names it: small, for there may be millions."""
+
+    __slots__ = ("_digest", "recipe", "shard")
+
+    def __init__(self, recipe: Recipe, shard: Shard, semantic: str) -> None:
+        """`semantic` is what of the shard can change a result, as canonical JSON."""
+        self.recipe = recipe
+        self.shard = shard
+        self._digest = hashlib.sha256(f'{{"recipe":"{recipe.digest}","shard":{semantic}}}'.encode()).digest()
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of the recipe and the inputs, hexadecimal."""
+        return self._digest.hex()
+
+    @property
+    def path(self) -> str:
+        """Where it is committed, relative to the store."""
+        return f"{self.recipe.folder}/{self.shard.group}/{self.shard.name}-{self._digest[:4].hex()}.parquet"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One output to compute, or found computed."""
+    """One output to compute, with all that computing it takes: a PlannedCell and its Recipe, spelled out."""
 
     node: str
-    """The pipeline node that computes it, such as `answers:vqa`."""
     stage: str
     metric: str
-    """The metric it is computed for; metrics that ask the same of the same model share the cell."""
     key: str
-    """SHA-256 of the recipe and the inputs, hexadecimal."""
     path: str
-    """Where it is committed, relative to the store."""
     inputs: Mapping[str, tuple[str, ...]]
     """By stage that it reads, the paths of the cells upstream."""
     earlier: tuple[str, ...] = ()
@@ -104,14 +134,21 @@ class Outcome:
 
     state: State
     rows: int = 0
-    errors: int = 0
-    """Rows without a result."""
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    """Rows without a result, by the kind of their error."""
+    kept: int = 0
+    """Rows that an earlier cell had."""
     message: str = ""
     """Why it failed."""
     broken: tuple[str, ...] = ()
     """Paths of the cells upstream that it failed of, which are to be computed anew."""
     usage: Usage | None = None
     """What its model calls took, where they are counted; cells that were computed together share one count."""
+
+    @property
+    def errors(self) -> int:
+        """Rows without a result."""
+        return sum(self.kinds.values())
 
 
 def is_draft(path: str, outcomes: Mapping[str, Outcome]) -> bool:
@@ -140,24 +177,11 @@ class Work:
 _WORK = TypeAdapter(Work)
 
 
-def make_cell(
-    recipe: Recipe, shard: Shard, semantic: str, *, node: str, metric: str, inputs: Mapping[str, tuple[str, ...]]
-) -> Cell:
-    """The cell of a recipe on a shard, of which `semantic`, as canonical JSON, is what can change a result."""
-    key = _sha256(f'{{"recipe":"{recipe.digest}","shard":{semantic}}}')
-    path = f"{recipe.stage}/{recipe.digest[:8]}/{shard.group}/{shard.name}-{key[:8]}.parquet"
-    return Cell(node=node, stage=recipe.stage, metric=metric, key=key, path=path, inputs=inputs)
-
-
 def digest(value: Any) -> str:
     """SHA-256 of a value's canonical JSON, hexadecimal."""
-    return _sha256(canonical(value))
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def canonical(value: Any) -> str:
     """A value's JSON, of which there is one."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

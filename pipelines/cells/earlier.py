@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import pyarrow as pa
 
@@ -22,24 +21,26 @@ class EarlierCells:
     Of images, those of the same shard; of prompts, those of the same benchmark that no shard has any more.
     """
 
-    def __init__(self, stored: Mapping[str, float], planned: Mapping[str, Cell]) -> None:
-        """`stored` are the paths in the store with their time of writing."""
+    def __init__(self, stored: Mapping[str, float]) -> None:
+        """`stored` are the paths in the store that the plan does not name, with their time of writing."""
         self.places: dict[str, list[str]] = defaultdict(list)
-        for path in sorted(stored.keys() - planned.keys(), key=stored.__getitem__, reverse=True):
+        for path in sorted(stored, key=stored.__getitem__, reverse=True):
             self.places[_place(path)].append(path)
 
-    def beside(self, cell: Cell, *, renew: bool) -> Cell:
-        """The cell with the newest of them; a cell to renew may hold rows that stay."""
-        if not STAGES[cell.stage].keeps_rows:
-            return replace(cell, renew=renew)
-        own = [cell.path] if renew else []
-        return replace(cell, renew=renew, earlier=(*own, *self.places.get(_place(cell.path), ())[:MOST_EARLIER]))
+    def beside(self, path: str, *, renew: bool) -> tuple[str, ...]:
+        """The newest of them for the cell of a path; a cell to renew may hold rows that stay."""
+        if not STAGES[_stage(path)].keeps_rows:
+            return ()
+        return (*([path] if renew else ()), *self.places.get(_place(path), ())[:MOST_EARLIER])
 
 
 def _place(path: str) -> str:
     """What cells share whose rows may be the same: the folder of a benchmark's prompts, and of images the shard too."""
-    stage = path.partition("/")[0]
-    return path.rpartition("/" if STAGES[stage].over == "prompts" else "-")[0]
+    return path.rpartition("/" if STAGES[_stage(path)].over == "prompts" else "-")[0]
+
+
+def _stage(path: str) -> str:
+    return path.partition("/")[0]
 
 
 def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCell]) -> list[pa.Table]:

@@ -1,9 +1,9 @@
 """The plan: every cell of a sweep, which are committed, and which work is left, known before any model loads."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from operators.metrics.metric import Metric
@@ -12,8 +12,9 @@ from operators.question_quality import mean_content_words
 from operators.stages.graph import GraphNode, make_nodes, node_name
 from operators.stages.stage import Stage
 from operators.stages.table import STAGES
-from pipelines.cells.cells import Cell, Recipe, Shard, Work, canonical, make_cell, make_recipe
+from pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
 from pipelines.cells.earlier import EarlierCells
+from pipelines.cells.retry import FailedRows, count_failed, failed_before, standing_on
 from pipelines.cells.store import Store
 from pipelines.config import SweepConfig
 from pipelines.sources.sources import Sources
@@ -49,23 +50,91 @@ class NodePlan(NamedTuple):
     taken from the prompts' words. 0 without a model."""
 
 
+class ShardCells:
+    """The cells of all shards of prompts, or of images: for each shard one of every recipe."""
+
+    def __init__(self, recipes: Sequence[Recipe], shards: Mapping[Shard, str]) -> None:
+        """`shards` are given with what of them can change a result, as canonical JSON."""
+        self.recipes = recipes
+        self.place = {recipe.digest: place for place, recipe in enumerate(recipes)}
+        self.of_shard = {
+            shard: tuple(PlannedCell(recipe, shard, semantic) for recipe in recipes)
+            for shard, semantic in shards.items()
+        }
+
+    def of(self, recipe: Recipe, shards: Iterable[Shard]) -> tuple[PlannedCell, ...]:
+        """The recipe's cell of each of the shards, whichever metric named it."""
+        place = self.place[recipe.digest]
+        return tuple(self.of_shard[shard][place] for shard in shards)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """All cells of a sweep and the work that is left."""
 
-    nodes: tuple[NodePlan, ...]
-    cells: tuple[Cell, ...]
-    """Every cell, committed or not, each path once."""
-    missing: frozenset[str]
-    """Paths of the cells to compute: scores that are not committed, and of the cells upstream what they lack."""
+    recipes: Mapping[str, Mapping[str, Recipe]]
+    """By metric and stage of its chain."""
+    prompts: ShardCells
+    images: ShardCells
+    prompts_of: Mapping[Shard, tuple[Shard, ...]]
+    """By images shard, the prompts shards that hold the prompts of its images."""
+    nodes: tuple[NodePlan, ...] = ()
+    missing: frozenset[PlannedCell] = frozenset()
+    """The cells to compute: scores that are not committed, and of the cells upstream what they lack."""
     renewed: frozenset[str] = frozenset()
-    """Those of them that are committed and cannot be used."""
-    prompt_work: tuple[Work, ...]
-    image_work: tuple[Work, ...]
-    scores: Mapping[str, tuple[tuple[Shard, Cell], ...]]
-    """By metric: the scores cell of every images shard."""
-    of_prompts: Mapping[str, Mapping[str, tuple[str, ...]]]
-    """By metric and stage over prompts: the paths of the cells of every prompts shard."""
+    """Paths of those of them that are committed and cannot be used."""
+    earlier: EarlierCells
+    left: frozenset[PlannedCell] = frozenset()
+    """Cells that are not committed and that a sweep with `retry_failed` leaves so, because they were never tried."""
+    failed: Mapping[str, FailedRows] = field(default_factory=dict)
+    """Where `retry_failed` is set, by path the cells wanted that are tried again, with their failed rows."""
+
+    @property
+    def cells(self) -> list[PlannedCell]:
+        """Every cell, committed or not, each once."""
+        return list(chain.from_iterable((*self.prompts.of_shard.values(), *self.images.of_shard.values())))
+
+    @property
+    def scores(self) -> dict[str, tuple[PlannedCell, ...]]:
+        """By metric: the scores cell of every images shard."""
+        shards = self.images.of_shard
+        return {name: self.images.of(recipes["scores"], shards) for name, recipes in self.recipes.items()}
+
+    def of_prompts(self, stage: str) -> dict[str, tuple[PlannedCell, ...]]:
+        """By metric with this stage over prompts: its cell of every prompts shard."""
+        asked = {name: recipes[stage] for name, recipes in self.recipes.items() if stage in recipes}
+        return {name: self.prompts.of(recipe, self.prompts.of_shard) for name, recipe in asked.items()}
+
+    def read_by(self, cell: PlannedCell) -> dict[str, tuple[PlannedCell, ...]]:
+        """By stage that a cell reads, the cells upstream."""
+        return {recipe.stage: self._upstream(cell.shard, recipe) for recipe in cell.recipe.reads}
+
+    def _upstream(self, shard: Shard, recipe: Recipe) -> tuple[PlannedCell, ...]:
+        if STAGES[recipe.stage].over == "images":
+            return self.images.of(recipe, (shard,))
+        return self.prompts.of(recipe, self.prompts_of.get(shard, (shard,)))
+
+    def work(self, shards: ShardCells) -> Iterator[Work]:
+        """Those of the shards with something to compute, each with its cells."""
+        for shard, cells in shards.of_shard.items():
+            left = tuple(self.to_compute(cell) for cell in cells if cell in self.missing)
+            if left:
+                yield Work(shard=shard, cells=left, outcomes={})
+
+    def to_compute(self, cell: PlannedCell) -> Cell:
+        """A cell with all that computing it takes."""
+        path, recipe = cell.path, cell.recipe
+        renew = path in self.renewed
+        return Cell(
+            node=recipe.node,
+            stage=recipe.stage,
+            metric=recipe.metric,
+            key=cell.key,
+            path=path,
+            inputs={stage: tuple(read.path for read in cells) for stage, cells in self.read_by(cell).items()},
+            earlier=self.earlier.beside(path, renew=renew),
+            renew=renew,
+        )
 
 
 def make_plan(
@@ -82,38 +151,34 @@ def make_plan(
     cells that are committed and cannot be used.
     """
     nodes = [_resolved(node, config, store) for node in make_nodes(config.metrics)]
-    links = {name: _links(name, metric, nodes) for name, metric in config.metrics.items()}
-    prompt_cells = {shard: _cells_of_prompts(links, shard) for shard in sources.prompt_shards}
-    about = {
-        holders: {name: _by_stage(name, [prompt_cells[holder] for holder in holders]) for name in links}
-        for holders in set(sources.prompts_of.values())
-    }
+    recipes = {name: recipes_of(name, metric, nodes) for name, metric in config.metrics.items()}
+    each_once = _each_once(chain.from_iterable(chain_of.values() for chain_of in recipes.values()), nodes)
+    over_prompts, over_images = (
+        [recipe for recipe in each_once if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
+    )
     limits = config.limits.semantic()
-    image_cells = {
-        shard: _cells_of_images(links, shard, about[holders], limits) for shard, holders in sources.prompts_of.items()
-    }
-    order = {node.name: place for place, node in enumerate(nodes)}
-    prompt_todo = {shard: _each_once(cells, order) for shard, cells in prompt_cells.items()}
-    image_todo = {shard: _each_once(cells, order) for shard, cells in image_cells.items()}
-    everything = {cell.path: cell for of_shard in (*prompt_todo.values(), *image_todo.values()) for cell in of_shard}
-    stored = store.listing(everything.values())
-    missing = _missing(everything, stored.keys() - renew, wanted, renew)
-    earlier = EarlierCells(stored, everything)
-    prompt_work = _work(prompt_todo, missing, earlier, renew)
-    image_work = _work(image_todo, missing, earlier, renew)
-    words = mean_content_words(sources.prompts.column("text").to_pylist())
-    return Plan(
-        nodes=_node_plans(nodes, everything.values(), (*prompt_work, *image_work), words),
-        cells=tuple(everything.values()),
-        missing=missing,
+    prompts = ShardCells(over_prompts, {shard: canonical(shard.prompts) for shard in sources.prompt_shards})
+    images = ShardCells(over_images, {shard: _semantic(shard, limits) for shard in sources.prompts_of})
+    committed, others = _stored((prompts, images), store)
+    plan = Plan(
+        recipes=recipes,
+        prompts=prompts,
+        images=images,
+        prompts_of=sources.prompts_of,
         renewed=frozenset(renew),
-        prompt_work=prompt_work,
-        image_work=image_work,
-        scores={
-            name: tuple((shard, cells[name]["scores"]) for shard, cells in image_cells.items())
-            for name in config.metrics
-        },
-        of_prompts={name: _by_stage(name, prompt_cells.values()) for name in config.metrics},
+        earlier=EarlierCells(others),
+    )
+    missing = _missing(plan, committed, [cell for cell in plan.cells if cell.recipe.stage in wanted])
+    if config.retry_failed:
+        failed = failed_before(missing, others.keys(), store, config.benchmark.name)
+        again = _missing(plan, committed, standing_on(failed.keys(), missing, plan.read_by))
+        counted = count_failed({cell: path for cell, path in failed.items() if cell.recipe.stage in wanted}, store)
+        plan, missing = replace(plan, left=missing - again, failed=counted), again
+    words = mean_content_words(sources.prompts.column("text").to_pylist())
+    return replace(
+        plan,
+        nodes=tuple(_node_plan(node, plan, missing, words) for node in nodes),
+        missing=missing,
     )
 
 
@@ -125,26 +190,16 @@ def _resolved(node: GraphNode, config: SweepConfig, store: Store) -> Node:
     return Node(name=node.name, stage=node.stage.name, models=models, metrics=node.metrics)
 
 
-class Link(NamedTuple):
-    """One stage of a metric's chain."""
-
-    stage: type[Stage]
-    node: str
-    recipe: Recipe
-    reads: tuple[str, ...]
-    """The stages of the chain whose cells it reads."""
-
-
-def _links(name: str, metric: Metric, nodes: Sequence[Node]) -> list[Link]:
-    """A metric's chain, whose recipes hold those that they read: a change is seen in all that stands below it."""
+def recipes_of(name: str, metric: Metric, nodes: Sequence[Node]) -> dict[str, Recipe]:
+    """By stage of a metric's chain; each holds those that it reads: a change is seen in all that stands below it."""
     node_of = {node.name: node for node in nodes}
-    links: dict[str, Link] = {}
+    recipes: dict[str, Recipe] = {}
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
-        node, reads = node_of[node_name(stage, metric)], stage.reads(metric)
+        node = node_of[node_name(stage, metric)]
         config = stage.recipe(name, metric) | _models_of(stage, metric, node)
-        recipe = make_recipe(stage.name, stage.version, config, *(links[read].recipe for read in reads))
-        links[stage.name] = Link(stage, node.name, recipe, reads)
-    return list(links.values())
+        reads = (recipes[read] for read in stage.reads(metric))
+        recipes[stage.name] = make_recipe(stage.name, stage.version, config, *reads, node=node.name, metric=name)
+    return recipes
 
 
 def _models_of(stage: type[Stage], metric: Metric, node: Node) -> dict[str, Any]:
@@ -154,112 +209,61 @@ def _models_of(stage: type[Stage], metric: Metric, node: Node) -> dict[str, Any]
     return semantic if own is None else {"model": node.models[own].semantic(), **semantic}
 
 
-MetricCells = Mapping[str, Mapping[str, Cell]]
-"""A shard's cells, by metric and stage."""
+def _each_once(recipes: Iterable[Recipe], nodes: Sequence[Node]) -> list[Recipe]:
+    """In the order of the nodes; of metrics that ask the same the first one's."""
+    once: dict[str, Recipe] = {}
+    for recipe in recipes:
+        once.setdefault(recipe.digest, recipe)
+    order = [node.name for node in nodes]
+    return sorted(once.values(), key=lambda recipe: order.index(recipe.node))
 
 
-def _cells_of_prompts(links: Mapping[str, Sequence[Link]], shard: Shard) -> MetricCells:
-    semantic = canonical(shard.prompts)
-    cells: dict[str, dict[str, Cell]] = {name: {} for name in links}
-    for name, chain in links.items():
-        for link in (link for link in chain if link.stage.over == "prompts"):
-            inputs = {read: (cells[name][read].path,) for read in link.reads}
-            cells[name][link.stage.name] = _cell(link, shard, semantic, name, inputs)
-    return cells
+def _semantic(shard: Shard, limits: Mapping[str, int]) -> str:
+    return canonical({"source": shard.source(), "prompts": shard.prompts, "limits": limits})
 
 
-def _cells_of_images(
-    links: Mapping[str, Sequence[Link]],
-    shard: Shard,
-    about: Mapping[str, Mapping[str, tuple[str, ...]]],
-    limits: Mapping[str, int],
-) -> MetricCells:
-    """`about` are the paths of the cells about the images' prompts, by metric and stage."""
-    semantic = canonical({"source": shard.source(), "prompts": shard.prompts, "limits": limits})
-    cells: dict[str, dict[str, Cell]] = {name: {} for name in links}
-    for name, chain in links.items():
-        own = cells[name]
-        for link in (link for link in chain if link.stage.over == "images"):
-            inputs = {read: (own[read].path,) if read in own else about[name].get(read, ()) for read in link.reads}
-            own[link.stage.name] = _cell(link, shard, semantic, name, inputs)
-    return cells
+def _stored(planned: Iterable[ShardCells], store: Store) -> tuple[set[PlannedCell], dict[str, float]]:
+    """The committed cells, and what else stands in their folders with the time it was written: one listing for each."""
+    committed: set[PlannedCell] = set()
+    others: dict[str, float] = {}
+    for shards, recipe in ((kind, recipe) for kind in planned for recipe in kind.recipes):
+        stored = store.listing(recipe.folder)
+        cells = shards.of(recipe, shards.of_shard)
+        committed.update(cell for cell in cells if stored.pop(cell.path, None) is not None)
+        others |= stored
+    return committed, others
 
 
-def _cell(link: Link, shard: Shard, semantic: str, metric: str, inputs: Mapping[str, tuple[str, ...]]) -> Cell:
-    return make_cell(link.recipe, shard, semantic, node=link.node, metric=metric, inputs=inputs)
-
-
-def _each_once(cells: MetricCells, order: Mapping[str, int]) -> tuple[Cell, ...]:
-    """A shard's cells in the order of the nodes; metrics that ask the same share one."""
-    paths: dict[str, Cell] = {}
-    for of_metric in cells.values():
-        for cell in of_metric.values():
-            paths.setdefault(cell.path, cell)
-    return tuple(sorted(paths.values(), key=lambda cell: order[cell.node]))
-
-
-def _by_stage(metric: str, shards: Iterable[MetricCells]) -> dict[str, tuple[str, ...]]:
-    """The paths of a metric's cells on shards of prompts, by stage."""
-    paths: dict[str, list[str]] = defaultdict(list)
-    for cells in shards:
-        for stage, cell in cells[metric].items():
-            paths[stage].append(cell.path)
-    return {stage: tuple(of_stage) for stage, of_stage in paths.items()}
-
-
-def _missing(
-    cells: Mapping[str, Cell], committed: Set[str], stages: tuple[str, ...], renew: Set[str]
-) -> frozenset[str]:
-    """What is not committed and something wanted stands on; answers pruned under committed scores are not missed."""
-    missing: set[str] = set()
-    wanted = [path for path, cell in cells.items() if cell.stage in stages or path in renew]
+def _missing(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]) -> frozenset[PlannedCell]:
+    """What is not committed and some of the cells stand on; answers pruned under committed scores are not missed."""
+    missing: set[PlannedCell] = set()
+    renewed = {cell for cell in plan.cells if cell.path in plan.renewed} if plan.renewed else set()
+    wanted = [*cells, *renewed]
     while wanted:
-        path = wanted.pop()
-        if path not in committed and path not in missing:
-            missing.add(path)
-            wanted += cells[path].upstream
+        cell = wanted.pop()
+        if cell not in missing and (cell not in committed or cell in renewed):
+            missing.add(cell)
+            wanted += chain.from_iterable(plan.read_by(cell).values())
     return frozenset(missing)
 
 
-def _work(
-    cells: Mapping[Shard, tuple[Cell, ...]], missing: frozenset[str], earlier: EarlierCells, renew: Set[str]
-) -> tuple[Work, ...]:
-    """The shards with something to compute, each with its cells."""
-    left = {shard: [cell for cell in of_shard if cell.path in missing] for shard, of_shard in cells.items()}
-    return tuple(
-        Work(shard=shard, cells=tuple(earlier.beside(cell, renew=cell.path in renew) for cell in todo), outcomes={})
-        for shard, todo in left.items()
-        if todo
-    )
-
-
-def _node_plans(
-    nodes: Sequence[Node], cells: Iterable[Cell], work: Sequence[Work], words: float
-) -> tuple[NodePlan, ...]:
-    """What each node has to do, where a prompt has so many content words on average."""
-    total: dict[str, int] = defaultdict(int)
-    for cell in cells:
-        total[cell.node] += 1
-    left: dict[str, list[tuple[Shard, list[Cell]]]] = defaultdict(list)
-    for item in work:
-        by_node: dict[str, list[Cell]] = defaultdict(list)
-        for cell in item.cells:
-            by_node[cell.node].append(cell)
-        for name, of_node in by_node.items():
-            left[name].append((item.shard, of_node))
-    return tuple(_node_plan(node, total[node.name], left[node.name], words) for node in nodes)
-
-
-def _node_plan(node: Node, cells: int, left: Sequence[tuple[Shard, list[Cell]]], words: float) -> NodePlan:
+def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) -> NodePlan:
+    """What a node has to do, where a prompt has so many content words on average."""
     stage = STAGES[node.stage]
-    images = sum(shard.rows for shard, _ in left)
-    calls = images if stage.encodes else 0.0
-    for shard, missing in left:
-        calls += shard.rows * sum(stage.calls_of_row(node.metrics[cell.metric], words) for cell in missing)
+    n_cells = n_missing = images = 0
+    calls = 0.0
+    for shard, of_shard in (plan.prompts if stage.over == "prompts" else plan.images).of_shard.items():
+        cells = [cell for cell in of_shard if cell.recipe.node == node.name]
+        left = [node.metrics[cell.recipe.metric] for cell in cells if cell in missing]
+        n_cells += len(cells)
+        n_missing += len(left)
+        if left:
+            images += shard.rows
+            calls += shard.rows * (stage.encodes + sum(stage.calls_of_row(metric, words) for metric in left))
     return NodePlan(
         node=node,
-        cells=cells,
-        missing=sum(len(missing) for _, missing in left),
+        cells=n_cells,
+        missing=n_missing,
         images=images,
         model_calls=round(calls) if node.model is not None else 0,
     )

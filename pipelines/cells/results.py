@@ -23,14 +23,14 @@ from operators.images import identify, image_records
 from operators.stages.scores import written_bases
 from operators.stages.table import STAGES
 from operators.summary import Skills, Tally
-from pipelines.cells.cells import Cell, Outcome, Shard, digest, is_draft
+from pipelines.cells.cells import Outcome, PlannedCell, Shard, digest, is_draft
 from pipelines.cells.plan import Plan
+from pipelines.cells.retry import LEFT
 from pipelines.cells.runs import run_ids
 from pipelines.cells.store import BrokenCell, Store, StoreError
 from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.shards import BrokenFile, read_extra, read_shard
 from pipelines.sources.sources import Sources
-from pipelines.storage import StorageConfig
 
 VERSION = 1
 """Of parts and their tallies; raised when other rows or sums are made of the same cells."""
@@ -80,7 +80,7 @@ class Part(NamedTuple):
     """A part of a run's scores: one metric's cells on consecutive images shards of one generator."""
 
     metric: str
-    cells: tuple[tuple[Shard, Cell], ...]
+    cells: tuple[PlannedCell, ...]
     identity: str
     """A digest of all that its rows and its tally follow from."""
     path: str
@@ -109,7 +109,6 @@ def gather_results(
     *,
     run_id: str,
     store: Store,
-    storage: StorageConfig,
     benchmark: BenchmarkConfig,
 ) -> Results:
     """Gathers the run's scores, part by part, with a null row and its error for all that is missing, and aggregates.
@@ -117,17 +116,13 @@ def gather_results(
     Only the parts that no earlier run has are read from their cells.
     """
     folder = f"runs/{run_id}/scores.parquet"
-    written = {cell.path: cell for cell in plan.cells if cell.stage in WRITTEN}
-    skills = Skills(sources.skills)
-    broken: set[str] = set()
     parts = list(_cut_parts(plan, sources, store, folder))
     standing = _standing_parts(store, run_id, {part.identity for part in parts})
+    skills = Skills(sources.skills)
     total = Tally(skills)
     counted: list[CountedPart] = []
     with ThreadPoolExecutor(CELL_READERS) as readers, ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
-        bases = WrittenBases(written, outcomes, store, broken, readers)
-        cells = ScoreCells(store, storage, sources.extra, outcomes, bases, broken)
-        maker = PartMaker(store, cells, skills, standing, readers)
+        maker = PartMaker(plan, sources, outcomes, store, skills, standing, readers)
         for first in range(0, len(parts), CELL_READERS):
             for part in pool.map(maker.bring, parts[first : first + CELL_READERS]):
                 total.merge(part.tally)
@@ -135,7 +130,8 @@ def gather_results(
     last = f"{folder}/{len(parts):05d}.parquet"
     counted.append(_count_missing(plan, sources, counted, skills, benchmark, store, last))
     total.merge(counted[-1].tally)
-    _remove_others(store, folder, {last, *(part.path for part in parts)})
+    for path in set(store.files(folder)) - {last, *(part.path for part in parts)}:
+        store.remove(path)  # gathered before some of its cells turned out to be broken
     return Results(
         store=store,
         path=folder,
@@ -145,38 +141,40 @@ def gather_results(
         n_truncated=sum(part.n_truncated for part in counted),
         summary=total.summary(),
         errors=pa.concat_tables([part.errors for part in counted]),
-        broken=frozenset(broken),
+        broken=frozenset(maker.broken),
         first_rows=_first_rows(counted),
     )
 
 
 def _cut_parts(plan: Plan, sources: Sources, store: Store, folder: str) -> Iterator[Part]:
     """The run's parts in the plan's order, named by their place and by what they follow from."""
-    stored = store.listing(cell for cell in plan.cells if cell.stage in ("scores", *WRITTEN))
+    folders = {r.folder for of in plan.recipes.values() for r in of.values() if r.stage in ("scores", *WRITTEN)}
+    stored = dict(entry for folder in folders for entry in store.listing(folder).items())
     labels = sources.skill_labels
     runs_of_cells = ((metric, run) for metric, cells in plan.scores.items() for run in _runs_of_cells(cells))
     for number, (metric, cells) in enumerate(runs_of_cells):
-        identity = _identity(metric, cells, sources, stored, labels)
+        identity = _identity(metric, cells, plan, sources, stored, labels)
         yield Part(metric, cells, identity, f"{folder}/{number:05d}-{identity}.parquet")
 
 
-def _runs_of_cells(cells: Iterable[tuple[Shard, Cell]]) -> Iterator[tuple[tuple[Shard, Cell], ...]]:
+def _runs_of_cells(cells: Iterable[PlannedCell]) -> Iterator[tuple[PlannedCell, ...]]:
     """Consecutive cells of one generator with at most ROWS_OF_A_PART rows, and at least one cell."""
-    run: list[tuple[Shard, Cell]] = []
+    run: list[PlannedCell] = []
     n_rows = 0
-    for shard, cell in cells:
-        if run and (shard.group != run[0][0].group or n_rows + shard.rows > ROWS_OF_A_PART):
+    for cell in cells:
+        if run and (cell.shard.group != run[0].shard.group or n_rows + cell.shard.rows > ROWS_OF_A_PART):
             yield tuple(run)
             run, n_rows = [], 0
-        run.append((shard, cell))
-        n_rows += shard.rows
+        run.append(cell)
+        n_rows += cell.shard.rows
     if run:
         yield tuple(run)
 
 
 def _identity(
     metric: str,
-    cells: Sequence[tuple[Shard, Cell]],
+    cells: Sequence[PlannedCell],
+    plan: Plan,
     sources: Sources,
     stored: Mapping[str, float],
     labels: NDArray[np.uint64],
@@ -185,18 +183,20 @@ def _identity(
 
     A cell that is written anew, by whoever, has another time of writing.
     """
-    written = dict.fromkeys(path for _, cell in cells for stage in WRITTEN for path in cell.inputs.get(stage, ()))
-    named = [sources.named[shard] for shard, _ in cells if shard in sources.named]
+    upstream = (read for cell in cells for stage, read in plan.read_by(cell).items() if stage in WRITTEN)
+    written = dict.fromkeys(cell.path for of_stage in upstream for cell in of_stage)
+    shards = [cell.shard for cell in cells]
+    named = [sources.named[shard] for shard in shards if shard in sources.named]
     of_prompts = hashlib.sha256(b"".join(labels[numbers].tobytes() for numbers in named)).hexdigest()
     content = {
         "version": VERSION,
         "metric": metric,
-        "generator": cells[0][0].group,
-        "cells": [(cell.key, stored.get(cell.path)) for _, cell in cells],
+        "generator": shards[0].group,
+        "cells": [(cell.key, stored.get(cell.path)) for cell in cells],
         "written": [(path, stored.get(path)) for path in written],
         "skills": of_prompts,
         "extra": [str(field) for field in sources.extra],
-        "files": [(shard.url, shard.etag, shard.row_groups) for shard, _ in cells if sources.extra.names],
+        "files": [(shard.url, shard.etag, shard.row_groups) for shard in shards if sources.extra.names],
     }
     return digest(content)[:32]
 
@@ -212,12 +212,6 @@ def _standing_parts(store: Store, run_id: str, wanted: Set[str]) -> dict[str, st
     return {identity: path for identity, path in standing.items() if identity in wanted}
 
 
-def _remove_others(store: Store, folder: str, paths: Set[str]) -> None:
-    """Removes parts that this run gathered before some of their cells turned out to be broken."""
-    for path in set(store.files(folder)) - paths:
-        store.remove(path)
-
-
 def _first_rows(counted: Iterable[CountedPart]) -> dict[str, int]:
     first_rows: dict[str, int] = {}
     row = 0
@@ -227,15 +221,40 @@ def _first_rows(counted: Iterable[CountedPart]) -> dict[str, int]:
     return first_rows
 
 
-class PartMaker(NamedTuple):
-    """What puts a part into the run's folder."""
+class CellRows(NamedTuple):
+    """A scores cell's rows as a run has them, which are its shard's in their order."""
 
-    store: Store
-    cells: "ScoreCells"
-    skills: Skills
-    standing: Mapping[str, str]
-    """By identity, where earlier runs have a part."""
-    readers: ThreadPoolExecutor
+    shard: Shard
+    path: str
+    table: pa.Table
+    lost: BrokenFile | None = None
+    """Where the cell failed and not even its shard's ids can be read."""
+    sound: bool = False
+    """Whether they are all that a committed cell holds."""
+
+
+class PartMaker:
+    """Puts a part into the run's folder."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        sources: Sources,
+        outcomes: Mapping[str, Outcome],
+        store: Store,
+        skills: Skills,
+        standing: Mapping[str, str],
+        readers: ThreadPoolExecutor,
+    ) -> None:
+        """`standing` are by identity the parts of earlier runs."""
+        self.plan, self.outcomes, self.store, self.skills = plan, outcomes, store, skills
+        self.extra = sources.extra
+        self.standing = standing
+        self.readers = readers
+        self.broken: set[str] = set()
+        """Paths of the cells that turn out not to be usable."""
+        self._lock = threading.Lock()
+        self._bases_of_shard = lru_cache(maxsize=1024)(self._read_bases)
 
     def bring(self, part: Part) -> CountedPart:
         """An earlier run's part with its tally where both stand, or else one made of the cells."""
@@ -251,7 +270,7 @@ class PartMaker(NamedTuple):
             return None
         tally = Tally(self.skills)
         tally.merge_table(stored.table)
-        shards = [(shard, shard.rows) for shard, _ in part.cells]
+        shards = [(cell.shard, cell.shard.rows) for cell in part.cells]
         failed = self.store.read_table(part.path, ERROR_COLUMNS) if known["n_null"] else rows.SCORES.empty_table()
         return CountedPart(
             metric=part.metric,
@@ -260,14 +279,13 @@ class PartMaker(NamedTuple):
             rows=known["rows"],
             n_null=known["n_null"],
             n_truncated=known["n_truncated"],
-            cell_rows=[(cell.path, shard.rows) for shard, cell in part.cells],
+            cell_rows=[(cell.path, cell.shard.rows) for cell in part.cells],
             lost={},
         )
 
     def _made(self, part: Part) -> CountedPart:
-        cells = self.cells
-        now = cells.bases.of(part.cells)
-        read = list(self.readers.map(lambda pair: cells.read(part.metric, pair[0], pair[1], now), part.cells))
+        now = self._bases(part.cells)
+        read = list(self.readers.map(lambda cell: self._read(part.metric, cell, now), part.cells))
         table = pa.concat_tables([cell.table for cell in read])
         sha256 = self.store.write_table(part.path, table) if len(table) else ""
         counted = _counted(part.metric, table, [(cell.shard, len(cell.table)) for cell in read], self.skills)
@@ -278,6 +296,71 @@ class PartMaker(NamedTuple):
             cell_rows=[(cell.path, len(cell.table)) for cell in read],
             lost={cell.shard: cell.lost for cell in read if cell.lost is not None},
         )
+
+    def _bases(self, cells: Iterable[PlannedCell]) -> dict[str, str]:
+        """By prompt, what the scores of these cells are to stand on besides the answers, as the store has it now.
+
+        A prompt whose questions are not there, as after pruning, is not in it.
+        """
+        pairs = dict.fromkeys(pair for cell in cells for pair in _written_cells(self.plan.read_by(cell)))
+        bases: dict[str, str] = {}
+        with self._lock:  # parts that are made side by side stand on the same questions: these are read once
+            for of_shard in self.readers.map(lambda pair: self._bases_of_shard(*pair), pairs):
+                bases |= of_shard
+        return bases
+
+    def _read_bases(self, questions: PlannedCell, entailment: PlannedCell | None) -> dict[str, str]:
+        asked = self._written(questions)
+        entailed = self._written(entailment) if entailment is not None else None
+        if asked is None or (entailed is None and entailment is not None):
+            return {}
+        return written_bases(asked, entailed)
+
+    def _written(self, cell: PlannedCell) -> pa.Table | None:
+        """The rows of a cell of questions or entailment, or None where it is not there."""
+        try:
+            return self.store.read(cell.path, key=cell.key, draft=is_draft(cell.path, self.outcomes))
+        except BrokenCell as error:
+            self.broken.add(error.path)
+        except StoreError:
+            pass
+        return None
+
+    def _read(self, metric: str, cell: PlannedCell, now: Mapping[str, str]) -> CellRows:
+        """A cell's rows beside the shard's further columns; `now` is by prompt what a score must stand on."""
+        shard = cell.shard
+        if cell in self.plan.left:
+            return self._nulls(metric, cell, LEFT)
+        outcome = self.outcomes.get(cell.path)
+        if outcome is not None and outcome.state == "failed":
+            self.broken.update(outcome.broken)
+            return self._nulls(metric, cell, RowError("shard_failed", outcome.message, retryable=True))
+        draft = is_draft(cell.path, self.outcomes)
+        try:
+            scores = self.store.read(cell.path, key=cell.key, draft=draft, columns=[*rows.SCORES.names, "basis"])
+            _check_basis(cell, scores, now)
+            table = _beside(scores.select(rows.SCORES.names), self._further(shard), self.extra)
+        except (OSError, PlumblineError) as error:
+            if isinstance(error, BrokenCell):
+                self.broken.add(error.path)
+            return self._nulls(metric, cell, RowError("cell_unreadable", str(error), retryable=True))
+        return CellRows(shard, cell.path, table, sound=not draft and len(table) == shard.rows)
+
+    def _nulls(self, metric: str, cell: PlannedCell, error: RowError) -> CellRows:
+        """A null row per image of a shard that failed whole, where at least the ids can be read."""
+        shard = cell.shard
+        try:
+            records = image_records(read_shard(shard, self.store.storage, ("image_id", "prompt_id")))
+            further = self._further(shard)
+        except PlumblineError:
+            nothing = _beside(rows.SCORES.empty_table(), self.extra.empty_table(), self.extra)
+            return CellRows(shard, cell.path, nothing, BrokenFile(shard.group, error.message, shard.rows))
+        nulls = [_null_row(metric, error, **_known_ids(record, shard.group)) for record in records]
+        return CellRows(shard, cell.path, _beside(rows.table(nulls, rows.SCORES), further, self.extra))
+
+    def _further(self, shard: Shard) -> pa.Table:
+        """The shard's further columns; where none are wanted, its file is not touched."""
+        return read_extra(shard, self.store.storage, self.extra) if self.extra.names else self.extra.empty_table()
 
 
 def _counted(metric: str, table: pa.Table, shards: Sequence[tuple[Shard, int]], skills: Skills) -> CountedPart:
@@ -296,113 +379,16 @@ def _counted(metric: str, table: pa.Table, shards: Sequence[tuple[Shard, int]], 
     )
 
 
-class WrittenBases:
-    """What the scores of each prompt stand on besides the answers, as the store has it now."""
-
-    def __init__(
-        self,
-        cells: Mapping[str, Cell],
-        outcomes: Mapping[str, Outcome],
-        store: Store,
-        broken: set[str],
-        readers: ThreadPoolExecutor,
-    ) -> None:
-        """`cells` are those of questions and entailment; paths of those that are damaged are added to `broken`."""
-        self._cells, self._outcomes, self._store, self._broken = cells, outcomes, store, broken
-        self._readers = readers
-        self._lock = threading.Lock()
-        self._of_shard = lru_cache(maxsize=1024)(self._read)
-
-    def of(self, cells: Iterable[tuple[Shard, Cell]]) -> dict[str, str]:
-        """By prompt, what the scores of these cells are to stand on.
-
-        A prompt whose questions are not there, as after pruning, is not in it.
-        """
-        pairs = dict.fromkeys(pair for _, cell in cells for pair in _written_cells(cell))
-        bases: dict[str, str] = {}
-        with self._lock:  # parts that are made side by side stand on the same questions: these are read once
-            for of_shard in self._readers.map(lambda pair: self._of_shard(*pair), pairs):
-                bases |= of_shard
-        return bases
-
-    def _read(self, questions: str, entailment: str | None) -> dict[str, str]:
-        asked = self._table(self._cells[questions])
-        entailed = self._table(self._cells[entailment]) if entailment is not None else None
-        if asked is None or (entailed is None and entailment is not None):
-            return {}
-        return written_bases(asked, entailed)
-
-    def _table(self, cell: Cell) -> pa.Table | None:
-        """A cell's rows, or None where it is not there."""
-        try:
-            return self._store.read(cell.path, key=cell.key, draft=is_draft(cell.path, self._outcomes))
-        except BrokenCell as error:
-            self._broken.add(error.path)
-        except StoreError:
-            pass
-        return None
-
-
-def _written_cells(cell: Cell) -> Iterator[tuple[str, str | None]]:
+def _written_cells(
+    read: Mapping[str, Sequence[PlannedCell]],
+) -> Iterator[tuple[PlannedCell, PlannedCell | None]]:
     """The cells of questions that a scores cell reads, each with that of its entailment where it reads any."""
-    questions = cell.inputs.get("questions", ())
-    yield from zip(questions, cell.inputs.get("entailment") or [None] * len(questions), strict=True)
+    questions = read.get("questions", ())
+    entailment: Sequence[PlannedCell | None] = read.get("entailment") or [None] * len(questions)
+    yield from zip(questions, entailment, strict=True)
 
 
-class CellRows(NamedTuple):
-    """A scores cell's rows as a run has them, which are its shard's in their order."""
-
-    shard: Shard
-    path: str
-    table: pa.Table
-    lost: BrokenFile | None = None
-    """Where the cell failed and not even its shard's ids can be read."""
-    sound: bool = False
-    """Whether they are all that a committed cell holds."""
-
-
-class ScoreCells(NamedTuple):
-    """The scores cells of a run, and what reading them takes."""
-
-    store: Store
-    storage: StorageConfig
-    extra: pa.Schema
-    outcomes: Mapping[str, Outcome]
-    bases: WrittenBases
-    broken: set[str]
-    """Paths of the cells that turn out not to be usable."""
-
-    def read(self, metric: str, shard: Shard, cell: Cell, now: Mapping[str, str]) -> CellRows:
-        """A cell's rows beside the shard's further columns; `now` is by prompt what a score must stand on."""
-        outcome = self.outcomes.get(cell.path)
-        if outcome is not None and outcome.state == "failed":
-            self.broken.update(outcome.broken)
-            return self._nulls(metric, shard, cell, RowError("shard_failed", outcome.message, retryable=True))
-        draft = is_draft(cell.path, self.outcomes)
-        try:
-            scores = self.store.read(cell.path, key=cell.key, draft=draft, columns=[*rows.SCORES.names, "basis"])
-            _check_basis(cell, scores, now)
-            further = _read_extra(shard, self.storage, self.extra)
-            table = _beside(scores.select(rows.SCORES.names), further, self.extra)
-        except (OSError, PlumblineError) as error:
-            if isinstance(error, BrokenCell):
-                self.broken.add(error.path)
-            return self._nulls(metric, shard, cell, RowError("cell_unreadable", str(error), retryable=True))
-        return CellRows(shard, cell.path, table, sound=not draft and len(table) == shard.rows)
-
-    def _nulls(self, metric: str, shard: Shard, cell: Cell, error: RowError) -> CellRows:
-        """A null row per image of a shard that failed whole, where at least the ids can be read."""
-        try:
-            records = image_records(read_shard(shard, self.storage, ("image_id", "prompt_id")))
-            further = _read_extra(shard, self.storage, self.extra)
-        except PlumblineError:
-            nothing = _beside(rows.SCORES.empty_table(), self.extra.empty_table(), self.extra)
-            return CellRows(shard, cell.path, nothing, BrokenFile(shard.group, error.message, shard.rows))
-        nulls = [_null_row(metric, error, **_known_ids(record, shard.group)) for record in records]
-        return CellRows(shard, cell.path, _beside(rows.table(nulls, rows.SCORES), further, self.extra))
-
-
-def _check_basis(cell: Cell, scores: pa.Table, now: Mapping[str, str]) -> None:
+def _check_basis(cell: PlannedCell, scores: pa.Table, now: Mapping[str, str]) -> None:
     """Raises BrokenCell where a score stands on questions that have been written anew since."""
     if not now:
         return
@@ -410,11 +396,6 @@ def _check_basis(cell: Cell, scores: pa.Table, now: Mapping[str, str]) -> None:
     bases = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
     if any(now.get(prompt_id, basis) != basis for prompt_id, basis in bases):
         raise BrokenCell(cell.path, f"{cell.path}: scores by questions that have been written anew since; run again")
-
-
-def _read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:
-    """The shard's further columns; where none are wanted, its file is not touched."""
-    return read_extra(shard, storage, extra) if extra.names else extra.empty_table()
 
 
 def _beside(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.Table:
@@ -448,7 +429,7 @@ def _count_missing(
 ) -> CountedPart:
     """The run's last part, of each metric's missing rows; it is written where it has some, or where no part has any."""
     tables = [rows.SCORES.empty_table()]
-    for metric in plan.scores:
+    for metric in plan.recipes:
         lost = {shard: file for part in counted if part.metric == metric for shard, file in part.lost.items()}
         tables.append(_missing_rows(metric, sources, lost, benchmark))
     table = _beside(pa.concat_tables(tables), sources.extra.empty_table(), sources.extra)

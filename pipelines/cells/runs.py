@@ -1,8 +1,11 @@
-"""The runs of a store: which stand in it, what their manifests say, and which is the newest."""
+"""The runs of a store: how they are named, which stand in it, what their manifests say, and which is the newest."""
 
 import json
-from collections.abc import Mapping
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,7 +15,7 @@ from typing_extensions import TypedDict
 from operators.errors import ConfigError
 from operators.models.calls import Usage
 from pipelines.cells.store import LATEST, Store
-from pipelines.storage import readable_errors
+from pipelines.storage import create, write_errors
 
 READERS = 16
 
@@ -54,6 +57,7 @@ class Manifest(TypedDict, total=False):
     benchmark: str
     generators: list[str]
     metrics: list[str]
+    lower_is_better: list[str]
     counts: Counts
     errors: dict[str, int]
     exit_code: int
@@ -74,18 +78,63 @@ class Run(NamedTuple):
     latest: bool
 
 
+NameRun = Callable[[Store, datetime], str]
+"""Names a run that begins at a time, in UTC."""
+DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+
+
+def by_time(store: Store, began: datetime) -> str:
+    """The id of a run, by when it began: 20261123-020000-123456."""
+    return f"{began:%Y%m%d-%H%M%S-%f}"
+
+
+def by_date(store: Store, began: datetime) -> str:
+    """The id of a run, by the day when it began: 2026-11-23, and 2026-11-23-140000 where that day has runs already.
+
+    It is claimed by a create-only write, so that no other run is ever written into its folder, not even by one that
+    was stalled and goes on later.
+    """
+    days = (f"{began:%Y-%m-%d}", f"{began:%Y%m%d-}")
+    names = (days[0], f"{began:%Y-%m-%d-%H%M%S}", f"{began:%Y-%m-%d-%H%M%S-%f}")
+    taken = any(folder.startswith(days) for folder in store.folders("runs"))
+    return next(name for name in names[taken:] if _claim(store, name))
+
+
+def _claim(store: Store, run_id: str) -> bool:
+    location = store.location
+    path = location.at(f"runs/{run_id}/claim.json")
+    with write_errors(path):
+        return create(location, path, json.dumps({"claim": uuid.uuid4().hex}).encode())
+
+
+def _in_time(run_id: str) -> str:
+    """What puts runs into the order in which they began, however they are named."""
+    return DAY.sub(r"\1\2\3", run_id, count=1) if DAY.match(run_id) else run_id
+
+
 def run_ids(store: Store) -> list[str]:
     """The runs that have a manifest, oldest first."""
-    location = store.location
-    with readable_errors(location, "store"):
-        try:
-            entries = location.fs.ls(location.at("runs"), detail=True)
-        except FileNotFoundError:
-            return []
-    folders = [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"]
+    folders = store.folders("runs")
     with ThreadPoolExecutor(READERS) as pool:
         stands = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
-    return sorted(run_id for run_id, is_there in zip(folders, stands, strict=True) if is_there)
+    there = [run_id for run_id, is_there in zip(folders, stands, strict=True) if is_there]
+    return sorted(there, key=lambda run_id: (_in_time(run_id), run_id))
+
+
+def newest_first(store: Store) -> Iterator[Run]:
+    """The run that ended last, and then the others by their time, each with its manifest as it is asked for."""
+    newest = newest_run(store)
+    if newest is not None:
+        yield _run(store, newest, latest=True)
+        for run_id in reversed(run_ids(store)):
+            if run_id != newest:
+                yield _run(store, run_id, latest=False)
+
+
+def earlier_runs(store: Store, run_id: str) -> Iterator[Run]:
+    """The runs before this one with their manifests, newest first, each read when it is asked for."""
+    for earlier in reversed([one for one in run_ids(store) if _in_time(one) < _in_time(run_id)]):
+        yield _run(store, earlier, latest=False)
 
 
 def _manifest_path(run_id: str) -> str:
@@ -121,6 +170,11 @@ def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
     text = store.read_text(path)
     if text is None:
         raise ConfigError(f"{url}: not found; the run's folder was deleted, choose another run (python -m jobs.status)")
+    return parse_manifest(text, url)
+
+
+def parse_manifest(text: str, url: str) -> dict[str, Any]:
+    """What a manifest's file holds; raises ConfigError naming it where it is damaged."""
     try:
         content = json.loads(text)
         _MANIFEST.validate_python(content, strict=True)

@@ -3,7 +3,9 @@
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from operators.errors import ConfigError, PlumblineError
 from operators.models.calls import Usage
 from operators.models.parts import digest_file
-from operators.rows import count_errors, usage_of
+from operators.rows import count_errors, error_kinds, kept_of, usage_of
 from pipelines.cells.cells import Cell, Outcome
 from pipelines.storage import (
     Location,
@@ -24,9 +26,11 @@ from pipelines.storage import (
     duplicate,
     first_line,
     is_storage_error,
+    list_below,
     locate,
     modified,
     readable_errors,
+    remove_all,
     replace,
     write_errors,
 )
@@ -66,9 +70,27 @@ class StoredCell(NamedTuple):
         return Outcome(
             state="committed",
             rows=len(self.table),
-            errors=self.provenance["errors"],
+            kinds=error_kinds(self.table),
             usage=Usage(**self.provenance["usage"]) if "usage" in self.provenance else None,
         )
+
+
+class DigestedTable(NamedTuple):
+    """A file of a run's output, as it was read."""
+
+    table: pa.Table
+    sha256: str
+    """Of the file."""
+
+
+class StoredFile(NamedTuple):
+    """A file of the store, without its content."""
+
+    path: str
+    size: int
+    """In bytes."""
+    written: float
+    """In seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,23 +110,32 @@ class Store:
         with readable_errors(location, "store"):
             create(location, location.at(MARK), b'{"plumbline_store": 1}\n')
 
-    def listing(self, cells: Iterable[Cell]) -> dict[str, float]:
-        """What stands in the folders of these cells, with the time it was written: one listing per stage and recipe."""
-        paths = {cell.path: cell.path for cell in cells}  # a million of them are not to be held twice
-        folders = sorted({"/".join(path.split("/")[:2]) for path in paths})
-        return {paths.get(path, path): written for folder in folders for path, written in self._listing(folder)}
+    def listing(self, folder: str) -> dict[str, float]:
+        """What stands in a folder, with the time it was written."""
+        return {path: modified(entry) for path, entry in self._below(folder)}
 
-    def _listing(self, folder: str) -> Iterator[tuple[str, float]]:
+    def entries(self, folder: str) -> Iterator[StoredFile]:
+        """The files of a folder, with their sizes and times."""
+        for path, entry in self._below(folder):
+            yield StoredFile(path, int(entry["size"]), modified(entry))
+
+    def folders(self, folder: str) -> list[str]:
+        """The folders right below a folder, by name; none where it is not there."""
         location = self.location
-        prefix = location.at("")
         with readable_errors(location, "store"):
             try:
-                entries = location.fs.find(location.at(folder), detail=True)
+                entries = location.fs.ls(location.at(folder), detail=True)
             except FileNotFoundError:
-                return
-        while entries:  # each is let go as it is read: what a storage tells of a file is longer than its path
-            path, entry = entries.popitem()
-            yield path.removeprefix(prefix), modified(entry)
+                return []
+        return sorted(entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory")
+
+    def _below(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The files of a folder, or the file itself, with their entries; none where nothing stands there."""
+        prefix = self.location.at("")
+        with readable_errors(self.location, "store"), suppress(FileNotFoundError):
+            for name, entry in list_below(self.location.below(path)):
+                if entry["type"] == "file":  # an S3 server may keep a folder that has become empty
+                    yield name.removeprefix(prefix), entry
 
     def save(self, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
         """Commits a cell by one create-only PUT; the first writer wins and a later one is harmless.
@@ -112,17 +143,17 @@ class Store:
         A cell with a retryable error is saved as a draft instead: this run reads it, the next one computes what it
         lacks. A cell to renew replaces what stands there. Raises WriteError where it cannot be written.
         """
-        errors = count_errors(table)
+        kinds, kept, usage = error_kinds(table), kept_of(table), usage_of(table)
+        errors = sum(kinds.values())
         location = self.location
-        usage = usage_of(table)
         provenance |= {"key": cell.key, "node": cell.node, "inputs": cell.upstream, "errors": errors}
         data = encode_cell(table, provenance | ({"usage": usage._asdict()} if usage is not None else {}))
         if count_errors(table, retryable_only=True):
             self._replace(draft_path(cell.path), data)
-            return Outcome(state="draft", rows=len(table), errors=errors, usage=usage)
+            return Outcome(state="draft", rows=len(table), kinds=kinds, kept=kept, usage=usage)
         with write_errors(location.at(cell.path)):
             (replace if cell.renew else create)(location, location.at(cell.path), data)
-        return Outcome(state="committed", rows=len(table), errors=errors, usage=usage)
+        return Outcome(state="committed", rows=len(table), kinds=kinds, kept=kept, usage=usage)
 
     def read(
         self, path: str, *, key: str | None = None, draft: bool = False, columns: Sequence[str] | None = None
@@ -151,14 +182,23 @@ class Store:
         return pa.concat_tables(parts).unify_dictionaries()
 
     def _read_part(self, path: str, columns: Sequence[str] | None, encoded: Sequence[str]) -> pa.Table:
-        location = self.location
+        return self._parsed(path, _content(self.location, path), columns, encoded)
+
+    def _parsed(
+        self, path: str, data: bytes, columns: Sequence[str] | None = None, encoded: Sequence[str] = ()
+    ) -> pa.Table:
         try:
-            return _read_parquet(_content(location, path), columns, encoded).replace_schema_metadata(None)
+            return _read_parquet(data, columns, encoded).replace_schema_metadata(None)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = first_line(error)
             raise StoreError(
-                f"{location.at(path)}: the table is damaged ({problem}); delete it and run the sweep again"
+                f"{self.location.at(path)}: the table is damaged ({problem}); delete it and run the sweep again"
             ) from error
+
+    def read_part(self, path: str) -> DigestedTable:
+        """One file of a run's output table; raises StoreError where it is damaged or out of reach."""
+        data = _content(self.location, path)
+        return DigestedTable(self._parsed(path, data), hashlib.sha256(data).hexdigest())
 
     def write_table(self, path: str, table: pa.Table) -> str:
         """A run's output table; the SHA-256 of its file, by which `adopt` knows it."""
@@ -186,20 +226,34 @@ class Store:
 
     def files(self, path: str) -> list[str]:
         """The files of a folder, or the file itself, by name; none where nothing stands there."""
-        location = self.location
-        with readable_errors(location, "store"):
-            try:
-                entries = location.fs.find(location.at(path), detail=True)
-            except FileNotFoundError:
-                return []
-        below = sorted(name.removeprefix(location.at("")) for name, entry in entries.items() if entry["type"] == "file")
-        return [name for name in below if not name.rpartition("/")[2].startswith(".")]
+        return sorted(name for name, _ in self._below(path) if not name.rpartition("/")[2].startswith("."))
 
     def remove(self, path: str) -> None:
         """Removes a file."""
         location = self.location
         with write_errors(location.at(path)):
             location.fs.rm_file(location.at(path))
+
+    def remove_all(self, paths: Sequence[str]) -> None:
+        """Removes files, many with one call where the store is on S3."""
+        location = self.location
+        with write_errors(location.url):
+            remove_all(location, [location.at(path) for path in paths])
+
+    def remove_folder(self, path: str) -> None:
+        """Removes a folder that nobody writes to any more, with all that is in it."""
+        self.remove_all([file.path for file in self.entries(path)])
+        location = self.location
+        if isinstance(location.fs, LocalFileSystem):
+            for folder, _, _ in os.walk(location.at(path), topdown=False):
+                with suppress(OSError):
+                    Path(folder).rmdir()
+
+    def written(self, path: str) -> float:
+        """When a file was written, in seconds since 1970 by the clock that dates the store's files."""
+        location = self.location
+        with readable_errors(location, "store"):
+            return modified(location.fs.info(location.at(path)))
 
     def write_tally(self, identity: str, table: pa.Table, **provenance: Any) -> None:
         """Keeps what was counted of a part of some run's scores."""
@@ -277,7 +331,7 @@ def _tally_path(identity: str) -> str:
 
 def _content(location: Location, path: str) -> bytes:
     try:
-        return bytes(location.fs.cat_file(location.at(path)))
+        return bytes(location.fs.cat_file(location.at(path), max_concurrency=1))  # else s3fs asks for the size first
     except Exception as error:
         if not is_storage_error(error):
             raise

@@ -14,8 +14,9 @@ from typing import IO, Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError, PlumblineError
+from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.rows import DAMAGED, IMAGES, leads_out, link_roots
-from pipelines.storage import Location, StorageConfig, etag, locate, readable_errors
+from pipelines.storage import Location, etag, list_below, locate, readable_errors
 from pipelines.tables import BLOCK_BYTES, Refused, Rejection
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -53,48 +54,41 @@ class Tar:
         name = PurePosixPath(self.location.path).name
         return next(name.removesuffix(ending) for ending in sorted(ENDINGS, reverse=True) if name.endswith(ending))
 
+    def __str__(self) -> str:
+        return self.location.url
 
-def find_tars(url: str, storage: StorageConfig, others: Sequence[str]) -> list[Tar]:
+
+def find_tars(config: IngestConfig) -> list[Tar]:
     """A tar, the tars below a folder, or those that a pattern with * matches, by name; raises ConfigError for none.
 
-    Raises ConfigError, too, for a link that leads to a folder, or out of the named folder and of the `others`.
+    Raises ConfigError, too, for one that lies, with links followed, out of the named folder and of `link_roots`.
     """
-    location = locate(url, storage)
+    location = locate(str(config.tars), config.storage)
     with readable_errors(location, "tars"):
-        if "*" in location.path:
-            listed = location.fs.glob(location.path, detail=True)
-        else:
-            listed = location.fs.find(location.path, detail=True)
-    entries = {path: _followed(location, path) if entry.get("islink") else entry for path, entry in listed.items()}
+        pattern = "*" in location.path
+        listed = location.fs.glob(location.path, detail=True) if pattern else dict(list_below(location))
+    named = {path: entry for path, entry in sorted(listed.items()) if path.endswith(ENDINGS)}
     if isinstance(location.fs, LocalFileSystem):
-        _check_links(location, entries, others)
+        named = {path: _local_entry(path, location, config.link_roots) for path in named}
     tars = [
-        Tar(location=locate(location.fs.unstrip_protocol(path), storage), size=entry["size"], etag=etag(entry))
-        for path, entry in sorted(entries.items())
-        if path.endswith(ENDINGS) and entry["type"] == "file" and not PurePosixPath(path).name.startswith(".")
+        Tar(location=locate(location.fs.unstrip_protocol(path), config.storage), size=entry["size"], etag=etag(entry))
+        for path, entry in named.items()
+        if entry["type"] == "file" and not PurePosixPath(path).name.startswith(".")
     ]
     if not tars:
         raise ConfigError(f"tars {location.url}: expected files that end in {', '.join(ENDINGS)}, found none")
     return tars
 
 
-def _followed(location: Location, path: str) -> Mapping[str, Any]:
-    """What a link leads to; raises ConfigError where that is nothing."""
-    with readable_errors(Location(fs=location.fs, path=path, url=path), "tars, a link:"):
-        return dict(location.fs.info(path)) if path.endswith(ENDINGS) or location.fs.isdir(path) else {"type": "other"}
-
-
-def _check_links(location: Location, entries: Mapping[str, Mapping[str, Any]], others: Sequence[str]) -> None:
-    """Raises ConfigError for a link, other than the named tar itself, that is not to be followed."""
+def _local_entry(path: str, location: Location, others: Sequence[str]) -> Mapping[str, Any]:
+    """What a local file, or a link, leads to; the tar that was named itself may lie anywhere."""
     folder = location.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in location.path else location.path
-    roots = link_roots(folder, others)
-    for path in sorted(path for path, entry in entries.items() if entry.get("islink") and path != location.path):
-        if entries[path]["type"] == "directory":
-            raise ConfigError(f"tars {path}: links to folders are not followed; name that folder, or tars by a pattern")
-        if path.endswith(ENDINGS) and leads_out(path, roots):
-            raise ConfigError(
-                f"tars {path}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
-            )
+    if path != location.path and leads_out(path, link_roots(folder, others)):
+        raise ConfigError(
+            f"tars {path}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
+        )
+    with readable_errors(Location(fs=location.fs, path=path, url=path), "tars, a link:"):
+        return dict(location.fs.info(path))
 
 
 class Damage(Refused):
@@ -127,7 +121,7 @@ def read_members(tar: Tar, max_bytes: int) -> Iterator[Member | Rejection]:
                 while (header := archive.next()) is not None:
                     archive.members.clear()  # type: ignore[attr-defined]  # it would keep the header of every member
                     if not header.isdir():
-                        key = _path(header).key or key
+                        key = _key_and_kind(header)[0] or key
                         yield _read_member(archive, header, tar, max_bytes)
                     _pass_over(archive.fileobj, archive.offset)
                 _check_end_mark(blocks)
@@ -207,23 +201,16 @@ def _goes_on(stream: Any) -> bool:
     return False
 
 
-class _Path(NamedTuple):
-    """What a member's name says of its sample."""
-
-    key: str
-    """Empty for a hidden file, which is of no sample."""
-    kind: str
-
-
-def _path(header: tarfile.TarInfo) -> _Path:
+def _key_and_kind(header: tarfile.TarInfo) -> tuple[str, str]:
+    """What a member's name says of its sample, as a Member has it; no key for a hidden file, which is of none."""
     path = PurePosixPath(header.name.encode(errors="replace").decode())
     stem, _, kind = path.name.partition(".")
-    return _Path(str(path.with_name(stem)) if stem else "", kind.lower())
+    return str(path.with_name(stem)) if stem else "", kind.lower()
 
 
 def _read_member(archive: tarfile.TarFile, header: tarfile.TarInfo, tar: Tar, max_bytes: int) -> Member | Rejection:
     """A member's content if it belongs to a sample and may be read."""
-    key, kind = _path(header)
+    key, kind = _key_and_kind(header)
     if not key:
         where = f"{tar.location.url}/{header.name}".encode(errors="replace").decode()
         return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")

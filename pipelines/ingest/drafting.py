@@ -3,76 +3,77 @@
 import os
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators.errors import ConfigError, PlumblineError
-from pipelines.ingest.placing import Outline, Shards
-from pipelines.ingest.shards import Drafted, Drafts, Placement, Report, ShardRecord, ShardSize, SourceFile
-from pipelines.storage import Location, StorageConfig, aws_variables, first_line, locate
+from operators.errors import PlumblineError
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.placing import Shards
+from pipelines.ingest.shards import Drafted, Placement, Report, ShardDraft, ShardRecord
+from pipelines.storage import Location, first_line, locate
 from pipelines.tables import Rejection
 
 PATIENCE = 5.0
 """Seconds of drafting in this process, after which the rest is worth the start of Ray."""
 UNITS_PER_WORKER = 3
 """One is drafted while others wait for their places."""
+RESTART_SECONDS = 0.2
+"""Between looks at whether a worker is there again."""
 GOODBYE_SECONDS = 10.0
 """That a worker may take to remove its drafts."""
 MAX_ATTEMPTS = 3
 """How often a worker may die on a unit."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkersConfig:
-    """Where shards are made."""
-
-    address: str | None = None
-    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else this machine."""
-    num_cpus: int | None = None
-    """How many shards are made at once on this machine; as many as it has CPUs by default."""
-
-    def __post_init__(self) -> None:
-        if self.num_cpus is not None and self.num_cpus < 1:
-            raise ConfigError(f"cluster.num_cpus: expected at least 1 or null, got {self.num_cpus}")
+Begin = Callable[[str, str], ShardDraft]
+"""Begins a draft of a generator's next shard, made from this content."""
 
 
-class Source(Protocol):
-    """What is taken in."""
+class SourceFile(NamedTuple):
+    """A file that was read, for the manifest."""
+
+    url: str
+    bytes: int
+    etag: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(ABC):
+    """What is taken in, unit by unit."""
+
+    config: IngestConfig
 
     @property
+    @abstractmethod
     def schema(self) -> pa.Schema:
         """A shard's columns."""
 
     @property
-    def size(self) -> ShardSize:
-        """What goes into a shard."""
-
-    @property
+    @abstractmethod
     def files(self) -> list[SourceFile]:
         """The files that name the rows."""
 
-    @property
-    def urls(self) -> list[str]:
-        """Where images are read."""
+    def landmarks(self) -> list[SourceFile]:
+        """What every machine must see."""
+        return self.files[:1]
 
+    @abstractmethod
     def units(self, rejected: list[Rejection]) -> Iterator[Any]:
         """What is drafted together, in order; what is no row of any of them goes to `rejected`."""
 
-    def outline(self, unit: Any, shards: Shards) -> Outline | None:
-        """What the unit becomes, where it may stand already."""
+    @abstractmethod
+    def outline(self, unit: Any, shards: Shards) -> Drafted | None:
+        """What the unit becomes, as far as that is known without its images, where it may stand already."""
 
-    def draft(self, unit: Any, drafts: Drafts) -> list[Rejection]:
+    @abstractmethod
+    def draft(self, unit: Any, begin: Begin) -> list[Rejection]:
         """Drafts the unit's shards; its rows that are of none."""
 
-    def name(self, unit: Any) -> str:
-        """What the unit is called in messages."""
-
+    @abstractmethod
     def end(self, unit: Any, drafted: Drafted, output: Location) -> None:
         """Notes that the unit's shards stand."""
 
@@ -87,78 +88,72 @@ class WorkerDied(Exception):
 class Drafter:
     """Drafts units, and commits them once they have their places."""
 
-    def __init__(
-        self, source: Source, output: str, storage: StorageConfig, credentials: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        """`credentials` are the driver's AWS variables, where this is another process, which may lack them."""
-        os.environ.update(credentials)
+    def __init__(self, source: Source, enter: Callable[[], None] = lambda: None) -> None:
+        """`enter` makes another process ready, which may lack what the driver has."""
+        enter()
         self.source = source
         self.schema = source.schema
-        self.output = [locate(url, storage) for url in (*source.urls, output)][-1]  # each makes its client ready
-        self.drafts: dict[int, Drafts] = {}
+        config = source.config
+        for url in filter(None, (config.table, config.images, config.tars)):
+            locate(url, config.storage)  # makes its client ready
+        self.output = locate(config.output, config.storage)
+        self.drafts: dict[int, list[ShardDraft]] = {}
 
     def draft(self, number: int, unit: Any) -> Drafted:
         """Drafts the unit of this number."""
-        drafts = self.drafts[number] = Drafts(self.output, self.schema, self.source.size)
-        rejected = self.source.draft(unit, drafts)
-        return Drafted([shard.drafted() for shard in drafts.shards], rejected)
+        drafts = self.drafts[number] = []
+
+        def begin(generator: str, content: str) -> ShardDraft:
+            drafts.append(ShardDraft(self.source.config, self.output, self.schema, generator, content))
+            return drafts[-1]
+
+        rejected = self.source.draft(unit, begin)
+        return Drafted([shard.drafted() for shard in drafts], rejected)
 
     def commit(self, number: int, places: list[Placement | None]) -> list[int]:
         """Puts the drafts of a unit in their places, those with none away; the size of each in bytes."""
         if number not in self.drafts:
             raise WorkerDied
-        drafts = self.drafts[number]
-        sizes = [shard.commit(place) if place else 0 for shard, place in zip(drafts.shards, places, strict=True)]
-        self.drafts.pop(number).abandon()
+        drafts = zip(self.drafts[number], places, strict=True)
+        sizes = [shard.commit(place) if place else 0 for shard, place in drafts]
+        self.abandon(number)
         return sizes
 
-    def abandon(self) -> None:
-        """Removes whatever was not committed."""
-        for drafts in self.drafts.values():
-            drafts.abandon()
+    def abandon(self, *numbers: int) -> None:
+        """Removes whatever of these units, by default of all, was not committed."""
+        for number in numbers or tuple(self.drafts):
+            for shard in self.drafts.pop(number):
+                shard.abandon()
 
 
-class Worker(ABC):
-    """Calls a drafter."""
+class Workers:
+    """The drafter of this process, whose calls are answered at once, or after a while others on Ray.
 
-    units = 0
-    """How many it has under way."""
+    One that dies is started again, and knows nothing of before.
+    """
 
-    @abstractmethod
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Begins a call of the drafter's method."""
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.drafters: list[Any] = [Drafter(source)]
+        self.output = self.drafters[0].output
+        self._on_ray = False
+        self._started = time.monotonic()
+        self._session = ExitStack()
 
-    @abstractmethod
+    @property
+    def room(self) -> int:
+        """How many units may be under way at once."""
+        return UNITS_PER_WORKER * len(self.drafters) if self._on_ray else 1
+
+    def call(self, drafter: Any, method: str, *arguments: Any) -> Any:
+        """Begins a call of a drafter's method."""
+        called = getattr(drafter, method)
+        return called.remote(*arguments) if self._on_ray else called(*arguments)
+
     def answer(self, call: Any, timeout: float | None = None) -> Any:
         """The answer to a call; raises what the call raised, or WorkerDied."""
-
-
-class Here(Worker):
-    """A drafter in this process, whose calls are answered at once."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self.drafter = drafter
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self.drafter, method)(*arguments)
-
-    def answer(self, call: Any, timeout: float | None = None) -> Any:
-        return call
-
-
-class OnRay(Worker):
-    """A drafter in a process of its own; what dies is started again, and knows nothing of before."""
-
-    def __init__(self, source: Source, output: str, storage: StorageConfig) -> None:
-        import ray  # takes a second, and only a large ingest needs it
-
-        worker = ray.remote(Drafter).options(num_cpus=1, max_restarts=-1)
-        self.actor = worker.remote(source, output, storage, aws_variables())
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self.actor, method).remote(*arguments)
-
-    def answer(self, call: Any, timeout: float | None = None) -> Any:
+        if not self._on_ray:
+            return call
         import ray
         from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
@@ -169,6 +164,60 @@ class OnRay(Worker):
         except (RayActorError, GetTimeoutError) as error:
             raise WorkerDied(str(error)) from error
 
+    def await_restart(self, drafter: Any) -> None:
+        """Waits until a worker that died is there again: calls that come before fail at once, of no death of theirs."""
+        import ray
+        from ray.exceptions import ActorUnavailableError
+
+        while True:
+            try:
+                ray.get(drafter.__ray_ready__.remote())
+                return
+            except ActorUnavailableError:
+                time.sleep(RESTART_SECONDS)
+
+    def spread_in_time(self) -> None:
+        """Goes on with as many drafters as there are CPUs, where these are several, once it is worth it."""
+        cluster = self.source.config.cluster
+        address = cluster.address or os.environ.get("RAY_ADDRESS")
+        cpus = cluster.num_cpus or len(os.sched_getaffinity(0))
+        late = time.monotonic() - self._started > PATIENCE
+        if self._on_ray or not late or (address is None and cpus == 1):
+            return
+        import ray  # takes a second, and only a large ingest needs it
+
+        from pipelines.running.pools import ClusterConfig
+        from pipelines.running.session import ray_session
+
+        self._session.enter_context(ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))
+        count = int(ray.cluster_resources().get("CPU", 1)) if address else cpus
+        worker, enter = ray.remote(Drafter).options(num_cpus=1, max_restarts=-1), self._surroundings()
+        self.drafters = [worker.remote(self.source, enter) for _ in range(count)]
+        self._on_ray = True
+
+    def _surroundings(self) -> Callable[[], None]:
+        """What makes a process ready; raises RunnerError for a machine that does not see the input or the output."""
+        from pipelines.running.surroundings import Landmark, surroundings
+
+        seen = [
+            Landmark(place=f"source {file.url}", url=file.url, size=file.bytes, etag=file.etag)
+            for file in self.source.landmarks()
+        ]
+        storage = self.source.config.storage
+        folder = locate(f"{self.output.url}/.ingest", storage)
+        given = surroundings(f"output {self.output.url}", folder, seen, storage)
+        return self._session.enter_context(given).enter
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Removes the drafts that were not committed, as far as their workers still answer."""
+        with self._session:
+            for call in [self.call(drafter, "abandon") for drafter in self.drafters]:
+                with suppress(WorkerDied):
+                    self.answer(call, GOODBYE_SECONDS)
+
 
 @dataclass(slots=True)
 class Job:
@@ -176,9 +225,9 @@ class Job:
 
     number: int
     unit: Any
-    worker: Worker
+    drafter: Any
     call: Any
-    """To the worker, of which the answer is awaited."""
+    """To the drafter, of which the answer is awaited."""
     drafted: Drafted = NOTHING
     places: list[Placement | None] = field(default_factory=list)
     deaths: int = 0
@@ -190,7 +239,7 @@ class Line:
     Until one unit is awaited, what stands already is taken over without being drafted.
     """
 
-    def __init__(self, source: Source, shards: Shards, workers: "Workers", report: Report) -> None:
+    def __init__(self, source: Source, shards: Shards, workers: Workers, report: Report) -> None:
         self.source = source
         self.shards = shards
         self.workers = workers
@@ -203,9 +252,10 @@ class Line:
         for number, unit in enumerate(self.source.units(self.shards.rejected)):
             if not self.drafting and self._restore(unit):
                 continue
-            worker = self.workers.next()
-            worker.units += 1
-            self.drafting.append(Job(number, unit, worker, worker.call("draft", number, unit)))
+            self.workers.spread_in_time()
+            busy = Counter(job.drafter for job in (*self.drafting, *self.committing))
+            drafter = min(self.workers.drafters, key=lambda drafter: busy[drafter])
+            self.drafting.append(Job(number, unit, drafter, self.workers.call(drafter, "draft", number, unit)))
             while len(self.drafting) + len(self.committing) >= self.workers.room:
                 self._go_on()
         while self.drafting or self.committing:
@@ -233,7 +283,7 @@ class Line:
             if isinstance(place, ShardRecord):
                 self.report(place)
             job.places.append(place if isinstance(place, Placement) else None)
-        job.call = job.worker.call("commit", job.number, job.places)
+        job.call = self.workers.call(job.drafter, "commit", job.number, job.places)
         self.committing.append(job)
 
     def _end(self, job: Job) -> None:
@@ -241,68 +291,21 @@ class Line:
             if place is not None:
                 self.report(self.shards.committed(draft, place, size))
         self.source.end(job.unit, job.drafted, self.shards.output)
-        job.worker.units -= 1
 
     def _answer(self, job: Job) -> Any:
         """The answer to the job's call; after the death of its worker the unit is drafted again."""
         while True:
             try:
-                return job.worker.answer(job.call)
+                return self.workers.answer(job.call)
             except WorkerDied as error:
                 job.deaths += 1
                 if job.deaths == MAX_ATTEMPTS:
                     raise PlumblineError(
-                        f"the workers died {job.deaths} times on {self.source.name(job.unit)} "
+                        f"the workers died {job.deaths} times on {job.unit} "
                         f"({first_line(error)}); they may lack memory: make row_group_bytes or cluster.num_cpus "
                         "smaller, and run the same command to go on"
                     ) from error
-                job.call = job.worker.call("draft", job.number, job.unit)
+                self.workers.await_restart(job.drafter)
+                job.call = self.workers.call(job.drafter, "draft", job.number, job.unit)
                 if job.places:
-                    job.call = job.worker.call("commit", job.number, job.places)
-
-
-class Workers:
-    """The drafter of this process, or after a while those on Ray."""
-
-    def __init__(self, source: Source, output: str, storage: StorageConfig, cluster: WorkersConfig) -> None:
-        self.arguments = (source, output, storage)
-        self.cluster = cluster
-        self.workers: Sequence[Worker] = [Here(Drafter(*self.arguments))]
-        self._started = time.monotonic()
-        self._session = ExitStack()
-
-    @property
-    def room(self) -> int:
-        """How many units may be under way at once."""
-        return 1 if isinstance(self.workers[0], Here) else UNITS_PER_WORKER * len(self.workers)
-
-    def next(self) -> Worker:
-        """The worker with the fewest units."""
-        if isinstance(self.workers[0], Here) and time.monotonic() - self._started > PATIENCE:
-            self._spread()
-        return min(self.workers, key=lambda worker: worker.units)
-
-    def _spread(self) -> None:
-        """Goes on with as many workers as there are CPUs, where these are several."""
-        address = self.cluster.address or os.environ.get("RAY_ADDRESS")
-        cpus = self.cluster.num_cpus or len(os.sched_getaffinity(0))
-        if address is None and cpus == 1:
-            return
-        import ray  # takes a second, and only a large ingest needs it
-
-        from pipelines.running.pools import ClusterConfig
-        from pipelines.running.session import ray_session
-
-        self._session.enter_context(ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))
-        count = int(ray.cluster_resources().get("CPU", 1)) if address else cpus
-        self.workers = [OnRay(*self.arguments) for _ in range(count)]
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Removes the drafts that were not committed, as far as their workers still answer."""
-        with self._session:
-            for worker, call in [(worker, worker.call("abandon")) for worker in self.workers]:
-                with suppress(WorkerDied):
-                    worker.answer(call, GOODBYE_SECONDS)
+                    job.call = self.workers.call(job.drafter, "commit", job.number, job.places)

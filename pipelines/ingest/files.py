@@ -3,10 +3,11 @@
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +15,13 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError
-from pipelines.ingest.placing import Outline, Shards
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.drafting import Begin, Source, SourceFile
+from pipelines.ingest.placing import Shards
 from pipelines.ingest.rows import (
     COLUMNS,
     Candidate,
     InputColumnsConfig,
-    Names,
     digest,
     leads_out,
     link_roots,
@@ -27,9 +29,9 @@ from pipelines.ingest.rows import (
     relative_path,
     require_names,
 )
-from pipelines.ingest.shards import Drafted, Drafts, ShardSize, SourceFile
+from pipelines.ingest.shards import Drafted, DraftedShard
 from pipelines.ingest.tables import Table
-from pipelines.storage import Location, etag, readable_errors
+from pipelines.storage import Location, etag, locate, readable_errors
 from pipelines.tables import Refused, Rejection, Row
 
 READERS = 16
@@ -64,34 +66,34 @@ class FileUnit(NamedTuple):
     generator: str
     rows: Sequence[TableRow]
 
+    def __str__(self) -> str:
+        first, last = self.rows[0].candidate, self.rows[-1].candidate
+        return f"{first.file}, lines {first.line} to {last.line}"
+
 
 @dataclass(frozen=True, kw_only=True)
-class FileSource:
+class FileSource(Source):
     """A table and the folder that its paths start from."""
 
     table: Table
     folder: Location
-    columns: InputColumnsConfig
-    generator: str | None
-    link_roots: Sequence[str]
-    """Folders, besides `folder`, that links may lead to."""
-    max_bytes: int
-    size: ShardSize
-    recipe: Mapping[str, Any]
-    """The options that change what is in the shards."""
 
     @cached_property
     def _roots(self) -> list[Path]:
-        return link_roots(self.folder.path, self.link_roots) if isinstance(self.folder.fs, LocalFileSystem) else []
+        local = isinstance(self.folder.fs, LocalFileSystem)
+        return link_roots(self.folder.path, self.config.link_roots) if local else []
 
     @cached_property
-    def names(self) -> Names:
-        return require_names(list(self.table.kinds), self.columns, self.generator, self.table.location.url)
+    def names(self) -> InputColumnsConfig:
+        return require_names(
+            list(self.table.kinds), self.config.columns, self.config.generator, self.table.location.url
+        )
 
     @cached_property
     def extras(self) -> list[str]:
         """The table's other columns; raises ConfigError where one of them has a shard's own name."""
-        used = {name for role, name in self.names._asdict().items() if role != "generator" or self.generator is None}
+        fixed = self.config.generator is not None
+        used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.kinds if name not in used]
         clash = [name for name in extras if name in (*COLUMNS.names, "uri")]
         if clash:
@@ -107,10 +109,14 @@ class FileSource:
 
     @property
     def files(self) -> list[SourceFile]:
-        location = self.table.location
-        with readable_errors(location, "table"):
-            entry = location.fs.info(location.path)
-        return [SourceFile(location.url, entry["size"], etag(entry))]
+        return [_source_file(self.table.location, "table")]
+
+    def landmarks(self) -> list[SourceFile]:
+        """The table, and the first image that is there."""
+        rows = next((unit.rows for unit in self.units([])), [])
+        there = (row for row in rows if isinstance(self._find(row).image, ImageFile))
+        images = [locate(f"{self.folder.url}/{row.path}", self.config.storage) for row in islice(there, 1)]
+        return [*self.files, *(_source_file(image, "images") for image in images)]
 
     def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
         """The rows a generator's shard at a time, what remains last, by name; lines that are none go to `rejected`."""
@@ -122,7 +128,7 @@ class FileSource:
                 continue
             generator = row.candidate.generator
             waiting[generator].append(row)
-            if len(waiting[generator]) == self.size.shard_rows:
+            if len(waiting[generator]) == self.config.shard_rows:
                 yield FileUnit(generator, waiting.pop(generator))
         yield from (FileUnit(generator, waiting[generator]) for generator in sorted(waiting))
 
@@ -135,7 +141,7 @@ class FileSource:
                 self.names,
                 file=file,
                 line=row.line,
-                generator=self.generator,
+                generator=self.config.generator,
                 default_id=path,
                 extras=self.table.values(row, self.extras),
             )
@@ -143,49 +149,38 @@ class FileSource:
             return refused.at(file, row.line)
         return TableRow(candidate, path)
 
-    def outline(self, unit: FileUnit, shards: Shards) -> Outline | None:
+    def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
         """What the unit's shard is made of, where one stands in its place: its rows and each image's size and etag."""
         if not shards.next_stands(unit.generator):
             return None
         with ThreadPoolExecutor(READERS) as pool:
-            return Outline([(unit.generator, self._content(self._find_all(unit, pool)))], [])
+            content = self._content(list(pool.map(self._find, unit.rows)))
+        return Drafted([DraftedShard(unit.generator, content)], [])
 
-    def draft(self, unit: FileUnit, drafts: Drafts) -> list[Rejection]:
+    def draft(self, unit: FileUnit, begin: Begin) -> list[Rejection]:
         """Drafts the unit's shard; raises ConfigError where the storage does not answer."""
         with ThreadPoolExecutor(READERS) as pool:
-            offers = self._find_all(unit, pool)
-            shard = drafts.begin(unit.generator, self._content(offers))
-            for group in _groups(offers, self.size):
+            offers = list(pool.map(self._find, unit.rows))
+            shard = begin(unit.generator, self._content(offers))
+            for group in _groups(offers, self.config):
                 for offer, image in zip(group, pool.map(self._read, group), strict=True):
                     if isinstance(offer.image, Rejection):
-                        shard.refuse(offer.image)
+                        shard.rows.append(offer.image)
                     else:
                         shard.add(offer.candidate, image)
         return []
-
-    @property
-    def urls(self) -> list[str]:
-        """Where images are read."""
-        return [self.folder.url]
-
-    def name(self, unit: FileUnit) -> str:
-        """What a unit is called in messages."""
-        lines = [row.candidate.line for row in unit.rows]
-        return f"{self.table.location.url}, lines {lines[0]} to {lines[-1]}"
 
     def end(self, unit: FileUnit, drafted: Drafted, output: Location) -> None:
         """A shard that stands tells by itself that it is there."""
 
     def _content(self, offers: Sequence[Offer]) -> str:
-        return digest([self.recipe, str(self.schema), self.folder.url, offers])
+        return digest([self.config.recipe, str(self.schema), self.folder.url, offers])
 
-    def _find_all(self, unit: FileUnit, pool: ThreadPoolExecutor) -> list[Offer]:
-        return list(pool.map(lambda row: self._find(row.candidate, row.path), unit.rows))
-
-    def _find(self, candidate: Candidate, relative: str) -> Offer:
+    def _find(self, row: TableRow) -> Offer:
         """Looks the image file up; raises ConfigError where the storage does not answer."""
+        candidate, path = row
         try:
-            return Offer(candidate, _find_image(self.folder, relative, self._roots, self.max_bytes))
+            return Offer(candidate, _find_image(self.folder, path, self._roots, self.config.limits.max_bytes))
         except Refused as refused:
             return Offer(candidate, refused.at(candidate.file, candidate.line))
 
@@ -199,7 +194,7 @@ class FileSource:
         return content
 
 
-def _groups(offers: Sequence[Offer], limits: ShardSize) -> Iterator[list[Offer]]:
+def _groups(offers: Sequence[Offer], limits: IngestConfig) -> Iterator[list[Offer]]:
     """As many rows as may be in memory at once."""
     group: list[Offer] = []
     total = 0
@@ -212,6 +207,12 @@ def _groups(offers: Sequence[Offer], limits: ShardSize) -> Iterator[list[Offer]]
         total += size
     if group:
         yield group
+
+
+def _source_file(location: Location, what: str) -> SourceFile:
+    with readable_errors(location, what):
+        entry = location.fs.info(location.path)
+    return SourceFile(location.url, entry["size"], etag(entry))
 
 
 def _find_image(folder: Location, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:

@@ -1,14 +1,13 @@
 """The shards of an output in order: which stand already, the place of each draft, and which of its rows may stand."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from operators.errors import ConfigError
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.records import Records
 from pipelines.ingest.rows import digest
-from pipelines.ingest.shards import DraftedShard, OnChange, Placement, ShardRecord
+from pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
 from pipelines.ingest.standing import (
     Footer,
     StandingShard,
@@ -22,15 +21,6 @@ from pipelines.storage import readable_errors
 from pipelines.tables import Refused, Rejection
 
 
-class Outline(NamedTuple):
-    """What a unit of the input becomes, as far as that is known without reading its images."""
-
-    shards: Sequence[tuple[str, str]]
-    """The generator and the content of each shard."""
-    rejected: Sequence[Rejection]
-    """Rows that are of no shard."""
-
-
 class Shards:
     """All shards of an output that one ingest makes, and what is known of their rows.
 
@@ -38,7 +28,7 @@ class Shards:
     shards are placed in the order of the input, whatever the order in which they were drafted.
     """
 
-    def __init__(self, records: Records, on_change: OnChange) -> None:
+    def __init__(self, records: Records, on_change: str) -> None:
         self.output = records.output
         self.source = records.source
         self.forget = records.forget
@@ -60,17 +50,17 @@ class Shards:
         """Whether something stands in the place of the generator's next shard."""
         return _path(generator, self._numbers[generator]) in self.standing
 
-    def restore(self, outline: Outline) -> list[ShardRecord] | None:
+    def restore(self, outline: Drafted) -> list[ShardRecord] | None:
         """Takes over the shards of a unit of the input; None where any of them is not there, or after other shards."""
         chain, numbers = self._chain, Counter(self._numbers)
-        for generator, content in outline.shards:
+        for generator, content, _ in outline.shards:
             chain = digest([chain, content])
             path = _path(generator, numbers[generator])
             if path not in self.standing or self.standing[path].footer.key != chain:
                 return None
             numbers[generator] += 1
         self.rejected += outline.rejected
-        return [self._restore(generator, *self._next(generator, content)) for generator, content in outline.shards]
+        return [self._restore(generator, *self._next(generator, content)) for generator, content, _ in outline.shards]
 
     def place(self, draft: DraftedShard) -> Placement | ShardRecord:
         """Where the next draft goes, or the shard that stands there and was made from the same.
@@ -133,13 +123,7 @@ class Shards:
         return record
 
     def committed(self, draft: DraftedShard, placement: Placement, size: int) -> ShardRecord:
-        """Notes that a draft stands in its place; raises ConfigError where no other machine sees it."""
-        with readable_errors(self.output, "output"):
-            if not self.output.fs.exists(self.output.at(placement.path)):
-                raise ConfigError(
-                    f"{self.output.at(placement.path)}: a worker wrote it and it is not there; choose an output on S3, "
-                    "or a folder that all machines of the cluster share"
-                )
+        """Notes that a draft stands in its place."""
         rows = sum(not isinstance(row, Rejection) for row in draft.rows) - len(placement.refused)
         record = ShardRecord(placement.path, draft.generator, rows, size, placement.footer.key, True)
         self.records.append(record)

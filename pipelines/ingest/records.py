@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from operators.errors import ConfigError
 from operators.rows import table as make_table
+from pipelines.ingest.config import Identity
 from pipelines.ingest.rows import REJECTED, digest
 from pipelines.storage import Location, etag, readable_errors, replace, written_whole
 from pipelines.tables import Rejection
@@ -19,8 +20,6 @@ MANIFEST = "manifest.json"
 RECORDS = ".ingest/records"
 PROMPTS_AT_ONCE = 65_536
 PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string())])
-Identity = Mapping[str, str | None]
-"""What an ingest takes in: its table and images or its tars, and its generator. It says which ingest it is."""
 
 
 class Record(NamedTuple):

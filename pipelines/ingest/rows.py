@@ -50,16 +50,6 @@ class InputColumnsConfig:
     """The generator's name, where `generator` does not fix one for all rows."""
 
 
-class Names(NamedTuple):
-    """The columns that are there; None where one is not."""
-
-    image: str | None
-    prompt: str | None
-    prompt_id: str | None
-    image_id: str | None
-    generator: str | None
-
-
 class Candidate(NamedTuple):
     """An image's row before its image is read."""
 
@@ -78,17 +68,19 @@ class Candidate(NamedTuple):
         return {**ids, "image": image, "prompt": self.prompt, **self.extras}
 
 
-def find_names(available: Iterable[str], columns: InputColumnsConfig) -> Names:
-    """The first of each role's names that is among `available`."""
+def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
+    """The first of each role's names that is among `available`, None where none of them is."""
     have = set(available)
     chosen: dict[str, str | None] = {}
     for role, defaults in DEFAULT_NAMES.items():
         asked = getattr(columns, role)
         chosen[role] = next((name for name in ((asked,) if asked else defaults) if name in have), None)
-    return Names(**chosen)
+    return InputColumnsConfig(**chosen)
 
 
-def require_names(available: list[str], columns: InputColumnsConfig, generator: str | None, url: str) -> Names:
+def require_names(
+    available: list[str], columns: InputColumnsConfig, generator: str | None, url: str
+) -> InputColumnsConfig:
     """The table's columns by role; raises ConfigError naming the first that is needed and not there."""
     names = find_names(available, columns)
     listed = ", ".join(available) or "none"
@@ -106,7 +98,7 @@ def require_names(available: list[str], columns: InputColumnsConfig, generator: 
 
 def make_candidate(
     values: Mapping[str, Any],
-    names: Names,
+    names: InputColumnsConfig,
     *,
     file: str,
     line: int | None,

@@ -2,42 +2,26 @@
 
 import json
 import os
+import struct
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError
+from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.rows import Candidate
 from pipelines.ingest.standing import METADATA, Footer, read_footer
 from pipelines.storage import Location, readable_errors
 from pipelines.tables import Rejection
 
 UPLOAD_BYTES = 16 * 2**20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShardSize:
-    """How much goes into a shard and into each of its row groups."""
-
-    shard_rows: int
-    row_group_rows: int
-    row_group_bytes: int
-
-
-class SourceFile(NamedTuple):
-    """A file that was read, for the manifest."""
-
-    url: str
-    bytes: int
-    etag: str
 
 
 class ShardRecord(NamedTuple):
@@ -54,19 +38,8 @@ class ShardRecord(NamedTuple):
     """Whether this run wrote it."""
 
 
-OnChange = Literal["fail", "replace"]
 Report = Callable[[ShardRecord], None]
 """Called with every shard as it comes to stand."""
-
-
-class DraftedRow(NamedTuple):
-    """What is to be known of a drafted row to tell whether it may stand."""
-
-    file: str
-    line: int | None
-    image_id: str
-    prompt_id: str
-    prompt: str | None
 
 
 class DraftedShard(NamedTuple):
@@ -75,12 +48,13 @@ class DraftedShard(NamedTuple):
     generator: str
     content: str
     """A hash of what it was made from."""
-    rows: Sequence[DraftedRow | Rejection]
-    """The rows of the input in their order, those that could not be drafted as rejections."""
+    rows: Sequence[Candidate | Rejection] = ()
+    """The rows of the input in their order, those that could not be drafted as rejections; none of a shard that may
+    stand already."""
 
 
 class Drafted(NamedTuple):
-    """What a unit of the input became."""
+    """What a unit of the input becomes."""
 
     shards: Sequence[DraftedShard]
     rejected: Sequence[Rejection]
@@ -101,36 +75,17 @@ class Placement(NamedTuple):
     """Whether it takes the place of another shard."""
 
 
-class Drafts:
-    """The drafts of a unit of the input, in the order in which they were begun."""
-
-    def __init__(self, output: Location, schema: pa.Schema, size: ShardSize) -> None:
-        self.output = output
-        self.schema = schema
-        self.size = size
-        self.shards: list[ShardDraft] = []
-
-    def begin(self, generator: str, content: str) -> "ShardDraft":
-        """A draft of the generator's next shard, made from this content."""
-        self.shards.append(ShardDraft(self.output, self.schema, self.size, generator, content))
-        return self.shards[-1]
-
-    def abandon(self) -> None:
-        """Removes what was drafted."""
-        for shard in self.shards:
-            shard.abandon()
-
-
 class ShardDraft:
     """A shard that is being filled; at most one row group of it is in memory."""
 
-    def __init__(self, output: Location, schema: pa.Schema, size: ShardSize, generator: str, content: str) -> None:
+    def __init__(self, config: IngestConfig, output: Location, schema: pa.Schema, generator: str, content: str) -> None:
+        self.config = config
         self.output = output
         self.schema = schema
-        self.size = size
         self.generator = generator
         self.content = content
-        self.rows: list[DraftedRow | Rejection] = []
+        self.rows: list[Candidate | Rejection] = []
+        """Without what only the draft holds."""
         self._group: list[Mapping[str, Any]] = []
         self._group_bytes = 0
         self._file: Path | None = None
@@ -138,19 +93,14 @@ class ShardDraft:
 
     @property
     def full(self) -> bool:
-        return len(self.rows) >= self.size.shard_rows
+        return len(self.rows) >= self.config.shard_rows
 
     def add(self, candidate: Candidate, image: bytes) -> None:
         """Takes a row."""
-        ids = (candidate.image_id, candidate.prompt_id, candidate.prompt)
-        self.rows.append(DraftedRow(candidate.file, candidate.line, *ids))
+        self.rows.append(candidate._replace(extras={}))
         self._write(candidate.row(image))
         if self.full:
             self._flush()
-
-    def refuse(self, rejection: Rejection) -> None:
-        """Keeps a row that cannot be taken."""
-        self.rows.append(rejection)
 
     def drafted(self) -> DraftedShard:
         """What is to be known of the draft; its rows are on disk from now on."""
@@ -159,14 +109,15 @@ class ShardDraft:
 
     def _write(self, row: Mapping[str, Any]) -> None:
         size = len(row["image"])
-        if len(self._group) >= self.size.row_group_rows or self._group_bytes + size > self.size.row_group_bytes:
+        rows, most = self.config.row_group_rows, self.config.row_group_bytes
+        if len(self._group) >= rows or self._group_bytes + size > most:
             self._flush()
         self._group.append(row)
         self._group_bytes += size
 
     def _flush(self) -> None:
         if self._group:
-            table = pa.Table.from_pylist(self._group, schema=self.schema)
+            table = _table(self._group, self.schema)
             with readable_errors(self.output, "output"):
                 self._open_writer().write_table(table, row_group_size=len(self._group))
         self._group, self._group_bytes = [], 0
@@ -218,12 +169,10 @@ class ShardDraft:
         self._file = self._writer = None
         try:
             writer.close()
-            row = 0
             with pq.ParquetFile(file, pre_buffer=False) as draft:
-                for batch in draft.iter_batches(batch_size=1, use_threads=False):
+                for row, batch in enumerate(draft.iter_batches(batch_size=1, use_threads=False)):
                     if row not in refused:
                         self._write(batch.to_pylist()[0])
-                    row += 1
         finally:
             file.unlink(missing_ok=True)
 
@@ -234,6 +183,18 @@ class ShardDraft:
                 self._writer.close()
         if self._file is not None:
             self._file.unlink(missing_ok=True)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """The rows; their images are the bytes that were read, not a copy."""
+    images = pa.chunked_array([_in_place(row["image"]) for row in rows])
+    table = pa.Table.from_pylist([{**row, "image": None} for row in rows], schema=schema)
+    return table.set_column(schema.get_field_index("image"), schema.field("image"), images)
+
+
+def _in_place(value: bytes) -> pa.Array:
+    offsets = struct.pack("=2i", 0, len(value))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
 
 
 def _draft_file(output: Location, generator: str) -> Path:

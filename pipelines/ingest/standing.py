@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from operators.errors import ConfigError
-from pipelines.ingest.records import Identity
+from pipelines.ingest.config import Identity
 from pipelines.storage import Location, etag, readable_errors
 from pipelines.tables import Refused, Rejection
 

@@ -1,17 +1,93 @@
-"""The samples of WebDataset tars: an image with what is said of it, and a rejection for everything that is none."""
+"""WebDataset tars to shards: a tar's samples, a row group of them in memory at a time."""
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from pipelines import storage
 from pipelines.ingest.archives import TEXTS, Damage, Member, Tar, read_members
-from pipelines.ingest.rows import IMAGES, Candidate, InputColumnsConfig, find_names, make_candidate
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.drafting import Begin, Source, SourceFile
+from pipelines.ingest.placing import Shards
+from pipelines.ingest.rows import COLUMNS, IMAGES, Candidate, digest, find_names, make_candidate
+from pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
+from pipelines.storage import Location, readable_errors
 from pipelines.tables import Refused, Rejection, parse_object
 
 EXTRAS = pa.schema([("sample", pa.string())])
 """A sample's JSON as it stands in the tar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TarSource(Source):
+    """Tars, each of which makes shards of its own."""
+
+    tars: list[Tar]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*COLUMNS, *EXTRAS])
+
+    @property
+    def files(self) -> list[SourceFile]:
+        return [SourceFile(tar.location.url, tar.size, tar.etag) for tar in self.tars]
+
+    def units(self, rejected: list[Rejection]) -> Iterator[Tar]:
+        """The tars by name."""
+        return iter(self.tars)
+
+    def outline(self, tar: Tar, shards: Shards) -> Drafted | None:
+        """What a tar became, where it was read to its end before."""
+        key = self._key(tar)
+        path = shards.output.at(_receipt_path(key))
+        with readable_errors(shards.output, "output"):
+            if not shards.output.fs.exists(path):
+                return None
+            encoded = shards.output.fs.cat_file(path)
+        try:
+            receipt = json.loads(encoded)
+            made = [DraftedShard(name, _content(key, index)) for index, name in enumerate(receipt["generators"])]
+            return Drafted(made, [Rejection(*values) for values in receipt["rejected"]])
+        except (ValueError, KeyError, TypeError):  # damaged: the tar is read again
+            return None
+
+    def draft(self, tar: Tar, begin: Begin) -> list[Rejection]:
+        """Drafts a tar's shards; its samples that are refused."""
+        key = self._key(tar)
+        current: dict[str, ShardDraft] = {}
+        begun = 0
+        refused: list[Rejection] = []
+        for sample in read_samples(tar, self.config):
+            if isinstance(sample, Rejection):
+                refused.append(sample)
+                continue
+            generator = sample.candidate.generator
+            if generator not in current or current[generator].full:
+                current[generator] = begin(generator, _content(key, begun))
+                begun += 1
+            current[generator].add(sample.candidate, sample.image)
+        return refused
+
+    def end(self, tar: Tar, drafted: Drafted, output: Location) -> None:
+        """Leaves a receipt that the tar was read to its end, so that it need not be read again."""
+        receipt = {"generators": [shard.generator for shard in drafted.shards], "rejected": drafted.rejected}
+        with readable_errors(output, "output"):
+            storage.replace(output, output.at(_receipt_path(self._key(tar))), json.dumps(receipt).encode())
+
+    def _key(self, tar: Tar) -> str:
+        return digest([self.config.recipe, tar.location.url, tar.size, tar.etag])
+
+
+def _content(tar_key: str, index: int) -> str:
+    """What is in a tar's shard of this number, counted in the order in which they begin."""
+    return digest([tar_key, index])
+
+
+def _receipt_path(key: str) -> str:
+    return f".ingest/{key[:32]}.json"
 
 
 class Sample(NamedTuple):
@@ -31,9 +107,7 @@ class _Gathered:
     refused: Refused | None = None
 
 
-def read_samples(
-    tar: Tar, columns: InputColumnsConfig, *, generator: str | None, max_bytes: int
-) -> Iterator[Sample | Rejection]:
+def read_samples(tar: Tar, config: IngestConfig) -> Iterator[Sample | Rejection]:
     """A tar's samples in order, one in memory at a time; nothing is written to disk.
 
     What is refused (links, devices, members that are too large) costs its sample alone; damage costs the sample that
@@ -41,12 +115,12 @@ def read_samples(
     """
     gathered: _Gathered | None = None
     try:
-        for member in read_members(tar, max_bytes):
+        for member in read_members(tar, config.limits.max_bytes):
             if isinstance(member, Rejection):
                 yield member
                 continue
             if gathered is not None and member.key != gathered.key:
-                yield _sample(gathered, tar, columns, generator)
+                yield _sample(gathered, tar, config)
                 gathered = None
             gathered = gathered or _Gathered(key=member.key)
             _gather(gathered, member)
@@ -55,7 +129,7 @@ def read_samples(
         if gathered is None or gathered.key == damage.key:
             return
     if gathered is not None:
-        yield _sample(gathered, tar, columns, generator)
+        yield _sample(gathered, tar, config)
 
 
 def _gather(gathered: _Gathered, member: Member) -> None:
@@ -67,12 +141,12 @@ def _gather(gathered: _Gathered, member: Member) -> None:
         gathered.texts[member.kind] = member.content
 
 
-def _sample(gathered: _Gathered, tar: Tar, columns: InputColumnsConfig, generator: str | None) -> Sample | Rejection:
+def _sample(gathered: _Gathered, tar: Tar, config: IngestConfig) -> Sample | Rejection:
     where = f"{tar.location.url}/{gathered.key}"
     try:
         if gathered.refused:
             raise gathered.refused
-        return Sample(_candidate(gathered, tar, columns, generator), _only_image(gathered.images))
+        return Sample(_candidate(gathered, tar, config), _only_image(gathered.images))
     except Refused as refused:
         return refused.at(where)
 
@@ -87,19 +161,19 @@ def _only_image(images: list[bytes]) -> bytes:
     return images[0]
 
 
-def _candidate(gathered: _Gathered, tar: Tar, columns: InputColumnsConfig, generator: str | None) -> Candidate:
+def _candidate(gathered: _Gathered, tar: Tar, config: IngestConfig) -> Candidate:
     """The row that a sample's JSON and text describe; the JSON's own prompt goes before the text."""
     encoded = gathered.texts.get("json")
     fields = parse_object(encoded) if encoded is not None else {}
-    names = find_names(fields, columns)
+    names = find_names(fields, config.columns)
     if names.prompt is None and "txt" in gathered.texts:
-        fields, names = {**fields, "prompt": _decoded(gathered.texts["txt"])}, names._replace(prompt="prompt")
+        fields, names = {**fields, "prompt": _decoded(gathered.texts["txt"])}, replace(names, prompt="prompt")
     return make_candidate(
         fields,
         names,
         file=f"{tar.location.url}/{gathered.key}",
         line=None,
-        generator=generator,
+        generator=config.generator,
         default_id=f"{tar.name}/{gathered.key}",
         extras={"sample": encoded.decode() if encoded is not None else None},
     )

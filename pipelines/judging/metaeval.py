@@ -1,6 +1,6 @@
 """Meta-evaluation: a release's judgements and a table of scores in, how far each metric agrees with people out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,21 +9,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from operators import rows
 from operators.errors import ConfigError, SourceError
 from operators.judging import matching, ratings
 from operators.judging.graphs import judge_graphs
-from operators.judging.judgement import Comparison, Judgement, Order, comparison_table, judgement_table, order_table
+from operators.judging.judgement import Comparison, Judgement, Order
 from operators.judging.orders import judge_orders
 from operators.judging.pairings import judge_pairings
 from operators.judging.preferences import judge_preferences
 from operators.judging.publish import to_latex, to_markdown
 from operators.judging.scales import off_scale
+from operators.metrics.metric import direction
 from operators.statistics.agreement import reliable_prompts
 from operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
 from pipelines.judging.releases.readers import read_release
 from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.scores import of_metrics, read_scores
+from pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
 from pipelines.storage import Location, StorageConfig, locate, write_errors
 from pipelines.storage import replace as write_file
 
@@ -35,6 +37,10 @@ JUDGED: Mapping[Task, Sequence[str]] = {
     "orders": ["ratings", "preferences"],
 }
 """The tables of a release that each task reads."""
+
+
+TURNED = "a lower score is better, so that its scores count with their signs turned"
+"""What is said of a falling metric; the differences of its orders are as it gives them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,13 +60,16 @@ class Findings:
 def run_metaeval(config: MetaevalConfig) -> Findings:
     """Reads, judges and writes; raises SourceError where nothing that was rated has a score."""
     release = open_release(config.protocol, config.storage)
+    protocol = config.protocol
     if config.scores is not None:
-        scores = read_scores(locate(config.scores, config.storage), config.metrics)
+        table = locate(config.scores, config.storage)
+        scores = read_scores(table, config.metrics)
+        protocol = replace(protocol, falling=(*protocol.falling, *read_falling(table)))
     elif len(release.scores):
         scores = of_metrics(release.scores, config.metrics)
     else:
-        raise ConfigError(f"protocol {config.protocol.name}: the release holds no scores; set scores=PATH to a table")
-    findings = judge(config.protocol, release, scores, config.sampling, config.scores or config.protocol.path)
+        raise ConfigError(f"protocol {protocol.name}: the release holds no scores; set scores=PATH to a table")
+    findings = judge(protocol, release, scores, config.sampling, config.scores or protocol.path)
     write_findings(findings, locate(config.output, config.storage))
     return findings
 
@@ -130,8 +139,11 @@ def judge(
 ) -> Findings:
     """Everything that the protocol asks for, of scores in schema SCORES.
 
-    Raises SourceError, naming the file `scored_by`, where none of them is of an image that people judged.
+    The scores of `protocol.falling` are turned round, so that every statistic is of agreement. Raises SourceError,
+    naming the file `scored_by`, where none of them is of an image that people judged.
     """
+    falling = protocol.falling
+    scores = _turned(scores, falling)
     judged = pd.concat(
         [matching.rated_ids(release.ratings), matching.chosen_ids(release.preferences)], ignore_index=True
     )
@@ -157,25 +169,34 @@ def judge(
     if "pairings" in protocol.tasks:
         judgements += judge_pairings(release.pairings, scores, sampling)
     if "graphs" in protocol.tasks:
-        options = _options(protocol, "conventions", "unpublished", "falling")
-        judgements += judge_graphs(release.graph_nodes, scores, sampling=sampling, **options)
+        judgements += judge_graphs(
+            release.graph_nodes, scores, conventions=protocol.conventions, unpublished=protocol.unpublished,
+            sampling=sampling,
+        )  # fmt: skip
     if "orders" in protocol.tasks:
-        options = _options(protocol, "alpha", "zeros")
-        orders, agreements = judge_orders(people, release.preferences, scores, match=match, **options)
+        orders, agreements = judge_orders(
+            people, release.preferences, scores, match=match, alpha=protocol.alpha, zeros=protocol.zeros
+        )
         judgements += agreements
-    matched = [f"scores and judgements are matched by {matching.named(match)}"] if len(judged) else []
+    notes = [f"scores and judgements are matched by {matching.named(match)}"] if len(judged) else []
+    notes += [f"{metric}: {TURNED}" for metric in scores.column("metric").unique().to_pylist() if metric in falling]
     return Findings(
         protocol=protocol.name,
         judgements=judgements,
         comparisons=comparisons,
-        orders=orders,
-        notes=(*release.notes, *matched),
+        orders=[order._replace(difference=direction(order.judge, falling) * order.difference) for order in orders],
+        notes=(*release.notes, *notes),
         warnings=release.warnings,
     )
 
 
-def _options(protocol: ProtocolConfig, *names: str) -> dict[str, Any]:
-    return {name: getattr(protocol, name) for name in names}
+def _turned(scores: pa.Table, falling: Collection[str]) -> pa.Table:
+    """The scores so turned that more is better by every metric."""
+    column = scores.column("metric")
+    metrics = column.unique()
+    directions = pa.array([direction(metric, falling) for metric in metrics.to_pylist()], pa.float64())
+    turned = pc.multiply(scores.column("score"), directions.take(pc.index_in(column, metrics)))
+    return scores.set_column(scores.schema.get_field_index("score"), "score", turned)
 
 
 def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, scores: pa.Table, scored_by: str) -> Match:
@@ -200,17 +221,20 @@ def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, sco
 
 def write_findings(findings: Findings, folder: Location) -> None:
     """Writes judgements, comparisons and orders as Parquet, and what a paper shows as Markdown and LaTeX."""
-    tables = {
-        "judgements": judgement_table(findings.judgements),
-        "comparisons": comparison_table(findings.comparisons),
-        "orders": order_table(findings.orders),
-    }
-    for name, table in tables.items():
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        _write(folder, f"{name}.parquet", sink.getvalue().to_pybytes())
+    judgements = [judged._asdict() | judged.interval._asdict() for judged in findings.judgements]
+    _write_table(folder, "judgements", judgements, rows.JUDGEMENTS)
+    _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], rows.COMPARISONS)
+    _write_table(folder, "orders", [order._asdict() for order in findings.orders], rows.ORDERS)
     _write(folder, "judgements.md", to_markdown(findings.judgements, (*findings.warnings, *findings.notes)).encode())
     _write(folder, "judgements.tex", to_latex(findings.judgements).encode())
+
+
+def _write_table(folder: Location, name: str, records: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+    """Writes the records' columns that the schema has; what is undefined is null."""
+    frame = pd.DataFrame(records, columns=schema.names)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pandas(frame, schema, preserve_index=False), sink, compression="zstd")
+    _write(folder, f"{name}.parquet", sink.getvalue().to_pybytes())
 
 
 def _write(folder: Location, name: str, content: bytes) -> None:

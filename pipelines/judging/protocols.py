@@ -6,10 +6,10 @@ from typing import Literal, get_args
 from operators.errors import ConfigError
 from operators.statistics.options import (
     ALPHA,
-    RATING_STATISTICS,
     Convention,
     Level,
     Match,
+    RatingStatistic,
     Sampling,
     Unsure,
     ZeroHandling,
@@ -34,7 +34,7 @@ class ProtocolConfig:
     """What is computed."""
     match: Match | None = None
     """What tells that a score and a judgement are of the same image; null takes the ids by which most images meet."""
-    statistics: tuple[str, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
+    statistics: tuple[RatingStatistic, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
     """For ratings."""
     rating_range: tuple[float, float] | None = None
     """The least and greatest rating."""
@@ -57,15 +57,11 @@ class ProtocolConfig:
     unpublished: tuple[str, ...] = ()
     """Error graphs that are in no published average, and so not in the convention `published`."""
     falling: tuple[str, ...] = ()
-    """Metrics that count errors, so that less is better."""
+    """Metrics by which a lower score is better; those of a run of ours are known from it and need not be named."""
 
     def __post_init__(self) -> None:
         if self.reader not in RELEASES:
             raise ConfigError(f"protocol.reader: expected one of {', '.join(RELEASES)}, got {self.reader!r}")
-        for name in self.statistics:
-            if name not in RATING_STATISTICS:
-                known = ", ".join(RATING_STATISTICS)
-                raise ConfigError(f"protocol.statistics: expected some of {known}, got {name!r}")
         if not self.tasks:
             raise ConfigError(f"protocol.tasks: expected some of {', '.join(get_args(Task))}, got none")
         if not 0 < self.alpha < 1:

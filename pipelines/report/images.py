@@ -1,8 +1,7 @@
 """What the gallery needs of single images: their elements from the scores' cells, their pixels from the sources."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 from operators.errors import PlumblineError, RowError
 from operators.images import ImageLimits, identify
 from operators.report.gallery import ImageDetail, ImageKey, Pick, make_thumbnail
+from operators.report.page import GatheredRun
 from pipelines.cells.cells import Shard
 from pipelines.cells.runs import CELLS
 from pipelines.cells.store import Store, draft_path
@@ -24,6 +24,7 @@ from pipelines.storage import StorageConfig, first_line, is_storage_error, locat
 READERS = 8
 ROWS_AT_ONCE = 16
 STREAM_BYTES = 1 << 20
+GONE = "its place in the sources is not known any more; they have changed since the run"
 
 
 class Place(NamedTuple):
@@ -38,38 +39,51 @@ class Place(NamedTuple):
 Places = Mapping[ImageKey, Sequence[Place]]
 
 
+class Originals(NamedTuple):
+    """The sources that a run's manifest names."""
+
+    sources: Sources
+    limits: ImageLimits
+    uris: Uris
+
+
 def read_details(
-    picks: Sequence[Pick],
-    run_id: str,
-    scores: pa.Table,
-    store: Store,
-    sources: Sources | None,
-    *,
-    limits: ImageLimits,
-    uris: Uris,
-    unreadable: str,
+    picks: Sequence[Pick], run: GatheredRun, store: Store, originals: Originals | None
 ) -> dict[ImageKey, ImageDetail]:
     """The thumbnail and the elements of every pick of a run's scores, or why there are none.
 
     Reads the scores cells that hold a pick, and of each pick's source file its row group as far as its row.
     """
-    places = _find_places(picks, scores, _scores_cells(store, run_id))
+    places = _find_places(picks, run.scores, _scores_cells(store, run.run_id))
+    shards = {(shard.group, shard.name): shard for shard in (originals.sources.image_shards if originals else ())}
+
+    def show(pick: Pick) -> str | RowError:
+        if originals is None:
+            return RowError("unreadable_uri", run.unreadable)
+        place = next(iter(places.get(pick.key, ())), None)
+        shard = shards.get((pick.key.generator, place.shard)) if place is not None else None
+        if place is None or shard is None:
+            return RowError("missing_image", GONE)
+        return _thumbnail(pick, shard, place.row, store.storage, originals)
+
     with ThreadPoolExecutor(READERS) as pool:
         elements = _read_elements(places, store, pool)
-        shards = {(shard.group, shard.name): shard for shard in (sources.image_shards if sources is not None else ())}
-        show = partial(_thumbnail, places=places, shards=shards, storage=store.storage, limits=limits, uris=uris)
-        shown = list(pool.map(lambda pick: unreadable or show(pick), picks))
+        shown = list(pool.map(show, picks))
     return {pick.key: _detail(image, elements.get(pick.key, [])) for pick, image in zip(picks, shown, strict=True)}
 
 
-def _detail(image: str | RowError, rows: Iterable[Mapping[str, Any]]) -> ImageDetail:
-    found = list(rows)
+def _detail(image: str | RowError, rows: Sequence[Mapping[str, Any]]) -> ImageDetail:
     return ImageDetail(
-        thumbnail=image if isinstance(image, str) and image.startswith("data:") else None,
-        missing=image.message if isinstance(image, RowError) else "" if image.startswith("data:") else image,
-        elements={row["metric"]: row["elements"] for row in found if row.get("elements")},
-        rationales={row["metric"]: row["rationale"] for row in found if row.get("rationale")},
+        thumbnail=image if isinstance(image, str) else None,
+        missing=image.message if isinstance(image, RowError) else "",
+        elements={row["metric"]: row["elements"] for row in rows if row.get("elements")},
+        rationales={row["metric"]: row["rationale"] for row in rows if row.get("rationale")},
+        ratings={row["metric"]: _ratings(row["ratings"]) for row in rows if row.get("ratings")},
     )
+
+
+def _ratings(given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    return {rating["name"]: rating["value"] for rating in given}
 
 
 def _scores_cells(store: Store, run_id: str) -> pa.Table:
@@ -126,32 +140,17 @@ def _read_cell(path: str, store: Store) -> pa.Table | None:
         return None
 
 
-def _thumbnail(
-    pick: Pick,
-    *,
-    places: Places,
-    shards: Mapping[tuple[str, str], Shard],
-    storage: StorageConfig,
-    limits: ImageLimits,
-    uris: Uris,
-) -> str | RowError:
+def _thumbnail(pick: Pick, shard: Shard, row: int, storage: StorageConfig, originals: Originals) -> str | RowError:
     """The image as a data: address, or why it cannot be shown."""
-    key = pick.key
-    place = next(iter(places.get(key, ())), None)
-    shard = shards.get((key.generator, place.shard)) if place is not None else None
-    if place is None or shard is None:
-        return RowError(
-            "missing_image", "its place in the sources is not known any more; they have changed since the run"
-        )
     try:
-        record = read_row(shard, place.row, storage)
+        record = read_row(shard, row, storage)
+        key = pick.key
         if record is None or identify(record | {"prompt_id": pick.prompt_id}, key.generator).image_id != key.image_id:
             return RowError("missing_image", "another image stands in its place; the file has changed since the run")
-        return make_thumbnail(record, limits, uris.read)
+        return make_thumbnail(record, originals.limits, originals.uris.read)
     except Exception as error:
-        if not isinstance(error, (PlumblineError, pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(
-            error
-        ):
+        known = isinstance(error, (PlumblineError, pa.ArrowException, UnicodeDecodeError))
+        if not known and not is_storage_error(error):
             raise
         return RowError("unreadable_uri", f"{shard.url}: {first_line(error)}")
 

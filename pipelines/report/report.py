@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -9,22 +10,22 @@ import pyarrow.compute as pc
 
 from operators.errors import ConfigError, PlumblineError
 from operators.images import ImageLimits
-from operators.report.exports import to_csv, to_markdown
+from operators.metrics.table import falling_metrics
 from operators.report.gallery import pick_images
-from operators.report.page import GatheredRun, Page, build_page, take_statistics
-from operators.report.rendering import render
-from operators.report.tables import BoardRow
-from operators.report.words import Sentence, Shown
-from pipelines.cells.runs import find_run, list_runs, read_manifest
+from operators.report.page import GatheredRun, Page, build_page
+from operators.report.rendering import render, to_csv, to_markdown
+from pipelines.cells.runs import earlier_runs, find_run, newest_run, read_manifest
 from pipelines.cells.store import Store
 from pipelines.config import read_config
-from pipelines.report.images import read_details
+from pipelines.report.images import Originals, read_details
 from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.sources import Sources, open_sources
-from pipelines.sources.uris import Uris, benchmark_uris
+from pipelines.sources.uris import benchmark_uris
 from pipelines.storage import StorageConfig, first_line, is_storage_error
 
 MOST_IMAGES = 96
+LATEST_REPORT = "latest/report.html"
+"""In the store: the newest run's report, at an address that stays."""
 SCORE_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "score", "truncated")
 """Of a run's scores, what a report reads."""
 NAMES = ("prompt_id", "generator", "metric")
@@ -41,6 +42,8 @@ class ReportConfig:
     """A run's id; `latest` is the newest."""
     compare: str | None = None
     """The id of an earlier run to compare it to; `previous` is the one before it of the same benchmark."""
+    reward: str | None = None
+    """The metric that generators were trained on since the run it is compared to: who seems to game it is said."""
     images: int = MOST_IMAGES
     """How many images the gallery has at most."""
     bradley_terry: bool = False
@@ -50,33 +53,25 @@ class ReportConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.images <= MOST_IMAGES:
             raise ConfigError(f"images: expected 0 to {MOST_IMAGES}, got {self.images}")
+        if self.reward is not None and self.compare is None:
+            raise ConfigError(f"reward: {self.reward!r} is looked at beside an earlier run; set compare=previous")
 
 
 class WrittenReport(NamedTuple):
     """A report that stands in its run's folder."""
 
-    run_id: str
+    page: Page
     url: str
     """Where report.html is; summary.csv and summary.md are beside it."""
     size: int
     """Its bytes."""
-    metrics: list[str]
-    board: Shown[BoardRow]
-    """The generators, best first, with a cell for each of `metrics`."""
-    decision: list[Sentence]
-    changes: list[Sentence]
-    """Since the run that it was compared to; empty where none was."""
-    compared: str
-    warnings: list[str]
 
 
 class OpenedRun(NamedTuple):
-    """A run with the sources that its manifest names, where they can still be read."""
+    """A run with its sources, where they can still be read."""
 
     gathered: GatheredRun
-    sources: Sources | None
-    limits: ImageLimits
-    uris: Uris
+    originals: Originals | None
 
 
 def write_report(
@@ -84,6 +79,7 @@ def write_report(
     run: str = "latest",
     *,
     compare: str | None = None,
+    reward: str | None = None,
     images: int = MOST_IMAGES,
     bradley_terry: bool = False,
     sources: Sources | None = None,
@@ -96,7 +92,8 @@ def write_report(
     run_id = find_run(store, run)
     opened = open_run(store, run_id, sources)
     before = _earlier(store, opened.gathered, compare)
-    page = _make_page(store, opened, before, images, rated=bradley_terry)
+    _require_metric(opened.gathered, reward)
+    page = _make_page(store, opened, before, images, reward=reward, rated=bradley_terry)
     html = render(page)
     for name, text in (
         ("report.html", html),
@@ -104,29 +101,41 @@ def write_report(
         ("summary.md", to_markdown(page)),
     ):
         store.write_text(f"runs/{run_id}/{name}", text)
-    return WrittenReport(
-        run_id=run_id,
-        url=f"{store.location.url}/runs/{run_id}/report.html",
-        size=len(html.encode()),
-        metrics=page.metrics,
-        board=page.board,
-        decision=page.decision.sentences(),
-        changes=page.changes.sentences if page.changes is not None else [],
-        compared=page.changes.run_id if page.changes is not None else "",
-        warnings=page.warnings,
-    )
+    if newest_run(store) == run_id:
+        _show_latest(store)
+    return WrittenReport(page, f"{store.location.url}/runs/{run_id}/report.html", len(html.encode()))
 
 
-def _make_page(store: Store, opened: OpenedRun, before: GatheredRun | None, images: int, *, rated: bool) -> Page:
-    run, sources = opened.gathered, opened.sources
-    picks = pick_images(run.scores, list(run.manifest.get("metrics", ())), images)
-    details = read_details(
-        picks, run.run_id, run.scores, store, sources, limits=opened.limits, uris=opened.uris,
-        unreadable=run.unreadable,
-    )  # fmt: skip
-    if sources is not None:
-        run = replace(run, prompts=_texts(sources, [pick.prompt_id for pick in picks]))
-    return build_page(run, take_statistics(run, rated=rated), picks=picks, details=details, before=before)
+def _show_latest(store: Store) -> None:
+    """Puts the newest run's report to the address that stays, each time whole; looks again until it is the newest's,
+    for another run may have ended meanwhile.
+    """
+    shown = None
+    while (newest := newest_run(store)) != shown:
+        html = store.read_text(f"runs/{newest}/report.html")
+        if html is None:  # whoever made that run is about to write it
+            return
+        store.write_text(LATEST_REPORT, html)
+        shown = newest
+
+
+def _require_metric(run: GatheredRun, reward: str | None) -> None:
+    metrics = run.ranking()
+    if reward is not None and reward not in metrics:
+        raise ConfigError(
+            f"reward: expected a metric of the run, {' or '.join(metrics) or 'of which it has none'}, got {reward!r}"
+        )
+
+
+def _make_page(
+    store: Store, opened: OpenedRun, before: GatheredRun | None, images: int, *, reward: str | None, rated: bool
+) -> Page:
+    run, originals = opened
+    picks = pick_images(run.scores, run.ranking(), images, falling_metrics(run.manifest))
+    details = read_details(picks, run, store, originals)
+    if originals is not None:
+        run = replace(run, prompts=_texts(originals.sources, [pick.prompt_id for pick in picks]))
+    return build_page(run, picks=picks, details=details, before=before, reward=reward, rated=rated)
 
 
 def _texts(sources: Sources, prompt_ids: Sequence[str]) -> dict[str, str]:
@@ -140,17 +149,15 @@ def _earlier(store: Store, run: GatheredRun, compare: str | None) -> GatheredRun
     if compare is None:
         return None
     run_id = _previous(store, run) if compare == "previous" else find_run(store, compare, key="compare")
-    manifest = read_manifest(store, run_id)
-    return _gathered(store, run_id, manifest, None, "")
+    return _gathered(store, run_id, read_manifest(store, run_id))
 
 
 def _previous(store: Store, run: GatheredRun) -> str:
     """The newest run of the same benchmark that is older."""
-    earlier = [one for one in list_runs(store) if one.run_id < run.run_id and one.manifest is not None]
-    same = [one.run_id for one in earlier if (one.manifest or {}).get("benchmark") == run.manifest.get("benchmark")]
-    if not same:
-        raise ConfigError(f"compare=previous: {run.run_id} is the first run of its benchmark; there is none before it")
-    return same[-1]
+    for earlier in earlier_runs(store, run.run_id):
+        if earlier.manifest is not None and earlier.manifest.get("benchmark") == run.manifest.get("benchmark"):
+            return earlier.run_id
+    raise ConfigError(f"compare=previous: {run.run_id} is the first run of its benchmark; there is none before it")
 
 
 def open_run(store: Store, run_id: str, sources: Sources | None = None) -> OpenedRun:
@@ -165,14 +172,17 @@ def open_run(store: Store, run_id: str, sources: Sources | None = None) -> Opene
     except Exception as error:
         if not isinstance(error, PlumblineError) and not is_storage_error(error):
             raise
-        nowhere = Uris(roots=(), storage=store.storage, max_bytes=0)
-        return OpenedRun(_gathered(store, run_id, manifest, None, first_line(error)), None, ImageLimits(), nowhere)
+        return OpenedRun(_gathered(store, run_id, manifest, unreadable=first_line(error)), None)
     uris = benchmark_uris(benchmark, store.storage, limits)
-    return OpenedRun(_gathered(store, run_id, manifest, sources, ""), sources, limits, uris)
+    return OpenedRun(_gathered(store, run_id, manifest, sources.skills), Originals(sources, limits, uris))
 
 
 def _gathered(
-    store: Store, run_id: str, manifest: Mapping[str, Any], sources: Sources | None, unreadable: str
+    store: Store,
+    run_id: str,
+    manifest: Mapping[str, Any],
+    skills: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    unreadable: str = "",
 ) -> GatheredRun:
     """A run without the texts of its prompts."""
     folder = f"runs/{run_id}"
@@ -183,6 +193,6 @@ def _gathered(
         summary=store.read_table(f"{folder}/summary.parquet"),
         errors=store.read_table(f"{folder}/errors.parquet"),
         prompts={},
-        skills=sources.skills if sources is not None else {},
+        skills=skills,
         unreadable=unreadable,
     )

@@ -1,9 +1,11 @@
 """One worker of a pool: it loads a model once and turns claim checks into committed cells."""
 
 import ctypes
+import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -13,16 +15,22 @@ import pyarrow as pa
 import ray
 
 from operators.batches import device_lost
-from operators.errors import RowError
-from pipelines.cells.cells import Cell, Outcome, Work
+from operators.errors import PlumblineError, RowError
+from operators.stages.table import STAGES
+from pipelines.cells.cells import Cell, Outcome, Shard, Work
 from pipelines.cells.plan import Node
-from pipelines.cells.store import BrokenCell, StoreError
+from pipelines.cells.store import BrokenCell
 from pipelines.running.errors import RunnerError, one_line
+from pipelines.running.logs import Forwarder, about, take_over
 from pipelines.running.pools import PoolConfig
 from pipelines.running.progress import FIRST_TIME, History
 from pipelines.running.stages import NodeStage, StageContext
 from pipelines.running.surroundings import Surroundings
 
+LOG = logging.getLogger(__name__)
+LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
+SHORT_KEY = 8
+"""Digits of a cell's key that its file is named by."""
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
 DEADLY_ROW = RowError(
@@ -50,6 +58,8 @@ class RunTerms:
     max_attempts: int
     repeated: bool = False
     """Whether the wave was begun before, so that some of its cells may be committed."""
+    log_level: int | None = None
+    """From which on workers send the lines of their log to the driver; None where there is none."""
 
 
 class StageActor:
@@ -65,6 +75,9 @@ class StageActor:
         self.computing = threading.Lock()
         self.turns = Turns(CALLS_PER_ACTOR)
         self.machine = ray.get_runtime_context().get_node_id()
+        self.said_of = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
+        if terms.log_level is not None:
+            take_over(Forwarder(self.progress), terms.log_level)
         unfinished = ray.get(self.progress.starting.remote(node.name, self.machine))
         try:
             if unfinished > pool.max_size + terms.max_attempts:
@@ -75,8 +88,12 @@ class StageActor:
                 _set_torch_threads(pool.threads)
             self.stage = NodeStage(node, terms.context, decoders=max(1, int(pool.num_cpus)))
         except Exception as error:
+            with about(**self.said_of):
+                LOG.error("a worker cannot start: %s", one_line(error), exc_info=error)
             ray.get(self.progress.failed_to_start.remote(node.name, one_line(error)))
             raise
+        with about(**self.said_of):
+            LOG.info("a worker is ready")
         ray.get(self.progress.ready.remote(node.name, self.machine))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -90,16 +107,29 @@ class StageActor:
         cells = [cell for cell in work.cells if cell.node == self.node.name]
         if not cells:
             return batch
-        name = shard_name(work)
+        with about(**self.said_of, **_said_of(work.shard, self.node.stage)):
+            outcomes = self._of_shard(work, cells)
+        return {"work": [replace(work, outcomes={**work.outcomes, **outcomes}).to_json()]}
+
+    def _of_shard(self, work: Work, cells: Sequence[Cell]) -> dict[str, Outcome]:
+        """What became of the cells of a shard, once it is counted."""
+        name, spent = shard_name(work), Stopwatch()
         history = ray.get(self.progress.history.remote(self.node.name, name))
+        if history != FIRST_TIME:
+            LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
         if (reason := self._given_up(history)) is not None:
             outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
         else:
             with self.turns.alone() if history.deaths else self.turns.shared():
                 ray.get(self.progress.started.remote(self.node.name, name, self.machine))
-                outcomes = self._outcomes(work, cells, history)
-        self.progress.finished.remote(self.node.name, name, work.shard.rows, list(outcomes.values()))
-        return {"work": [replace(work, outcomes={**work.outcomes, **outcomes}).to_json()]}
+                outcomes = self._outcomes(work, cells, history, spent)
+        for cell in cells:
+            _log_cell(cell, outcomes[cell.path])
+        by_metric = {cell.metric: outcomes[cell.path] for cell in cells}
+        seconds = spent.seconds if self.node.models else 0.0
+        # waited for, so that whoever has the outcomes finds them counted
+        ray.get(self.progress.finished.remote(self.node.name, name, work.shard.rows, by_metric, seconds))
+        return outcomes
 
     def _given_up(self, history: History) -> str | None:
         """Why a shard is not tried again, if it is not; lost machines count by themselves, for they may not be its."""
@@ -109,7 +139,7 @@ class StageActor:
             return f"the machine was lost {history.losses} times under this shard"
         return None
 
-    def _outcomes(self, work: Work, cells: Sequence[Cell], history: History) -> dict[str, Outcome]:
+    def _outcomes(self, work: Work, cells: Sequence[Cell], history: History, spent: "Stopwatch") -> dict[str, Outcome]:
         """What became of each cell; a failure of the whole shard fails its cells and nothing else."""
         blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))}
         if self.terms.repeated or history != FIRST_TIME:
@@ -119,9 +149,9 @@ class StageActor:
             return blocked
         try:
             if history.deaths > 1 and self.stage.rows_alone:
-                tables = self._row_by_row(work, able, history)
+                tables = self._row_by_row(work, able, history, spent)
             else:
-                tables = self._whole(work, able)
+                tables = self._whole(work, able, spent)
         except Exception as error:
             if device_lost(error):
                 os._exit(1)  # no later call of this process can use the device; Ray starts another one
@@ -132,7 +162,7 @@ class StageActor:
         """The cells that were committed by a process whose word of it was lost."""
         standing = {}
         for cell in cells:
-            with suppress(StoreError):
+            with suppress(PlumblineError):  # a store that does not answer: the cell is computed, and saved if it can be
                 if not cell.renew and self.store.exists(cell.path):
                     standing[cell.path] = self.store.read_cell(cell.path).outcome()
         return standing
@@ -144,13 +174,15 @@ class StageActor:
         except Exception as error:
             return failure_of(error)
 
-    def _whole(self, work: Work, cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+    def _whole(self, work: Work, cells: Sequence[Cell], spent: "Stopwatch") -> Mapping[str, pa.Table]:
         with self._deadline():
             prepared = self.stage.prepare(work, cells)
-        with nullcontext() if self.stage.side_by_side else self.computing, self._deadline():
+        with nullcontext() if self.stage.side_by_side else self.computing, self._deadline(), spent:
             return self.stage.compute(prepared)
 
-    def _row_by_row(self, work: Work, cells: Sequence[Cell], history: History) -> Mapping[str, pa.Table]:
+    def _row_by_row(
+        self, work: Work, cells: Sequence[Cell], history: History, spent: "Stopwatch"
+    ) -> Mapping[str, pa.Table]:
         """The tables of a shard that ended its process before; each row is announced before it is touched."""
         name = shard_name(work)
         tables = []
@@ -160,7 +192,9 @@ class StageActor:
                 continue
             ray.get(self.progress.started_row.remote(self.node.name, name, row))
             with self._deadline():
-                tables.append(self.stage.compute(self.stage.prepare_row(work, cells, row)))
+                prepared = self.stage.prepare_row(work, cells, row)
+                with spent:
+                    tables.append(self.stage.compute(prepared))
         ray.get(self.progress.started_row.remote(self.node.name, name, None))
         return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}
 
@@ -177,6 +211,19 @@ class StageActor:
             yield
         finally:
             alarm.cancel()
+
+
+class Stopwatch:
+    """The seconds that its bodies took, all together."""
+
+    seconds = 0.0
+    began = 0.0
+
+    def __enter__(self) -> None:
+        self.began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.monotonic() - self.began
 
 
 class Turns:
@@ -215,8 +262,23 @@ def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
 
 def failure_of(error: Exception) -> Outcome:
     """Of a cell, with the cell upstream that it failed of where that is to be computed anew."""
+    LOG.error("%s", one_line(error), exc_info=error)
     broken = (error.path,) if isinstance(error, BrokenCell) else ()
     return Outcome(state="failed", message=one_line(error), broken=broken)
+
+
+def _said_of(shard: Shard, stage: str) -> dict[str, str]:
+    """What lines about a shard say of it; the group of a shard of images is their generator."""
+    group = {"images": "generator", "prompts": "benchmark"}[STAGES[stage].over]
+    return {group: shard.group, "shard": shard.name}
+
+
+def _log_cell(cell: Cell, outcome: Outcome) -> None:
+    counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
+    kept = [f"{outcome.kept} kept"] if outcome.kept else []
+    said = outcome.message or ", ".join(counts + kept)
+    with about(metric=cell.metric, cell=cell.key[:SHORT_KEY]):
+        LOG.log(LEVELS[outcome.state], "%s: %s", outcome.state, said)
 
 
 def shard_name(work: Work) -> str:

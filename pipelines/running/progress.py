@@ -1,12 +1,15 @@
 """What a run is doing, cell by cell: an actor that stages report to, and snapshots of it for whoever shows them."""
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipelines.cells.cells import Outcome
+
+MOST_LINES = 100_000
+"""Of the log that wait for the driver; of more, the oldest are dropped."""
 
 
 class NodeProgress(NamedTuple):
@@ -57,10 +60,36 @@ class ProgressLog:
     """Counts what stages report; run as an actor, so that it outlives them and tells what they were doing."""
 
     def __init__(self) -> None:
+        from pipelines.running.counters import Counters  # imports Ray, which what shows progress does without
+
+        self.counters = Counters()
+        self.waiting: Counter[str] = Counter()
+        self.lines: deque[Mapping[str, Any]] = deque(maxlen=MOST_LINES)
         self.tallies: dict[str, _Tally] = {}
         self.begun: defaultdict[tuple[str, str], _Begun] = defaultdict(_Begun)
         self.loading: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.start_failures: dict[str, str] = {}
+
+    def standing(self, cells: Mapping[str, int]) -> None:
+        """So many cells of each node need no computing."""
+        for node, count in cells.items():
+            self.counters.standing(node, count)
+
+    def waits(self, shards: Mapping[str, int]) -> None:
+        """So many shards are before each node."""
+        for node, count in shards.items():
+            self.waiting[node] = count
+            self.counters.waiting(node, count)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Keeps a line of a worker's log for the driver, which writes them all."""
+        self.lines.append(line)
+
+    def take_lines(self) -> Sequence[Mapping[str, Any]]:
+        """The lines that came since the last time."""
+        lines = list(self.lines)
+        self.lines.clear()
+        return lines
 
     def starting(self, node: str, machine: str) -> int:
         """An actor of a node begins to load; gives the number on its machine that did and are not ready, with it."""
@@ -89,19 +118,26 @@ class ProgressLog:
     def started(self, node: str, shard: str, machine: str) -> None:
         """A node begins a shard on a machine."""
         self.tallies.setdefault(node, _Tally())
-        self.begun[node, shard].machines.append(machine)
+        begun = self.begun[node, shard]
+        if begun.machines:
+            self.counters.again(node)
+        begun.machines.append(machine)
 
     def started_row(self, node: str, shard: str, row: int | None) -> None:
         """A node begins one row of a shard on its own; None where it has finished the last one."""
         self.begun[node, shard].row = row
 
-    def finished(self, node: str, shard: str, rows: int, outcomes: list[Outcome]) -> None:
-        """A node is done with a shard, whatever became of its cells."""
+    def finished(self, node: str, shard: str, rows: int, outcomes: Mapping[str, Outcome], seconds: float) -> None:
+        """A node is done with a shard, whatever became of its cells, by metric; `seconds` they were with its models."""
+        self.counters.finished(node, rows, outcomes, seconds)
+        self.waiting[node] = max(0, self.waiting[node] - 1)
+        self.counters.waiting(node, self.waiting[node])
         tally = self.tallies.setdefault(node, _Tally())
         self.begun.pop((node, shard), None)
         tally.cells += len(outcomes)
         tally.rows += rows
-        tally.failed_rows += sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
+        failed = (rows if outcome.state == "failed" else outcome.errors for outcome in outcomes.values())
+        tally.failed_rows += sum(failed)
         tally.reported = time.monotonic()
 
     def interrupted(self) -> None:

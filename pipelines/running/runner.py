@@ -3,8 +3,10 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +21,20 @@ from pipelines.cells.cells import Outcome, Work
 from pipelines.cells.plan import Node, Plan
 from pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from pipelines.running.errors import KEPT, RunnerError, one_line
+from pipelines.running.logs import relay, wanted_level
 from pipelines.running.machines import next_wave, offered
 from pipelines.running.placement import fits
 from pipelines.running.pools import ClusterConfig, PoolConfig
 from pipelines.running.progress import NodeProgress, ProgressLog
 from pipelines.running.session import ray_session
 from pipelines.running.stages import StageContext
-from pipelines.running.surroundings import surroundings
+from pipelines.running.surroundings import of_sweep
 
+LOG = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 LOOK_SECONDS = 2.0
+END_SECONDS = 30.0
+"""That the ProgressLog may take to end."""
 MOST_FAILURES = 3
 """Of a wave in a row that end with no cell more than before."""
 
@@ -64,6 +70,7 @@ class Runner:
             try:
                 self._run_wave(wave, work, repeated=failures > 0)
             except LostWave as error:
+                LOG.warning("the wave of %s was lost: %s", ", ".join(wave), error)
                 failures = failures + 1 if len(self.outcomes) == known else 1
                 if failures == MOST_FAILURES:
                     raise RunnerError(f"the cluster gave up on stage(s) {', '.join(wave)} ({error}); {KEPT}") from error
@@ -76,6 +83,9 @@ class Runner:
         """One dataset over the shards with something left to do in this wave."""
         left = {cell.path for item in work for cell in item.cells if cell.node in wave} - self.outcomes.keys()
         shards = [item for item in work if any(cell.path in left for cell in item.cells)]
+        waiting = Counter(node for item in shards for node in {cell.node for cell in item.cells if cell.path in left})
+        LOG.info("a wave of %s over %d shards", ", ".join(wave), len(shards))
+        ray.get(self.terms.progress.waits.remote(dict(waiting)))
         with self._reporting():
             try:
                 for row in self._dataset(wave, shards, replace(self.terms, repeated=repeated)).iter_rows():
@@ -103,7 +113,7 @@ class Runner:
     def _through(self, dataset: Any, node: Node, shards: int, terms: RunTerms) -> Any:
         pool = self.pools[node.name]
         return dataset.map_batches(
-            StageActor,
+            type(node.name, (StageActor,), {}),  # Ray's dashboard shows the name
             fn_constructor_args=(node, pool, terms),
             batch_size=1,
             batch_format="numpy",
@@ -129,7 +139,7 @@ class Runner:
             while not stop.wait(POLL_SECONDS):
                 self._report()
 
-        poller = threading.Thread(target=poll, daemon=True)
+        poller = threading.Thread(target=copy_context().run, args=(poll,), daemon=True)
         poller.start()
         try:
             yield
@@ -142,15 +152,16 @@ class Runner:
         """Passes a snapshot on; where Ray itself has failed there is none, and what waits for its work tells why."""
         with suppress(RayError):
             self.report(ray.get(self.terms.progress.snapshot.remote()))
+            if self.terms.log_level is not None:
+                relay(ray.get(self.terms.progress.take_lines.remote()))
 
 
 def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> dict[str, Outcome]:
     """Computes a plan's missing cells; questions first, since images of any prompt may come in any shard."""
     try:
         with ray_session(cluster) as cluster, _running(plan, context, cluster, report) as runner:
-            for work in (plan.prompt_work, plan.image_work):
-                if work:
-                    runner.run(work)
+            for shards in (plan.prompts, plan.images):
+                runner.run(list(plan.work(shards)))
             return runner.outcomes
     except RayError as error:
         raise RunnerError(f"Ray failed ({one_line(error)}); {KEPT}") from error
@@ -160,9 +171,21 @@ def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, report: 
 def _running(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> Iterator[Runner]:
     quieten()
     nodes = [item.node for item in plan.nodes if item.missing]
-    with surroundings(context.store, context.storage, plan) as given, progress_log() as progress:
-        terms = RunTerms(context=context, surroundings=given, progress=progress, max_attempts=cluster.max_attempts)
-        yield Runner(nodes, terms, cluster, report)
+    with of_sweep(context.store, plan) as given, progress_log() as progress:
+        if not plan.renewed:  # or what the last round computed would count as having stood
+            progress.standing.remote({item.node.name: item.cells - item.missing for item in plan.nodes})
+        yield Runner(
+            nodes,
+            RunTerms(
+                context=context,
+                surroundings=given,
+                progress=progress,
+                max_attempts=cluster.max_attempts,
+                log_level=wanted_level(),
+            ),
+            cluster,
+            report,
+        )
 
 
 @contextmanager
@@ -174,7 +197,14 @@ def progress_log() -> Iterator[Any]:
     try:
         yield progress
     finally:
-        ray.kill(progress)
+        _end(progress)
+
+
+def _end(progress: Any) -> None:
+    """Ends it as soon as it has given Ray the last of what it counted, which Ray asks for every ten seconds."""
+    with suppress(RayError):
+        ray.get(progress.__ray_terminate__.options(max_task_retries=0).remote(), timeout=END_SECONDS)
+    ray.kill(progress)
 
 
 def _pool(node: Node, cluster: ClusterConfig) -> PoolConfig:

@@ -19,7 +19,6 @@ from pipelines.sources.benchmark import IMAGE_COLUMNS
 from pipelines.sources.prompts import read_prompts
 from pipelines.sources.shards import read_shard
 from pipelines.sources.uris import Uris
-from pipelines.storage import StorageConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +26,6 @@ class StageContext:
     """What every stage of a run shares."""
 
     store: Store
-    storage: StorageConfig
     limits: ImageLimits
     uris: Uris
     prompt_shards: tuple[Shard, ...]
@@ -103,8 +101,8 @@ class NodeStage:
         if not self.stage.reads_rows:
             return pa.table({})
         if self.stage.over == "prompts":
-            return read_prompts(shard, self.context.storage)
-        return read_shard(shard, self.context.storage, IMAGE_COLUMNS)
+            return read_prompts(shard, self.context.store.storage)
+        return read_shard(shard, self.context.store.storage, IMAGE_COLUMNS)
 
     def _upstream(self, stage: str, paths: Sequence[str], work: Work) -> Upstream:
         drafts = tuple(is_draft(path, work.outcomes) for path in paths)
@@ -119,5 +117,5 @@ class NodeStage:
         """The prompts of a shard's images: its own, where its rows hold them, or else the benchmark's."""
         shards = (shard,) if shard.holds_prompts else self.context.prompt_shards
         names = tuple(f"{prompts.group}/{prompts.name}" for prompts in shards)
-        storage = self.context.storage
+        storage = self.context.store.storage
         return Upstream(names, lambda: [read_prompts(prompts, storage) for prompts in shards], rows.PROMPTS)

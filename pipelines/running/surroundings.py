@@ -2,9 +2,10 @@
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 import ray
 from ray.exceptions import RayError
@@ -15,7 +16,17 @@ from pipelines.cells.plan import Plan
 from pipelines.cells.store import Store
 from pipelines.running.errors import RunnerError
 from pipelines.running.progress import living_machines
-from pipelines.storage import StorageConfig, aws_variables, etag, first_line, is_storage_error, locate
+from pipelines.storage import (
+    Location,
+    StorageConfig,
+    aws_variables,
+    etag,
+    first_line,
+    is_storage_error,
+    locate,
+    replace,
+    write_errors,
+)
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
 """What workers need of the driver's environment, beside what begins with AWS_ and the keys that models name."""
@@ -67,44 +78,46 @@ class Surroundings:
         return None if (entry["size"], etag(entry)) == (landmark.size, landmark.etag) else "another file is there"
 
 
-@contextmanager
-def surroundings(store: Store, storage: StorageConfig, plan: Plan) -> Iterator[Surroundings]:
-    """What the processes of a run are given; a marker stands in the store until the end.
-
-    Raises RunnerError for a machine that does not see what the driver sees.
-    """
+def of_sweep(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
+    """What a sweep's processes are given: its models' keys, the store, a file of the prompts and one of the images."""
     models = [model for item in plan.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if not model.local}
-    named = {name: os.environ[name] for name in (*keys, *VARIABLES) if name in os.environ}
-    location, marker = store.location, f"markers/{uuid.uuid4().hex}"
-    store.write_text(marker, marker)
+    shards = [work.shard for cells in (plan.prompts, plan.images) for work in islice(plan.work(cells), 1)]
+    sources = [
+        Landmark(place=f"source {shard.url.removeprefix('file://')}", url=shard.url, size=shard.size, etag=shard.etag)
+        for shard in shards
+    ]
+    return surroundings(f"store {store.url}", store.location, sources, store.storage, {*keys, *VARIABLES})
+
+
+@contextmanager
+def surroundings(
+    place: str, folder: Location, sources: Collection[Landmark], storage: StorageConfig, names: Collection[str] = ()
+) -> Iterator[Surroundings]:
+    """What the processes of a run are given; a marker stands in the folder that they write to until the end.
+
+    `names` are variables of the driver's environment beside S3's. Raises RunnerError for a machine that does not see
+    what the driver sees.
+    """
+    marker = locate(f"{folder.url}/markers/{uuid.uuid4().hex}", storage)
+    with write_errors(marker.url):
+        replace(marker, marker.path, marker.url.encode())
     try:
+        named = {name: os.environ[name] for name in names if name in os.environ}
         given = Surroundings(
-            variables=aws_variables() | named,
-            landmarks=(_marker_seen(store, marker), *_sources_seen(plan)),
-            storage=storage,
+            variables=aws_variables() | named, landmarks=(landmark(place, marker), *sources), storage=storage
         )
         _enter_everywhere(given)
         yield given
     finally:
         with suppress(OSError):
-            location.fs.rm_file(location.at(marker))
+            marker.fs.rm_file(marker.path)
 
 
-def _marker_seen(store: Store, marker: str) -> Landmark:
-    entry = store.location.fs.info(store.location.at(marker))
-    return Landmark(
-        place=f"store {store.url}", url=f"{store.location.url}/{marker}", size=entry["size"], etag=etag(entry)
-    )
-
-
-def _sources_seen(plan: Plan) -> list[Landmark]:
-    """A file of the prompts and one of the images, where there is work on them."""
-    shards = [work[0].shard for work in (plan.prompt_work, plan.image_work) if work]
-    return [
-        Landmark(place=f"source {shard.url.removeprefix('file://')}", url=shard.url, size=shard.size, etag=shard.etag)
-        for shard in shards
-    ]
+def landmark(place: str, location: Location) -> Landmark:
+    """A file as the driver sees it."""
+    entry = location.fs.info(location.path)
+    return Landmark(place=place, url=location.url, size=entry["size"], etag=etag(entry))
 
 
 def _enter_everywhere(given: Surroundings) -> None:

@@ -1,8 +1,10 @@
 """A benchmark's prompts: of files of their own, or gathered from the images' rows."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +37,7 @@ from pipelines.sources.uris import LocateImage, StoredObjects
 from pipelines.storage import StorageConfig, locate, readable_errors
 from pipelines.tables import SEPARATORS
 
-FILES_AT_ONCE = 4 * FILE_READERS
+FILES_AT_ONCE = 2 * FILE_READERS
 """Whose ids, or prompts, are in memory at a time."""
 
 
@@ -94,7 +96,7 @@ def match_prompts(
     """
     ids, texts = (prompts.table.column(name).to_pylist() for name in ("prompt_id", "text"))
     row_of = {prompt_id: row for row, prompt_id in enumerate(ids)}
-    first_rows = np.cumsum([0, *map(len, prompts.tables)])
+    first_rows = list(accumulate(map(len, prompts.tables), initial=0))
     matched: dict[Shard, tuple[Shard, ...]] = {}
     named: dict[Shard, NDArray[np.int32]] = {}
     broken: list[BrokenFile] = []
@@ -108,7 +110,7 @@ def match_prompts(
         pairs = [(one, None if row is None else texts[row]) for one, row in zip(shard_ids, shard_rows, strict=True)]
         keyed = replace(shard, prompts=digest(pairs), objects=objects.digest(table))
         named[keyed] = np.array([row for row in shard_rows if row is not None], np.int32)
-        holders = np.unique(np.searchsorted(first_rows, named[keyed], side="right") - 1)
+        holders = sorted({bisect_right(first_rows, row) - 1 for row in named[keyed]})
         matched[keyed] = tuple(prompts.shards[holder] for holder in holders)
     return Prompted(prompts, matched, named, broken)
 
@@ -185,8 +187,12 @@ def gather_prompts(images: Sequence[Shard], name: str, storage: StorageConfig, l
         content = digest(sorted(pairs))
         holder = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(pairs), prompts=content)
         matched[replace(shard, prompts=content, objects=objects.digest(table))] = (asked.setdefault(content, holder),)
-    records = [{"prompt_id": one, "text": text, "skills": [], "suite": name} for one, (text, _) in unique.items()]
-    return Prompted(Prompts(rows.table(records, rows.PROMPTS), list(asked.values()), []), matched, {}, broken)
+    skills: list[list[str]] = [[]] * len(unique)
+    columns = [list(unique), [text for text, _ in unique.values()], skills, [name] * len(unique)]
+    table = pa.table(
+        [pa.array(values, kind) for values, kind in zip(columns, rows.PROMPTS.types, strict=True)], schema=rows.PROMPTS
+    )
+    return Prompted(Prompts(table, list(asked.values()), []), matched, {}, broken)
 
 
 def _own_pairs(table: pa.Table) -> list[tuple[str, str]]:

@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate, chain, groupby
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -18,6 +20,8 @@ from pipelines.cells.store import is_mark
 from pipelines.storage import Location, StorageConfig, etag, first_line, is_storage_error, list_below, locate
 
 FILE_READERS = 16
+ROWS_AT_ONCE = 65_536
+"""Of a file's ids and texts that are read in one go, whatever the shards."""
 BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
 LONGEST_NAME = 120
 """Bytes of a file's name that its cells' names take over: a file system takes 255, and they add to it."""
@@ -46,7 +50,7 @@ class ListedFile(NamedTuple):
 
 def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Iterator[ListedFile]:
     """The tables at or below a location, by name, but for those in a store; raises FileNotFoundError for no place."""
-    found = list_below(location)
+    found = dict(list_below(location))
     if not found and not location.fs.exists(location.path):
         raise FileNotFoundError(location.path)
     stores = tuple(path.rpartition("/")[0] + "/" for path in found if is_mark(location, path))
@@ -169,27 +173,46 @@ def read_each(shards: Sequence[Shard], storage: StorageConfig, columns: Sequence
     try:
         with opened(shards[0], storage) as stream:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-            return [_readable(file, shard, columns) for shard in shards]
+            read = (_readable(file, *alike, columns) for alike in _alike(file.metadata, shards))
+            return list(chain.from_iterable(read))
     except SourceError as error:
         return [error] * len(shards)
 
 
-def _readable(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Table | SourceError:
-    try:
-        return _named(file, shard, [name for name in columns if name != "uri" or _lacks_bytes(file.metadata, shard)])
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        return _unreadable(shard, error)
-    except SourceError as error:
-        return error
+def _alike(footer: pq.FileMetaData, shards: Sequence[Shard]) -> Iterator[tuple[list[Shard], bool]]:
+    """The shards of a file in runs to be read at once, each with whether its rows may lack encoded images of their own.
 
-
-def _lacks_bytes(footer: pq.FileMetaData, shard: Shard) -> bool:
-    """Whether some row may have no encoded image of its own, as far as the footer tells."""
-    image = dict(shard.columns).get("image", "image")
+    As far as the footer tells.
+    """
+    image = dict(shards[0].columns).get("image", "image")
     paths = [footer.schema.column(index).path for index in range(footer.num_columns)]
     places = [index for index, path in enumerate(paths) if path in (image, f"{image}.bytes")]
-    statistics = [footer.row_group(group).column(index).statistics for group in shard.row_groups for index in places]
-    return not places or any(one is None or not one.has_null_count or one.null_count for one in statistics)
+
+    def lacks_bytes(shard: Shard) -> bool:
+        groups = [footer.row_group(group) for group in shard.row_groups]
+        statistics = [group.column(index).statistics for group in groups for index in places]
+        return not places or any(one is None or not one.has_null_count or one.null_count for one in statistics)
+
+    ends = accumulate(shard.rows for shard in shards)
+    runs = groupby(zip(shards, ends, strict=True), lambda each: (each[1] // ROWS_AT_ONCE, lacks_bytes(each[0])))
+    for (_, lacking), run in runs:
+        yield [shard for shard, _ in run], lacking
+
+
+def _readable(
+    file: pq.ParquetFile, shards: Sequence[Shard], lacking: bool, columns: Sequence[str]
+) -> list[pa.Table | SourceError]:
+    """A table of each shard, read at once; where that fails each is read by itself, for only one may be damaged."""
+    first = shards[0]
+    groups = tuple(chain.from_iterable(shard.row_groups for shard in shards))
+    try:
+        whole = _named(file, replace(first, row_groups=groups), [name for name in columns if name != "uri" or lacking])
+    except (pa.ArrowException, OSError, UnicodeDecodeError, SourceError) as error:
+        if len(shards) > 1:
+            return list(chain.from_iterable(_readable(file, [shard], lacking, columns) for shard in shards))
+        return [error if isinstance(error, SourceError) else _unreadable(first, error)]
+    starts = accumulate((shard.rows for shard in shards), initial=0)
+    return [whole.slice(start, shard.rows) for start, shard in zip(starts, shards, strict=False)]
 
 
 def read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:

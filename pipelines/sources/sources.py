@@ -170,11 +170,11 @@ def _layout(images: Location, benchmark: BenchmarkConfig, storage: StorageConfig
     entries = list_folder(images)
     if any(is_mark(images, entry["name"]) for entry in entries):
         raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
-    folders = {name: _below(images, name) for name in sorted(_named(entries, "directory")) if not name.startswith(".")}
+    folders = {name: images.below(name) for name in sorted(_named(entries, "directory")) if not name.startswith(".")}
     folders = {name: folder for name, folder in folders.items() if not _is_store(folder)}
     tables = [name for name in sorted(_named(entries, "file")) if is_table(name, PARQUET)]
     full = [name for name, folder in folders.items() if tables and any(list_files(folder, name, PARQUET))]
-    beside = [name for name in tables if full and _holds_images(_below(images, name), benchmark, storage)]
+    beside = [name for name in tables if full and _holds_images(images.below(name), benchmark, storage)]
     if beside:
         raise ConfigError(
             f"benchmark.images {images.url}: Parquet files ({_some(beside)}) lie beside folders that have some "
@@ -209,10 +209,6 @@ def _holds_images(file: Location, benchmark: BenchmarkConfig, storage: StorageCo
         return bool(columns & set(read_footer(listed, storage).schema.to_arrow_schema().names))
     except SourceError:
         return True
-
-
-def _below(location: Location, name: str) -> Location:
-    return Location(fs=location.fs, path=location.at(name), url=f"{location.url}/{name}")
 
 
 def _images_file(

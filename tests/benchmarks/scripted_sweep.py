@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from jobs import sweep as job
 from operators import rows
 from pipelines import sweep
-from pipelines.cells.cells import Cell, Outcome, Shard
+from pipelines.cells.cells import Outcome, PlannedCell
 from pipelines.cells.store import Store
 from pipelines.report import report
 from pipelines.sources.shards import read_shard
@@ -57,14 +57,15 @@ def write_images(folder: Path, generator: str, count: int) -> None:
 def scores_of(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
     """Commits the missing scores cells with scores that follow from the shard's name."""
     return {
-        cell.path: planned.store.save(cell, _scores(shard, cell, planned))
-        for cells in planned.plan.scores.values()
-        for shard, cell in cells
-        if cell.path in planned.plan.missing
+        cell.path: planned.store.save(planned.plan.to_compute(cell), _scores(metric, cell, planned))
+        for metric, cells in planned.plan.scores.items()
+        for cell in cells
+        if cell in planned.plan.missing
     }
 
 
-def _scores(shard: Shard, cell: Cell, planned: PlannedSweep) -> pa.Table:
+def _scores(metric: str, cell: PlannedCell, planned: PlannedSweep) -> pa.Table:
+    shard = cell.shard
     ids = read_shard(shard, planned.config.storage, ("image_id", "prompt_id"))
     drawn = np.random.default_rng(list(cell.path.encode()))
     generator = sum(shard.group.encode()) % 7
@@ -72,12 +73,12 @@ def _scores(shard: Shard, cell: Cell, planned: PlannedSweep) -> pa.Table:
         "image_id": ids.column("image_id"),
         "prompt_id": ids.column("prompt_id"),
         "generator": [shard.group] * len(ids),
-        "metric": [cell.metric] * len(ids),
+        "metric": [metric] * len(ids),
         "score": drawn.normal(0.5 + 0.01 * generator, 0.1, len(ids)),
         "n_questions": [1] * len(ids),
         "truncated": [False] * len(ids),
     }
-    absent = {name: pa.nulls(len(ids), rows.ELEMENT_SCORES.field(name).type) for name in ("error", "elements", "basis")}
+    absent = {field.name: pa.nulls(len(ids), field.type) for field in rows.ELEMENT_SCORES if field.name not in columns}
     return pa.table(columns | absent, schema=rows.ELEMENT_SCORES)
 
 

@@ -15,7 +15,7 @@ from operators.models.calls import Question
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.families.vlm import CHAT
 from operators.models.loading import load
-from operators.models.vlm import VlmLikelihood
+from operators.models.vlm import ChatVlm
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json
@@ -27,7 +27,7 @@ CHOICES = ("Yes", "No")
 
 
 @pytest.fixture(scope="module")
-def vlm(tmp_path_factory: pytest.TempPathFactory) -> VlmLikelihood:
+def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
     """A LLaVA of random weights, small but with as many image tokens as the real one."""
     folder = tmp_path_factory.mktemp("llava")
     torch.manual_seed(0)
@@ -48,7 +48,7 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> VlmLikelihood:
     write_json(folder / "preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor", **size_of})
     resolved = resolve_model(ModelConfig(family="vlm", checkpoint=str(folder)), on_gpu=False)
     model = load(replace(resolved, kind=CHAT), "likelihood")
-    assert isinstance(model, VlmLikelihood)
+    assert isinstance(model, ChatVlm)
     return model
 
 
@@ -57,7 +57,7 @@ def pictures() -> list[Image.Image]:
     return [Image.fromarray(pixels) for pixels in noise]
 
 
-def answer(model: VlmLikelihood, images: list[Image.Image], each: int) -> list[float]:
+def answer(model: ChatVlm, images: list[Image.Image], each: int) -> list[float]:
     """The first log-probability of every answer to `each` questions on every image."""
     features = model.encode([model.preprocess(image) for image in images])
     asked = [Question(image, f"Is there a {n}?", CHOICES) for image in range(len(images)) for n in range(each)]
@@ -78,9 +78,7 @@ def seconds(call: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def test_ten_questions_on_an_image_cost_at_most_twice_one(
-    vlm: VlmLikelihood, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ten_questions_on_an_image_cost_at_most_twice_one(vlm: ChatVlm, capsys: pytest.CaptureFixture[str]) -> None:
     images = pictures()
     answer(vlm, images[:1], 1)
     one, ten = fastest(lambda: answer(vlm, images, 1), lambda: answer(vlm, images, QUESTIONS))
@@ -89,7 +87,7 @@ def test_ten_questions_on_an_image_cost_at_most_twice_one(
     assert ten <= 2 * one
 
 
-def test_batches_beat_one_pair_at_a_time(vlm: VlmLikelihood, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFixture[str]) -> None:
     images = pictures()
 
     def pair(image: Image.Image, n: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobs.command import load_values
-from pipelines.cells.cells import Outcome, Shard, Work, make_cell, make_recipe
+from pipelines.cells.cells import Cell, Outcome, Shard, Work
 from pipelines.cells.plan import Node
 from pipelines.config import SweepConfig, read_config
 from pipelines.running import runner, session
@@ -44,8 +44,8 @@ def claims(count: int) -> list[Work]:
 
 def claim(number: int) -> Work:
     shard = Shard(group="b", name=f"{number:06}", url="b", size=1, etag="1", row_groups=(number,), rows=256)
-    recipe = make_recipe("questions", 1, {})
-    cell = make_cell(recipe, shard, str(number), node="questions", metric="m", inputs={})
+    key = f"{number:06}"
+    cell = Cell(node="questions", stage="questions", metric="m", key=key, path=f"questions/{key}.parquet", inputs={})
     return Work(shard=shard, cells=(cell,), outcomes={})
 
 

@@ -1,48 +1,22 @@
 """The report in a real browser: opens from a file, nothing on the console, sorts, filters, shows text as text."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
-from selenium.webdriver.chrome.options import Options  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.remote.webdriver import WebDriver  # noqa: E402
-from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
-from selenium.webdriver.support.ui import Select  # noqa: E402
+pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select
 
-from pipelines.report.report import write_report  # noqa: E402
-from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts  # noqa: E402
+from pipelines.report.report import write_report
+from tests.browser.opened import NEEDS_BROWSER, find, open_page, press
+from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
+pytestmark = NEEDS_BROWSER
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (apt install chromium-driver)"
-    ),
-]
-
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync", "--window-size=1280,900")  # fmt: skip
 NAMES = ("atlas", "<b>bold", "cobalt", "מחולל")
-PHONE, DESKTOP = 390, 1280
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
-    options = Options()
-    options.binary_location = str(CHROMIUM)
-    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -60,33 +34,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.folder / "report.html"
 
 
-@pytest.fixture(params=[DESKTOP, PHONE], ids=["desktop", "phone"])
-def width(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
 @pytest.fixture
 def page(browser: WebDriver, report: Path, width: int) -> WebDriver:
     """The report, freshly opened from its file, whose console is looked at."""
-    size = {"width": width, "height": 850, "deviceScaleFactor": 1, "mobile": width == PHONE}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.get(report.as_uri())
-    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
-    return browser
-
-
-def find(page: WebDriver | WebElement, selector: str) -> list[WebElement]:
-    return list(page.find_elements(By.CSS_SELECTOR, selector))
+    return open_page(browser, report, width)
 
 
 def shown_cards(page: WebDriver) -> list[WebElement]:
     return [card for card in find(page, ".card") if card.is_displayed()]
-
-
-def press(page: WebDriver, element: WebElement) -> None:
-    """Focuses an element and presses Enter, as somebody without a mouse does."""
-    page.execute_script("arguments[0].focus()", element)  # type: ignore[no-untyped-call]
-    page.switch_to.active_element.send_keys(Keys.ENTER)
 
 
 def test_it_opens_with_the_decision_first_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:

@@ -16,6 +16,11 @@ BAIT = b"the process that decodes this image writes its id to the file named her
 ROOM = "room"
 """A file in a local store with a number: the write that finds so many cells finds the disk full, once."""
 
+NOTES = "PLUMBLINE_TEST_NOTES"
+"""An environment variable: a folder of notes to the workers of a cluster."""
+MEMORY = "memory"
+"""A note that the next batch that a model is given finds its device out of memory, once."""
+
 
 class Bait(NamedTuple):
     """Where an image lies that carries BAIT, and the file that gets the process id."""
@@ -27,6 +32,10 @@ class Bait(NamedTuple):
 
 def install() -> None:
     """Runs in every Ray worker before anything else."""
+    from operators import batches
+
+    batches.isolate = crowded(batches.isolate)  # before the stages and models take it by name
+
     import operators.images as module
     from operators.stages.similarities import SimilaritiesStage
     from pipelines import storage
@@ -40,6 +49,34 @@ def install() -> None:
         return decode(encoded, *arguments)
 
     module.decode_bytes = deadly_decode
+
+
+def crowded(isolate: Callable[..., Any]) -> Callable[..., Any]:
+    """Isolates as before, but one call, which a MEMORY note is for, is out of memory."""
+
+    def crowded_isolate(call: Callable[..., Any], rows: Any, *arguments: Any) -> Any:
+        def crowded_call(batch: Any) -> Any:
+            if _is_told(MEMORY):
+                import torch
+
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            return call(batch)
+
+        return isolate(crowded_call, rows, *arguments)
+
+    return crowded_isolate
+
+
+def _is_told(note: str) -> bool:
+    """Whether there is such a note and this process, of several at the same moment, took it."""
+    folder = os.environ.get(NOTES)
+    if folder is None:
+        return False
+    try:
+        (Path(folder) / note).unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def hanging(measure: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,13 +108,22 @@ def _wait_to_be_killed(note: Path) -> None:
         threading.Event().wait()
 
 
+def _takes_up(room: Path) -> bool:
+    """Whether enough cells stand and this writer, of several at the same moment, is the one that took the file away."""
+    try:
+        if len(list(room.parent.glob("*/*/*/[!.]*.parquet"))) < int(room.read_text()):
+            return False
+        room.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def scarce(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
     """Writes as before, but for the one write of a cell that a ROOM file tells to fail half way."""
 
     def scarce_write(path: Path, data: bytes) -> None:
-        room = path.parents[3] / ROOM
-        if room.exists() and len(list(room.parent.glob("*/*/*/[!.]*.parquet"))) >= int(room.read_text()):
-            room.unlink()
+        if _takes_up(path.parents[3] / ROOM):
             path.write_bytes(data[: len(data) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write(path, data)

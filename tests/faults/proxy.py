@@ -15,11 +15,11 @@ from tests.s3 import S3Server
 
 SHARE = 0.2
 DELAY_SECONDS = 0.3
-CODES = {500: "InternalError", 503: "SlowDown"}
+CODES = {400: "ExpiredToken", 500: "InternalError", 503: "SlowDown"}
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER such that closing a socket resets the connection."""
-FAULTS = ("500", "503", "reset", "delay", "lost-500", "lost-reset")
-"""The lost ones do what was asked at the server, and then keep its answer from the client."""
+FAULTS = ("500", "503", "reset", "delay", "truncated", "lost-500", "lost-reset")
+"""The lost ones do what was asked at the server, and then keep its answer from the client; the truncated one, half."""
 ENDED = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
 
 
@@ -43,7 +43,10 @@ class Head(NamedTuple):
 
 
 class FaultProxy:
-    """Passes calls on as they came, but for a share that it answers badly, late or not at all."""
+    """Passes calls on as they came, but for a share that it answers badly, late or not at all.
+
+    What it does may be changed at any time. Where `valid` names an access key, the session of every other has expired.
+    """
 
     def __init__(self, server: S3Server, seed: int, *, share: float = SHARE, faults: Sequence[str] = FAULTS) -> None:
         upstream = urlsplit(server.endpoint)
@@ -51,7 +54,10 @@ class FaultProxy:
         self.faults = faults
         self.share = share
         self.random = random.Random(seed)
+        self.valid: str | None = None
         self.counts: Counter[str] = Counter()
+        self.requests: list[str] = []
+        """The first line of each, in the order they came."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a client, and one to the server for it, for as many calls as the client makes."""
@@ -68,11 +74,16 @@ class FaultProxy:
     async def _call(self, client: Stream, server: Stream) -> bool:
         """One call; whether the connection may go on."""
         request = await read_head(client.reader)
+        self.requests.append(request.start)
         fault = self.random.choice(self.faults) if self.random.random() < self.share else "none"
+        if self.valid is not None and f"Credential={self.valid}/" not in request.headers.get("authorization", ""):
+            fault = "400"
         self.counts[fault] += 1
         if fault in ("none", "delay"):
             await asyncio.sleep(DELAY_SECONDS if fault == "delay" else 0)
             return await pass_on(request, client, server)
+        if fault == "truncated":
+            return await cut(request, client, server)
         if fault.startswith("lost"):
             await swallow(request, client, server)
         elif fault != "reset":
@@ -131,6 +142,15 @@ async def pass_on(request: Head, client: Stream, server: Stream) -> bool:
     await _put(client.writer, answer.raw)
     await _copy_answer(request, answer, server, client.writer)
     return "close" not in (request.headers.get("connection", ""), answer.headers.get("connection", ""))
+
+
+async def cut(request: Head, client: Stream, server: Stream) -> bool:
+    """Half of an answer, after which the connection is closed; a body in chunks lacks its first one."""
+    answer = await ask(request, client, server)
+    await _put(client.writer, answer.raw)
+    body = 0 if request.start.startswith("HEAD ") else int(answer.headers.get("content-length", 0))
+    await _put(client.writer, await server.reader.readexactly(body // 2))
+    return False
 
 
 async def swallow(request: Head, client: Stream, server: Stream) -> None:

@@ -4,41 +4,32 @@ import os
 import random
 import signal
 import subprocess
-import sys
-import threading
-import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from pipelines.cells.runs import run_ids
 from pipelines.cells.store import Store
-from pipelines.storage import StorageConfig, WriteError, locate
+from pipelines.storage import StorageConfig, WriteError
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.faults import driving
+from tests.faults.driving import PATIENCE_SECONDS, Driver, small_sweep, until
 from tests.faults.hook import BAIT, ROOM, Bait
+from tests.faults.outcomes import assert_same_tables, leftovers
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
-ROOT = Path(__file__).parent.parent.parent
 GENERATORS = ("atlas", "flint")
 IMAGES, SHARD = 12, 2
 CELLS = 2 * len(GENERATORS) * IMAGES // SHARD
 OVERRIDES = ("metric=[clipscore]", f"shard_rows={SHARD}")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-POLL_SECONDS = 0.05
-PATIENCE_SECONDS = 240
-ORPHAN_SECONDS = 10
-MARK = "PLUMBLINE_TEST_MARK"
-"""An environment variable that a driver and all that it starts carry."""
 Etags = Mapping[str, object]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
 """Each draws other faults, moments or places; all but the first are run by make slow."""
@@ -79,17 +70,6 @@ def run(bench: Path, store: str, *overrides: str) -> FinishedSweep:
     return run_sweep(plan_sweep(sweep_config(bench, store, *OVERRIDES, *overrides)), lambda progress: None)
 
 
-def scores(folder: str) -> pd.DataFrame:
-    """A run's scores as they stand in its store, in one order."""
-    location = locate(folder, StorageConfig())
-    table = pq.read_table(location.at("scores.parquet"), filesystem=location.fs)
-    return table.to_pandas().sort_values("image_id", ignore_index=True)
-
-
-def assert_same_tables(folder: str, undisturbed: FinishedSweep, *, rtol: float = 0) -> None:
-    pd.testing.assert_frame_equal(scores(folder), scores(undisturbed.folder), rtol=rtol, atol=0, check_exact=not rtol)
-
-
 def etags(store: Store) -> Etags:
     """What stands at each cell's path: S3's ETag and time, or the inode and modification time of a file."""
     location = store.location
@@ -108,71 +88,12 @@ def _etag(entry: Mapping[str, object]) -> object:
     return (entry["ETag"], entry["LastModified"]) if "ETag" in entry else (entry["ino"], entry["mtime"])
 
 
-def until(met: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:
-    """Whether a condition came to be met in time."""
-    waiting = threading.Event()
-    ends = time.monotonic() + seconds
-    while not (now := met()) and time.monotonic() < ends:
-        waiting.wait(POLL_SECONDS)
-    return now
-
-
-class Driver:
-    """A sweep in a process of its own with its own local Ray, and all the processes that it starts."""
-
-    def __init__(self, bench: Path, store: Store) -> None:
-        self.mark = uuid.uuid4().hex
-        arguments = [
-            "sweep=shapes",
-            "benchmark.name=small",
-            f"benchmark.prompts={bench}/prompts.parquet",
-            f"benchmark.images={bench}/images",
-            f"store={store.url}",
-            "cluster.num_cpus=2",
-            *OVERRIDES,
-        ]
-        self.printed = bench / f"{self.mark}.printed"
-        with self.printed.open("wb") as printed:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "jobs.sweep", *arguments],
-                cwd=ROOT,
-                env={**os.environ, MARK: self.mark},
-                stdout=printed,
-                stderr=printed,
-            )
-
-    def kill(self) -> None:
-        """Ends the driver, and it alone, as the system would that has no memory left."""
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def processes(self) -> list[int]:
-        """Its processes that still run, known by the mark in their environment."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-        return found
-
-    def end(self) -> None:
-        """Waits for what is left of it to end, and kills what does not."""
-        until(lambda: not self.processes(), ORPHAN_SECONDS)
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        assert until(lambda: not self.processes())
-
-
 @contextmanager
 def driver(bench: Path, store: Store) -> Iterator[Driver]:
-    started = Driver(bench, store)
-    try:
+    """A sweep with its own local Ray."""
+    arguments = small_sweep(bench, store.url, "cluster.num_cpus=2", *OVERRIDES)
+    with driving.driver(arguments, bench, os.environ) as started:
         yield started
-    finally:
-        if started.process.poll() is None:
-            started.kill()
-        started.end()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -184,7 +105,7 @@ def test_failing_every_fifth_call_changes_no_score(
         done = run(bench, bucket, f"storage.endpoint_url={endpoint}")
     assert (done.computed, done.exit_code) == (CELLS, 0)
     assert sum(proxy.counts.values()) - proxy.counts["none"] > CELLS / 2
-    assert_same_tables(done.folder, undisturbed)
+    assert_same_tables(done.folder, undisturbed.folder)
     assert len(etags(Store(url=bucket, storage=StorageConfig()))) == CELLS
 
 
@@ -196,7 +117,7 @@ def test_a_killed_driver_loses_no_committed_cell(
     committed: Etags = {}
     for count in sorted(random.Random(seed).sample(range(1, CELLS), 1 + seed % 3)):
         with driver(bench, store) as started:
-            assert until(lambda count=count: len(etags(store)) >= count or started.process.poll() is not None)
+            assert until(lambda count=count: len(etags(store)) >= count or started.ended())
             started.kill()
             assert started.process.returncode == -signal.SIGKILL, started.printed.read_text()
         assert committed.items() <= etags(store).items(), "a committed cell was computed again"
@@ -204,14 +125,14 @@ def test_a_killed_driver_loses_no_committed_cell(
     done = run(bench, store.url)
     assert (done.computed, done.exit_code) == (CELLS - len(committed), 0)
     assert committed.items() <= etags(store).items(), "a committed cell was computed again"
-    assert_same_tables(done.folder, undisturbed)
+    assert_same_tables(done.folder, undisturbed.folder)
 
 
 @pytest.mark.slow
 def test_the_local_ray_of_a_killed_driver_ends_by_itself(bench: Path, tmp_path: Path) -> None:
     store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
     with driver(bench, store) as started:
-        assert until(lambda: len(etags(store)) > 0 or started.process.poll() is not None)
+        assert until(lambda: len(etags(store)) > 0 or started.ended())
         started.kill()
         assert len(started.processes()) > 0, started.printed.read_text()
         assert until(lambda: not started.processes())
@@ -228,7 +149,7 @@ def test_a_killed_worker_costs_nothing(seed: int, tmp_path: Path, undisturbed: F
         os.kill(int(bait.note.read_text()), signal.SIGKILL)
         done = running.result()
     assert (done.computed, done.exit_code) == (CELLS, 0)
-    assert_same_tables(done.folder, undisturbed, rtol=1e-5)
+    assert_same_tables(done.folder, undisturbed.folder, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -239,7 +160,7 @@ def test_two_sweeps_at_once_on_one_store_end_alike(bench: Path, bucket: str, und
         assert codes == [0, 0], one.printed.read_text() + other.printed.read_text()
     assert len(run_ids(store)) == 2
     for run_id in run_ids(store):
-        assert_same_tables(f"{store.url}/runs/{run_id}", undisturbed)
+        assert_same_tables(f"{store.url}/runs/{run_id}", undisturbed.folder)
 
 
 def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
@@ -250,7 +171,7 @@ def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
     second = run_sweep(planned[1], lambda progress: None)
     assert (first.computed, second.computed) == (CELLS, CELLS)
     assert etags(store) == won
-    assert_same_tables(second.folder, undisturbed)
+    assert_same_tables(second.folder, undisturbed.folder)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -268,7 +189,7 @@ def test_a_write_that_finds_the_disk_full_fails_its_cell_alone(
     assert leftovers(store) == []
     again = run(bench, str(store))
     assert (done.computed + again.computed, again.exit_code) == (CELLS, 0) and again.computed <= 2
-    assert_same_tables(again.folder, undisturbed)
+    assert_same_tables(again.folder, undisturbed.folder)
 
 
 def test_a_sweep_on_a_disk_that_fills_up_goes_on_when_there_is_room(
@@ -283,12 +204,7 @@ def test_a_sweep_on_a_disk_that_fills_up_goes_on_when_there_is_room(
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
         again = run(bench, str(disk))
         assert (again.computed, again.exit_code) == (CELLS - len(committed), 0)
-        assert_same_tables(again.folder, undisturbed)
-
-
-def leftovers(store: Path) -> list[Path]:
-    """Files that are neither cells, nor a run's, nor the store's own."""
-    return [path for path in store.rglob("*") if path.name.startswith(".") or ".draft." in path.name]
+        assert_same_tables(again.folder, undisturbed.folder)
 
 
 def pages(store: Path) -> int:

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import pytest
@@ -19,8 +18,10 @@ from pipelines.cells.store import Store
 from pipelines.storage import StorageConfig
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
-from tests.faults.test_interruptions import scores, until
-from tests.ray_head import RayHead, RayNode, head_environment, run_head, run_node
+from tests.faults.driving import Cluster, Driver, actors, until, working
+from tests.faults.outcomes import scores
+from tests.pipelines.ingest.test_ingest import source_rows, write_csv, write_files
+from tests.ray_head import head_environment, run_head
 from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,20 +31,6 @@ WORKER = "--labels=kind=worker"
 PLACED = ("+cluster.pools.similarities.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
 """Pools that the head has no place for."""
 SECRET = "a-word-that-no-log-may-have"
-
-
-class Cluster(NamedTuple):
-    """A head, and where its logs are."""
-
-    head: RayHead
-    logs: Path
-    folder: Path
-
-    @contextmanager
-    def node(self, *flags: str, without: Path | None = None) -> Iterator[RayNode]:
-        log = self.folder / f"{len(list(self.folder.iterdir()))}.log"
-        with run_node(self.head, log, "--num-cpus=1", *flags, without=without) as node:
-            yield node
 
 
 @pytest.fixture(scope="module")
@@ -81,29 +68,9 @@ def committed(store: Store) -> int:
 
 
 @contextmanager
-def sweep(cluster: Cluster, bench: Path, store: str, *overrides: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """The job, in a process of its own that has what workers need in its environment."""
-    printed = cluster.folder / f"{len(list(cluster.folder.iterdir()))}.printed"
-    arguments = [
-        "sweep=shapes", "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
-        f"benchmark.images={bench}/images", f"store={store}", f"cluster.address={cluster.head.address}",
-        *OVERRIDES, *overrides,
-    ]  # fmt: skip
-    with printed.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "jobs.sweep", *arguments],
-            cwd=ROOT, env=head_environment() | {"HF_TOKEN": SECRET}, stdout=stream, stderr=stream,
-        )  # fmt: skip
-    try:
-        yield process, printed
-    finally:
-        process.kill()
-        process.wait()
-
-
-def working(nodes: list[RayNode]) -> list[RayNode]:
-    """The nodes on which an actor of a stage is."""
-    return [node for node in nodes if any("StageActor" in command for command in node.processes().values())]
+def sweep(cluster: Cluster, bench: Path, store: str, *overrides: str) -> Iterator[Driver]:
+    with cluster.sweep(bench, store, *OVERRIDES, *overrides, environment={"HF_TOKEN": SECRET}) as job:
+        yield job
 
 
 def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothing(
@@ -111,20 +78,16 @@ def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothi
 ) -> None:
     """Also no credential that the driver hands on to them is in any log of theirs."""
     store = Store(url=bucket, storage=StorageConfig())
-    with sweep(cluster, bench, bucket, *PLACED) as (job, printed), ExitStack() as stack:
-        assert until(lambda: "for machines to join: stage similarities:clip" in printed.read_text() or ended(job))
+    with sweep(cluster, bench, bucket, *PLACED) as job, ExitStack() as stack:
+        assert until(lambda: "for machines to join: stage similarities:clip" in job.printed.read_text() or job.ended())
         nodes = [stack.enter_context(cluster.node(WORKER)) for _ in range(2)]
-        assert until(lambda: committed(store) > 2 or ended(job))
-        assert not ended(job), printed.read_text()
+        assert until(lambda: committed(store) > 2 or job.ended())
+        assert not job.ended(), job.printed.read_text()
         lost, *_ = working(nodes)
         lost.kill()
-        assert job.wait(240) == 0, printed.read_text()
+        assert job.process.wait(240) == 0, job.printed.read_text()
     pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
     assert holding(cluster.logs, SECRET) == holding(cluster.logs, s3_server.secret) == []
-
-
-def ended(job: subprocess.Popen[bytes]) -> bool:
-    return job.poll() is not None
 
 
 def holding(folder: Path, secret: str) -> list[str]:
@@ -142,12 +105,44 @@ def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
     without = tmp_path / "store" if hidden == "store" else bench / "images"
     with (
         cluster.node(WORKER, without=without),
-        sweep(cluster, bench, str(tmp_path / "store"), *PLACED) as (job, printed),
+        sweep(cluster, bench, str(tmp_path / "store"), *PLACED) as job,
     ):
-        assert job.wait(120) == 1
-    (error,) = [line for line in printed.read_text().splitlines() if line.startswith("error:")]
+        assert job.process.wait(120) == 1
+    (error,) = [line for line in job.printed.read_text().splitlines() if line.startswith("error:")]
     assert f"does not see the {hidden} {without}" in error
     assert list((tmp_path / "store").glob("similarities/**/*.parquet")) == []
+
+
+INGEST = """
+import sys
+from pipelines.ingest import drafting
+from jobs.ingest import COMMAND, main
+from jobs.command import run_job
+drafting.PATIENCE = -1.0
+sys.exit(run_job(COMMAND, main))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a process needs root")
+@pytest.mark.parametrize("hidden", ["output", "images"])
+def test_no_image_is_taken_in_by_a_machine_that_does_not_see_it_or_the_output(
+    hidden: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    for folder in ("images", "output"):
+        (tmp_path / folder).mkdir()
+    rows = write_files(tmp_path / "images", source_rows(4))
+    write_csv(tmp_path / "table.csv", rows)
+    arguments = [f"table={tmp_path}/table.csv", f"images={tmp_path}/images", f"output={tmp_path}/output"]
+    with cluster.node(WORKER, without=tmp_path / hidden):
+        done = subprocess.run(
+            [sys.executable, "-c", INGEST, *arguments, "shard_rows=1", f"cluster.address={cluster.head.address}"],
+            cwd=ROOT, env=head_environment(), check=False, capture_output=True, text=True,
+        )  # fmt: skip
+    assert done.returncode == 1
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    what = "source" if hidden == "images" else hidden
+    assert f"does not see the {what} {tmp_path / hidden}" in error
+    assert list((tmp_path / "output").glob("**/*.parquet")) == []
 
 
 @pytest.mark.slow
@@ -156,23 +151,23 @@ def test_a_run_whose_workers_have_no_room_any_more_goes_on_where_a_machine_joins
 ) -> None:
     """So it does where the progress log's process is killed."""
     store = Store(url=bucket, storage=StorageConfig())
-    with cluster.node(WORKER) as lost, sweep(cluster, bench, bucket, *PLACED) as (job, printed):
-        assert until(lambda: committed(store) > 2 or ended(job))
-        (log,) = [pid for pid, command in cluster.head.node.processes().items() if "ProgressLog" in command]
+    with cluster.node(WORKER) as lost, sweep(cluster, bench, bucket, *PLACED) as job:
+        assert until(lambda: committed(store) > 2 or job.ended())
+        (log,) = actors(cluster.head.node, "ProgressLog")
         os.kill(log, signal.SIGKILL)
         known = committed(store)
-        assert until(lambda: committed(store) > known or ended(job))
+        assert until(lambda: committed(store) > known or job.ended())
         lost.kill()
-        assert until(lambda: "for machines to join" in printed.read_text() or ended(job))
+        assert until(lambda: "for machines to join" in job.printed.read_text() or job.ended())
         with cluster.node(WORKER):
-            assert job.wait(240) == 0, printed.read_text()
+            assert job.process.wait(240) == 0, job.printed.read_text()
     pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_machines_that_never_come_are_waited_for_up_to_the_limit(cluster: Cluster, bench: Path, tmp_path: Path) -> None:
-    with sweep(cluster, bench, str(tmp_path / "store"), *PLACED, "cluster.wait_seconds=3") as (job, printed):
-        assert job.wait(120) == 1
-    lines = printed.read_text()
+    with sweep(cluster, bench, str(tmp_path / "store"), *PLACED, "cluster.wait_seconds=3") as job:
+        assert job.process.wait(120) == 1
+    lines = job.printed.read_text()
     assert "waiting up to 3 s for machines to join: stage similarities:clip" in lines
     assert "error: stage similarities:clip: 1 actor(s)" in lines and "with kind=worker cannot be placed" in lines

@@ -9,7 +9,7 @@ import pytest
 from pipelines.running.errors import RunnerError
 from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import PACK, images, sweep_config, write_benchmark, write_rows
-from tests.faults.hook import DEADLY, HANGING, HANGING_CALL
+from tests.faults.hook import BAIT, DEADLY, HANGING, HANGING_CALL
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -63,7 +63,20 @@ def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_
     assert (done.exit_code, len(done.results.read_scores())) == (1, 12)
 
     left = plan_sweep(sweep_config(tmp_path / "bench", tmp_path / "store", *overrides)).plan.missing
-    assert {path.split("/")[0] for path in left} == {"similarities", "scores"} and len(left) == 2
+    assert {cell.recipe.stage for cell in left} == {"similarities", "scores"} and len(left) == 2
+
+
+def test_a_shard_that_was_given_up_is_tried_by_a_sweep_that_retries_what_failed(tmp_path: Path) -> None:
+    """Its image keeps the first process that decodes it, which the deadline ends, and not the second."""
+    overrides = ("metric=[edge_density]", "cluster.max_attempts=1", "cluster.default.deadline=5")
+    done, rows = sweep_with({5: BAIT + str(tmp_path / "pid").encode()}, tmp_path, *overrides)
+    assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}
+    write_rows(tmp_path / "bench/images/flint/00000.parquet", images("flint", 12))
+    config = sweep_config(tmp_path / "bench", tmp_path / "store", *overrides, "retry_failed=true")
+    again = run_sweep(plan_sweep(config), lambda progress: None)
+    assert (again.computed, again.retried) == (2, (4, 4))
+    assert {error["kind"] for error in again.results.errors.to_pylist()} == {"not_computed"}
+    assert {error["generator"] for error in again.results.errors.to_pylist()} == {"flint"}
 
 
 def test_a_model_that_does_not_load_stops_the_run_with_its_reason(tmp_path: Path) -> None:

@@ -24,15 +24,33 @@ ROOT = Path(__file__).parent.parent.parent
 
 POOL = {"num_cpus", "num_gpus", "min_size", "max_size", "threads", "deadline"}
 MODEL = {"family", "checkpoint", "revision", "tokenizer", "vision_tower", "vision_tower_revision", "dtype",
-         "image_batch", "pair_batch"}  # fmt: skip
-TEXT_MODEL = {"family", "checkpoint", "revision", "tokenizer", "dtype", "pair_batch"}
-WRITER = TEXT_MODEL | {"engine", "engine_options"}
+         "image_batch", "pair_batch", "engine", "engine_options"}  # fmt: skip
+CAPTIONER = {"family", "checkpoint", "revision", "tokenizer", "dtype", "image_batch"}
+ROLES = ("vqa", "clip", "llm", "nli", "matcher")
+SCORERS = (
+    "pickscore",
+    "align",
+    "siglip",
+    "itm",
+    "hpsv2",
+    "hpsv3",
+    "imagereward",
+    "negclip",
+    "pyramidclip",
+    "detector",
+    "reader",
+    "captioner",
+    "grounder",
+    "judge",
+    "vlm",
+)
 STAGES = ("questions", "entailment", "answers", "similarities", "scores")
-WRITING = {"kind", "writer", "model", "max_tokens", "temperature", "seed", "template", "yes_no"}
+WRITING = {"kind", "writer", "model", "max_tokens", "temperature", "seed", "replies", "template", "yes_no"}
 STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
 SWEEP = {
-    "": {"store", "dry_run", "shard_rows", "max_failed", "storage", "limits", "cluster", "benchmark", "models",
-         "metrics"},
+    "": {"store", "dry_run", "shard_rows", "max_failed", "retry_failed", "storage", "log", "limits", "cluster",
+         "benchmark", "models", "metrics"},
+    "log": {"format", "level", "file"},
     "storage": STORAGE,
     "limits": {"max_pixels", "max_bytes", "max_scans", "max_seconds", "max_images"},
     "cluster": {"address", "num_cpus", "max_attempts", "wait_seconds", "pools", "default"},
@@ -43,13 +61,10 @@ SWEEP = {
                   "require_every_prompt"},
     "benchmark.columns": {"image_id", "prompt_id", "image", "uri", "prompt", "extra"},
     "benchmark.prompt_columns": {"prompt_id", "text", "skills"},
-    "models": {"vqa", "clip", "llm", "nli", "matcher"},
-    "models.vqa": MODEL,
-    "models.clip": MODEL,
-    "models.llm": WRITER,
-    "models.nli": TEXT_MODEL,
+    "models": set(ROLES),
+    **{f"models.{role}": MODEL for role in ROLES},
     "metrics": {"vqascore", "clipscore"},
-    "metrics.vqascore": {"kind", "model", "template", "answer", "reduction"},
+    "metrics.vqascore": {"kind", "model", "template", "answer", "normalise", "reduction"},
     "metrics.clipscore": {"kind", "model", "variant"},
 }  # fmt: skip
 PROTOCOL = {"name", "reader", "path", "tasks", "match", "statistics", "rating_range", "out_of_range", "agreement",
@@ -57,26 +72,38 @@ PROTOCOL = {"name", "reader", "path", "tasks", "match", "statistics", "rating_ra
 SHAPES = SWEEP | {
     "": SWEEP[""] | {"protocol"},
     "protocol": PROTOCOL,
-    "models.matcher": MODEL,
     "metrics": {"vqascore", "clipscore", "gecko", "tifa", "dsg"},
     "metrics.gecko": WRITING | {"nli", "coverage", "min_groundable", "normalise", "likelihood", "reduction",
                                 "threshold"},
-    "metrics.tifa": WRITING | {"matcher", "filter", "min_f1"},
+    "metrics.tifa": WRITING | {"matcher", "answers", "filter", "min_f1"},
     "metrics.dsg": WRITING | {"zeroing", "reduction"},
 }  # fmt: skip
-RELEASED = SWEEP | {"models.matcher": TEXT_MODEL, "models.llm.engine_options": {"max_model_len"}}
+RELEASED = SWEEP | {
+    "models": {*ROLES, *SCORERS},
+    **{f"models.{role}": MODEL for role in SCORERS},
+    **{f"models.{role}": CAPTIONER for role in ("captioner", "grounder")},
+    **{f"models.{role}.engine_options": {"max_model_len"} for role in ("llm", "judge", "vlm")},
+}
 CHOICES = {
     "sweep": {"shapes", "own_images", "own_rows", "gecko_ablation"},
     "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k"},
     "models": {"shapes", "released"},
     "metric": {"vqascore", "clipscore", "gecko", "gecko_baseline", "gecko_coverage", "gecko_normalised", "tifa", "dsg",
-               "vq2", "vq2_released"},
+               "vq2", "vq2_released", "vqascore_normalised", "pickscore", "alignscore", "siglipscore", "itm", "itc",
+               "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip", "vnli", "vpeval", "capclip", "capmeteor",
+               "descclip", "descmeteor", "gpt4v_eval", "llmscore", "llmscore_error_counting", "llmscore_rule_enhanced",
+               "viescore", "edge_density", "entropy",
+               "saturation"},
     "cluster": {"local", "gpu1", "gpu8"},
     "protocol": {"tifa160", "genai_bench", "t2vscore", "winoground", "eqben", "seetrue", "pick_a_pic", "flickr8k_cf",
                  "gecko", "t2iscorescore", "shapes", "long"},
     "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32",
-              "question_writer_shapes", "nli_shapes", "qwen2_5_7b", "qwen2_5_vl_7b", "llava_1_5_7b", "api", "true_nli",
-              "minilm"},
+              "question_writer_shapes", "nli_shapes", "qwen2_5_7b", "qwen2_5_vl_7b", "llava_1_5_7b",
+              "llava_1_5_13b", "api", "true_nli",
+              "minilm", "instructblip_flant5_xl", "instructblip_flant5_xxl", "blip2_flant5_xl", "blip_vqa",
+              "align_base", "blip2_itm", "blip_itm_large", "gemma3_12b", "internvl3_8b", "pickscore", "qwen3_vl_8b",
+              "siglip2_so400m", "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip",
+              "grounding_dino_tiny", "got_ocr2", "blip2_opt_2_7b", "blip_large", "florence2_large"},
 }  # fmt: skip
 
 
@@ -121,7 +148,7 @@ def test_models_are_chosen_together_or_one_by_one() -> None:
         "clip-flant5-shapes", "clip-shapes", "question-writer-shapes", "nli-shapes", "clip-shapes"
     ]  # fmt: skip
     one = load_values("sweep", [*given, "model@models.vqa=clip_flant5_xxl"])["models"]
-    assert [model["checkpoint"] for model in one.values()] == [
+    assert [one[role]["checkpoint"] for role in ROLES] == [
         "zhiqiulin/clip-flant5-xxl", "openai/clip-vit-base-patch32", "Qwen/Qwen2.5-7B-Instruct",
         "google/t5_xxl_true_nli_mixture", "sentence-transformers/all-MiniLM-L6-v2"
     ]  # fmt: skip
@@ -132,9 +159,33 @@ def test_a_hosted_model_can_write_the_questions() -> None:
     assert read_config(load_values("sweep", given), SweepConfig).models["llm"].family == "openai"
 
 
-def test_status_and_train_have_exactly_these_keys() -> None:
-    assert set(dotted_keys(load_values("status", []))) == dotted({"": {"store", "storage"}, "storage": STORAGE})
+def test_status_gc_and_train_have_exactly_these_keys() -> None:
+    assert set(dotted_keys(load_values("status", []))) == dotted(
+        {"": {"store", "watch", "storage"}, "storage": STORAGE}
+    )
+    assert set(dotted_keys(load_values("gc", []))) == dotted(
+        {
+            "": {"store", "delete", "keep_runs", "grace_days", "stages", "prune", "storage"},
+            "keep_runs": {"last", "daily", "weekly", "monthly", "named"},
+            "storage": STORAGE,
+        }
+    )
     assert set(load_values("train", [])) == {"output", "seed", "steps", "shorten", "questions_each"}
+
+
+def test_serve_has_exactly_these_keys() -> None:
+    serving = {
+        "": {"host", "port", "token_variable", "reward", "address", "replicas", "num_cpus", "num_gpus", "threads",
+             "batch", "gather_seconds", "deadline", "batch_deadline", "max_deaths",
+             "max_waiting", "max_request_images", "max_body", "max_bodies",
+             "cached_scores", "limits", "models", "metrics", "sentinel", "sentinel_images",
+             "baseline", "baseline_generator", "store", "storage"},
+        "limits": SWEEP["limits"],
+        "storage": STORAGE,
+    }  # fmt: skip
+    values = load_values("serve", ["metric=[clipscore]", "models=shapes"])
+    keys = [key for key in dotted_keys(values) if not key.startswith(("models.", "metrics."))]
+    assert set(keys) == dotted(serving)
 
 
 def test_metaeval_and_reproduce_have_exactly_these_keys() -> None:
@@ -162,7 +213,8 @@ def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
     own = ["benchmark.prompts=s3://b/prompts.parquet", "benchmark.images=s3://b/images"]
     everything = "metric=[" + ",".join(CHOICES["metric"]) + "]"
     for overrides in (["sweep=shapes"], ["sweep=own_images", *own], ["sweep=gecko_ablation"]):
-        config = read_config(load_values("sweep", [*overrides, everything, f"cluster={cluster}"]), SweepConfig)
+        given = [*overrides, everything, "models=released", f"cluster={cluster}"]
+        config = read_config(load_values("sweep", given), SweepConfig)
         assert set(config.metrics) == CHOICES["metric"]
     assert read_config(load_values("status", []), StatusConfig).store == "store"
 
@@ -191,9 +243,15 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["metrics.gecko.nli=vqa"], "metrics.gecko.nli: gecko needs a nli model, and the role 'vqa' is a clip_flant5"),
         (["metrics.gecko.threshold=7"], "gecko threshold: expected a number from 0 to 1, got 7.0"),
         (["metrics.dsg.writer=nobody"], "metrics.dsg.writer: no model has the role 'nobody'"),
+        (
+            ["metric=[pickscore]"],
+            "no model has the role 'pickscore'; the sweep's roles are vqa, clip, llm, nli, matcher",
+        ),
+        (["metric=[pickscore]"], "add it, as in +model@models.pickscore=NAME"),
+        (["model@models.pickscore=pickscore"], "to add it, write +model@models.pickscore=NAME"),
         (["metrics.tifa.filtr=x"], "unknown config key 'metrics.tifa.filtr'; did you mean metrics.tifa.filter"),
         (
-            ["+models.vqa.engine=vllm"],
+            ["models.vqa.engine=vllm"],
             "model engine: an option of causal_lm and vlm; remove it from this clip_flant5 model",
         ),
         (["sweep=own_images"], "config key 'benchmark.images' is required; set it"),
@@ -267,7 +325,7 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 def test_too_little_memory_is_one_line(tmp_path: Path) -> None:
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (300_000_000, 300_000_000))
+        resource.setrlimit(resource.RLIMIT_AS, (360_000_000, 360_000_000))
 
     done = status(store=tmp_path, stdout=subprocess.DEVNULL, preexec_fn=limit, timeout=100)
     assert_in_one_line(done, "memory ran out: raise its limit (ulimit -v)")
@@ -314,4 +372,5 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
 
 def test_help_names_the_choices() -> None:
     text = job("jobs.sweep", "--help").stdout
-    assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text and "|tifa|vq2|vq2_released|vqascore" in text
+    assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text
+    assert "|tifa|viescore|vnli|vpeval|vq2|vq2_released|vqascore" in text

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,8 @@ from rich.console import Console
 
 from jobs.console import show_failures, show_leaderboards
 from operators import rows
-from operators.summary import summarise
+from operators.summary import best_first
+from tests.operators.tallied import summarise
 
 
 def results(*failed: dict[str, Any]) -> Any:
@@ -36,6 +38,15 @@ def printed(show: Any, *arguments: Any) -> str:
     return stream.getvalue()
 
 
+def finished_sweep(results: Any, falling: Collection[str] = ()) -> Any:
+    return SimpleNamespace(results=results, falling=falling, retried=None, usage={}, folder="runs/r")
+
+
+def places(said: str) -> list[tuple[str, str]]:
+    """The places of a board, each with its generator."""
+    return re.findall(r"│ (\S) │ (\w+) +│", said)
+
+
 def test_a_kind_of_failure_is_shown_with_the_message_to_act_on() -> None:
     said = printed(show_failures, results(failure("shard_failed", "disk [full]"), failure("new_kind", "what to do")))
     assert re.search(r"new_kind +│ +1 │ 25\.0% │ act on its message", said)
@@ -44,7 +55,15 @@ def test_a_kind_of_failure_is_shown_with_the_message_to_act_on() -> None:
 
 
 def test_a_generator_without_a_score_has_no_place_and_equal_means_share_one() -> None:
-    finished = SimpleNamespace(results=results(failure("corrupt_image", "no")), usage={}, folder="runs/r")
-    said = printed(show_leaderboards, finished)
-    places = re.findall(r"│ (\S) │ (\w+) +│", said)
-    assert places == [("1", "atlas"), ("1", "cobalt"), ("-", "drift")]
+    said = printed(show_leaderboards, finished_sweep(results(failure("corrupt_image", "no"))))
+    assert places(said) == [("1", "atlas"), ("1", "cobalt"), ("-", "drift")]
+    assert "lower is better" not in said
+
+
+def test_where_lower_is_better_the_lowest_mean_has_the_first_place_and_the_board_says_so() -> None:
+    scored = [("atlas", 0.5), ("cobalt", 0.25), ("drift", 0.5), ("ember", None)]
+    records = [{"generator": name, "metric": "m", "prompt_id": "p", "score": score} for name, score in scored]
+    summary = best_first(summarise(rows.table(records, rows.SCORES), {}), {"m"})
+    said = printed(show_leaderboards, finished_sweep(SimpleNamespace(summary=summary, n_null=0), falling={"m"}))
+    assert places(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
+    assert "m: overall, lower is better" in said and re.search(r"cobalt +│ 0\.250", said)

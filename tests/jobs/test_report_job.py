@@ -16,7 +16,7 @@ def test_the_report_has_exactly_these_keys() -> None:
     storage = {f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")}
     assert (
         set(dotted_keys(load_values("report", [])))
-        == {"store", "run", "compare", "images", "bradley_terry", "storage"} | storage
+        == {"store", "run", "compare", "reward", "images", "bradley_terry", "storage"} | storage
     )
     assert read_config(load_values("report", []), ReportConfig) == ReportConfig(store="store")
 
@@ -33,6 +33,17 @@ def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(
     assert "\natlas is the best generator — by both metrics.\n" in said
     assert f"report: {run.folder}/report.html (" in said
     assert "since run 20260101-000000-000000:\n  Nothing changed." in said
+
+
+def test_a_metric_whose_lower_scores_are_better_says_so_in_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, lower_is_better=["gecko"])
+    assert run_job(COMMAND, main, [f"store={tmp_path}/store"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"┃ mean rank ┃ gecko \(lower is better\) ┃ +clipscore ┃", said)
+    assert re.search(r"│ atlas +│ +2\.0 │ +0\.\d{3} c │ +0\.\d{3} a │", said)
+    assert "\nThe metrics disagree on the best generator:" in said
 
 
 def test_names_are_not_taken_for_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,26 +8,14 @@ import pytest
 
 from jobs.command import run_job
 from jobs.sweep import COMMAND, main
-from operators import rows
+from pipelines.cells import store
 from pipelines.cells.runs import newest_run, run_ids
-from pipelines.cells.store import Store
-from pipelines.config import SweepConfig
-from pipelines.sources.shards import read_shard
-from pipelines.storage import StorageConfig
-from pipelines.sweep import plan_sweep
+from pipelines.cells.store import Store, StoreError
+from pipelines.storage import Location, StorageConfig
 from tests.bench_of import PACK, SMALL, prompts, sweep_config, write_benchmark, write_rows
+from tests.made_scores import write_scores
 
 METRIC = "metric=[clipscore]"
-
-
-def write_scores(config: SweepConfig) -> None:
-    """Commits every scores cell of a sweep with made-up scores, so that nothing is left to compute."""
-    planned = plan_sweep(config)
-    for cells in planned.plan.scores.values():
-        for shard, cell in cells:
-            images = read_shard(shard, config.storage, ("image_id", "prompt_id")).to_pylist()
-            scores = [{**image, "generator": shard.group, "metric": cell.metric, "score": 0.5} for image in images]
-            planned.store.save(cell, rows.table(scores, rows.ELEMENT_SCORES))
 
 
 class Sweep:
@@ -93,6 +81,25 @@ def test_a_run_that_was_harmed_by_hand_is_made_anew(file: str, harm: str, sweep:
     assert newest not in (None, first)
     names = {file.name for file in (Path(sweep.store.url) / f"runs/{newest}").iterdir()}
     assert names >= {"report.html", "summary.csv", "summary.md", "manifest.json", "scores.parquet"}
+
+
+def test_a_run_whose_cells_could_not_be_read_when_it_was_gathered_does_not_stand(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing is missing any more, and it stands on the same."""
+
+    def unanswered(location: Location, path: str) -> bytes:
+        if path.startswith("scores/"):
+            raise StoreError(f"{path}: the store does not answer")
+        return read(location, path)
+
+    read = store._content
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_content", unanswered)
+        assert sweep.run() == 1
+    first = newest_run(sweep.store)
+    assert sweep.run() == 0 and newest_run(sweep.store) != first
+    assert sweep.run() == 0 and len(run_ids(sweep.store)) == 2
 
 
 def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> None:

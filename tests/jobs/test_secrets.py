@@ -15,7 +15,7 @@ from pipelines.storage import StorageConfig, locate, readable_errors
 from pipelines.sweep import public_config
 
 SECRET = "hush-hush"
-ALONE = "only storage.key and storage.secret take ${oc.env:...}"
+ALONE = "only storage.key, storage.secret and nightly.webhook take ${oc.env:...}"
 
 
 @pytest.fixture(autouse=True)

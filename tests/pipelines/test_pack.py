@@ -39,4 +39,4 @@ def test_a_shortened_recipe_keeps_all_but_the_steps() -> None:
 
 def test_committed_card_says_what_the_accuracy_file_says() -> None:
     measured = json.loads((ASSETS / "accuracy.json").read_text())
-    assert pack_card(ASSETS, measured, PackConfig().recipe) == (ASSETS / "README.md").read_text()
+    assert pack_card(measured, PackConfig().recipe) == (ASSETS / "README.md").read_text()

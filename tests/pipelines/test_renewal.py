@@ -45,7 +45,7 @@ def planned(folder: Path, tmp_path: Path) -> PlannedSweep:
 
 
 def cells(plan: PlannedSweep, stage: str) -> list[Cell]:
-    return [cell for cell in plan.plan.cells if cell.stage == stage]
+    return [cell for cell in plan.plan.cells if cell.recipe.stage == stage]
 
 
 def flip(store: Store, path: str) -> None:
@@ -109,10 +109,10 @@ def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
     rewritten = rewrite(written)
     assert prompt_id in rewritten.column("prompt_id").to_pylist(), "the prompt has another question"
     forget(plan.store, asked.path)
-    plan.store.save(asked, rewritten)
+    plan.store.save(plan.plan.to_compute(asked), rewritten)
     done = rerun(folder, tmp_path)
     assert (done.exit_code, done.results.n_null) == (0, 0)
-    [scored] = [cell for cell in cells(plan, "scores") if asked.path in cell.upstream]
+    [scored] = [cell for cell in cells(plan, "scores") if asked in plan.plan.read_by(cell).get("questions", ())]
     elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
     now = [row["question_id"] for row in rewritten.to_pylist() if row["prompt_id"] == prompt_id]
     assert [element["question_id"] for element in elements[prompt_id]] == now
@@ -134,7 +134,7 @@ def test_damage_that_comes_back_is_told_and_loses_no_row(
 ) -> None:
     shutil.rmtree(tmp_path / "store/tallies")
     plan = planned(folder, tmp_path)
-    harmed = next(cell for cell in cells(plan, "scores") if cell.metric == "clipscore")
+    harmed = next(cell for cell in cells(plan, "scores") if cell.recipe.metric == "clipscore")
 
     def failing(read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
         def damaged(self: Store, path: str, **options: object) -> pa.Table:

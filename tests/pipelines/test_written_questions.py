@@ -36,7 +36,7 @@ def done(folder: Path, store: Path) -> FinishedSweep:
 
 def cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
     plan = plan_sweep(sweep_config(folder, store, METRICS)).plan
-    mine = [cell for cell in plan.cells if cell.stage == stage and cell.metric == metric]
+    mine = [cell for cell in plan.cells if cell.recipe.stage == stage and cell.recipe.metric == metric]
     return pa.concat_tables([Store(url=str(store), storage=StorageConfig()).read(cell.path) for cell in mine])
 
 
@@ -62,7 +62,7 @@ def test_every_question_keeps_its_own_score_and_the_words_it_is_about(
 def test_a_further_metric_computes_only_its_own(done: FinishedSweep, folder: Path, store: Path) -> None:
     more = METRICS.replace("gecko,", "gecko,gecko_coverage,")
     plan = plan_sweep(sweep_config(folder, store, more)).plan
-    assert {path.split("/")[0] for path in plan.missing} == {"scores"} and len(plan.missing) == 4
+    assert {cell.recipe.stage for cell in plan.missing} == {"scores"} and len(plan.missing) == 4
 
 
 @pytest.mark.usefixtures("here")
@@ -72,4 +72,4 @@ def test_questions_can_be_written_ahead_of_the_images(folder: Path, tmp_path: Pa
     assert set(written.quality) == {"gecko", "dsg"}
     assert written.quality["gecko"].prompts == 8 and written.quality["gecko"].failed == 0
     left = plan_sweep(sweep_config(folder, tmp_path, "metric=[gecko,dsg]")).plan.missing
-    assert {path.split("/")[0] for path in left} == {"answers", "scores"}
+    assert {cell.recipe.stage for cell in left} == {"answers", "scores"}

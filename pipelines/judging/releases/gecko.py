@@ -17,6 +17,7 @@ A rating of wl is the share of words aligned, of dsg_h the share of questions an
 Invalid answers are left out of both sides, and a rating without any other is null, as a Likert rating of Unsure is.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -92,20 +93,18 @@ def _shares(template: str, sheet: Sheet) -> list[Rating]:
     """By image and rater, the share of the words or questions with the first of the two sure answers."""
     about, yes, no = SHARES[template]
     places: dict[tuple[str, ...], str] = {}
-    given: dict[tuple[str, str, str], list[str]] = {}
+    given: dict[tuple[str, str, str], Counter[str]] = {}
     firsts: dict[tuple[str, str, str], str] = {}
-    for where, *image, subject, answer in _answers(sheet, "prompt_id", "generator", "rater", about):
-        prompt_id, generator, rater = image
-        key = (prompt_id, generator, rater)
+    for where, *key, subject, answer in _answers(sheet, "prompt_id", "generator", "rater", about):
+        prompt_id, generator, rater = key
         _require_known(answer, (yes, no, *UNSURE), f"{yes}, {no} or Unsure", where)
         remember(places, (*key, subject), where, f"{about} {subject!r} answered twice")
-        given.setdefault(key, []).append(answer)
-        firsts.setdefault(key, where)
-    ratings = []
-    for key, answers in given.items():
-        sure = answers.count(yes) + answers.count(no)
-        ratings.append(_rating(template, *key, answers.count(yes) / sure if sure else None, firsts[key]))
-    return ratings
+        given.setdefault((prompt_id, generator, rater), Counter())[answer] += 1
+        firsts.setdefault((prompt_id, generator, rater), where)
+    return [
+        _rating(template, *image, answers[yes] / sure if (sure := answers[yes] + answers[no]) else None, firsts[image])
+        for image, answers in given.items()
+    ]
 
 
 def _preferences(sheet: Sheet) -> Iterator[dict[str, Any]]:

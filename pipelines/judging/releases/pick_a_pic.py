@@ -10,8 +10,8 @@ from typing import Any
 
 from operators.errors import SourceError
 from pipelines.judging.releases.release import Release, released
-from pipelines.judging.releases.tables import Sheet, is_folder, read_sheet
-from pipelines.storage import Location, readable_errors
+from pipelines.judging.releases.tables import Sheet, files_in, is_folder, read_sheet
+from pipelines.storage import Location
 
 COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
 OTHERS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
@@ -39,12 +39,10 @@ def read(location: Location) -> Release:
 def _files(location: Location) -> list[Location]:
     if not is_folder(location):
         return [location]
-    with readable_errors(location, "release"):
-        paths = sorted(path for path in location.fs.ls(location.path, detail=False) if path.endswith(".parquet"))
-    if not paths:
+    files = files_in(location, ".parquet")
+    if not files:
         raise SourceError(f"{location.url}: expected Parquet files in this folder, found none; check the path")
-    named = [(path, path.rstrip("/").rsplit("/", 1)[-1]) for path in paths]
-    return [Location(fs=location.fs, path=path, url=f"{location.url}/{name}") for path, name in named]
+    return files
 
 
 def _choices(sheet: Sheet) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from operators import rows
 from operators.errors import SourceError
-from pipelines.judging.releases.scores import gaps
 from pipelines.judging.releases.tables import NO_NUMBER, Sheet, as_list, read_objects, row_name
 from pipelines.storage import Location
 from pipelines.tables import as_object
@@ -72,15 +71,16 @@ def released(
     template of an earlier row.
     """
     rated, scored = _ratings_table(ratings), rows.SCORES.empty_table() if scores is None else scores
-    empty = rated.column("rating").null_count
+    empty, gaps = rated.column("rating").null_count, scored.column("score").null_count
     unsure = [f"{empty} of {len(rated)} ratings are empty and count as unsure"] if empty else []
+    unscored = [f"{gaps} of {len(scored)} published scores are empty"] if gaps else []
     return Release(
         ratings=rated,
         preferences=rows.table([dict(row) for row in preferences], rows.PREFERENCES),
         graph_nodes=rows.table([dict(row) for row in graph_nodes], rows.GRAPH_NODES),
         scores=scored,
         skills=skills or {},
-        notes=[*notes, *unsure, *gaps(scored)],
+        notes=[*notes, *unsure, *unscored],
     )
 
 

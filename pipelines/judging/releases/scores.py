@@ -11,13 +11,25 @@ import pyarrow.compute as pc
 
 from operators import rows
 from operators.errors import ConfigError, SourceError
-from pipelines.judging.releases.tables import NO_NUMBER, Sheet, below, exists, is_folder, read_sheet
+from operators.metrics.table import falling_metrics
+from pipelines.cells.runs import parse_manifest
+from pipelines.judging.releases.tables import (
+    NO_NUMBER,
+    Sheet,
+    beside,
+    exists,
+    files_in,
+    is_folder,
+    read_sheet,
+    read_text,
+)
 from pipelines.storage import Location
 
 IDS = ("image_id", "prompt_id", "generator")
 NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")
 NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the image again")
 RUN = "scores.parquet"
+MANIFEST = "manifest.json"
 WORDS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
 """Columns of a wide table that are no metric, and the index that pandas writes: they are not read."""
 NO_SCORE = f"{NO_NUMBER}, or name the columns that are metrics by metrics=[NAME,...]"
@@ -48,13 +60,21 @@ def read_scores(location: Location, metrics: Collection[str] = ()) -> pa.Table:
     return of_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
 
 
+def read_falling(location: Location) -> frozenset[str]:
+    """Of a run of ours, the metrics by which a lower score is better, as its manifest says; of other tables none.
+
+    Raises ConfigError where the manifest is damaged.
+    """
+    run = beside(location, MANIFEST) if location.path.endswith(RUN) else location.below(MANIFEST)
+    return falling_metrics(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
+
+
 def _read_parts(location: Location) -> Sheet:
     """A run's scores, of its folder or the folder of its scores' parts."""
-    run = location if location.path.endswith(RUN) else below(location, RUN)
+    run = location if location.path.endswith(RUN) else location.below(RUN)
     if not is_folder(run):
         return read_sheet(run)
-    names = sorted(path.rpartition("/")[2] for path in run.fs.find(run.path))
-    sheets = [read_sheet(below(run, name)) for name in names if not name.startswith(".")]
+    sheets = [read_sheet(file) for file in files_in(run, ".parquet")]
     if not sheets:
         raise SourceError(f"{run.url}: holds no parts; {REMEDY}")
     try:
@@ -124,9 +144,8 @@ def _long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, scor
     """One row per score as rows.SCORES; `score` is float64, null where there is none."""
     checked, error = _checked(score)
     columns = {name: pa.array(column, pa.string()) for name, column in ids.items()}
-    columns |= {"metric": metric, "score": checked, "error": error}
-    empty = {kind.name: pa.nulls(len(score), kind.type) for kind in rows.SCORES}
-    return pa.table({name: columns.get(name, nulls) for name, nulls in empty.items()}, schema=rows.SCORES)
+    table = pa.table(columns | {"metric": metric, "score": checked, "error": error})
+    return rows.conformed(table, rows.SCORES).select(rows.SCORES.names)
 
 
 def _checked(score: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -148,12 +167,6 @@ def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
     for metric in metrics:
         if metric not in known:
             raise ConfigError(f"metrics: no scores of {metric!r}; there are {', '.join(known)}")
-
-
-def gaps(scores: pa.Table) -> list[str]:
-    """What to say of the scores that are not there."""
-    empty = scores.column("score").null_count
-    return [f"{empty} of {len(scores)} published scores are empty"] if empty else []
 
 
 def check_once(scores: pa.Table, url: str, n_rows: int) -> pa.Table:

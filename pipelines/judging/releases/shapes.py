@@ -8,7 +8,7 @@ the last of its prompt's skills, which is the most special.
 
 from operators.errors import SourceError
 from pipelines.judging.releases.release import Release, column_ratings, released, remember
-from pipelines.judging.releases.tables import Sheet, below, read_sheet
+from pipelines.judging.releases.tables import Sheet, read_sheet
 from pipelines.storage import Location
 
 PACK = "is this a folder of the shapes benchmark?"
@@ -44,4 +44,4 @@ def read(location: Location) -> Release:
 
 
 def _sheet(folder: Location, name: str, columns: tuple[str, ...]) -> Sheet:
-    return read_sheet(below(folder, f"{name}.parquet"), columns).require(columns, PACK)
+    return read_sheet(folder.below(f"{name}.parquet"), columns).require(columns, PACK)

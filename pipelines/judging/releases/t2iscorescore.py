@@ -10,6 +10,7 @@ The rows of every score file are the metadata's, in the same order. Six cells of
 """
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -20,14 +21,12 @@ from pipelines.judging.releases.release import Release, released, remember
 from pipelines.judging.releases.scores import wide_scores
 from pipelines.judging.releases.tables import (
     Sheet,
-    below,
-    exists,
+    files_in,
     first_that_exists,
-    is_folder,
     one_that_exists,
     read_sheet,
 )
-from pipelines.storage import Location, readable_errors
+from pipelines.storage import Location
 
 METADATA = ("ts2_metadata.csv", "metadata.csv", "data/metadata.csv")
 SCORES = ("ts2_scores_per_image.csv", "integrated_image_scores.csv", "src/output/integrated_image_scores.csv")
@@ -89,22 +88,16 @@ def _metrics(folder: Location, metadata: Sheet, notes: list[str]) -> dict[str, p
         for name in sheet.names:
             if name not in KEYS:
                 metrics[name.removesuffix("_score")] = _numbers(sheet, name, notes)
-    for place in [below(folder, name) if name else folder for name in FOLDERS]:
-        for name in _listed(place):
-            if name.endswith(OF_ONE) and name not in SCORES:
-                metric, file = name.removesuffix(OF_ONE), below(place, name)
-                if metric in metrics:
-                    raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
-                sheet = _in_order(read_sheet(file).require(("score",), UPSTREAM), metadata, ("id", "rank"))
-                metrics[metric] = _numbers(sheet, "score", notes)
+    for file in [file for name in FOLDERS for file in files_in(folder.below(name) if name else folder, OF_ONE)]:
+        name = PurePosixPath(file.path).name
+        if name in SCORES:
+            continue
+        metric = name.removesuffix(OF_ONE)
+        if metric in metrics:
+            raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
+        sheet = _in_order(read_sheet(file).require(("score",), UPSTREAM), metadata, ("id", "rank"))
+        metrics[metric] = _numbers(sheet, "score", notes)
     return metrics
-
-
-def _listed(folder: Location) -> list[str]:
-    if not exists(folder) or not is_folder(folder):
-        return []
-    with readable_errors(folder, "release"):
-        return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in folder.fs.ls(folder.path, detail=False))
 
 
 def _in_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipelines.judging.releases.release import Release, ratings_by_generator, released
 from pipelines.judging.releases.scores import check_once, wide_scores
-from pipelines.judging.releases.tables import below, one_that_exists, read_sheet
+from pipelines.judging.releases.tables import one_that_exists, read_sheet
 from pipelines.storage import Location
 
 RATINGS = ("t2vscore_human_ratings.json", "t2vscore_alignment_score.json")
@@ -21,7 +21,7 @@ DESCRIPTIONS = ("model_name", "video_id", "prompt")
 def read(location: Location) -> Release:
     """The ratings and scores, which meet in images named `<video_id>/<generator>`; what meets nothing is kept too."""
     ratings = ratings_by_generator(one_that_exists(location, RATINGS))
-    scores = _scores(below(location, SCORES))
+    scores = _scores(location.below(SCORES))
     rated, scored = {rating.image_id for rating in ratings}, set(scores.column("image_id").to_pylist())
     unmatched = {"rated videos have no score": rated - scored, "scored videos have no rating": scored - rated}
     notes = [f"{len(videos)} {what}" for what, videos in unmatched.items() if videos]

@@ -55,12 +55,11 @@ class Sheet:
 
     def ids(self, name: str) -> list[str]:
         """A column as text; raises SourceError naming the first row that has none."""
-        return [self._filled(text, name, row) for row, text in enumerate(self.texts(name))]
-
-    def _filled(self, text: str | None, name: str, row: int) -> str:
-        if text is None:
-            raise SourceError(f"{self.where(row)}: expected a {name}, found none; fill it in or remove the row")
-        return text
+        texts = self.texts(name)
+        if None in texts:
+            where = self.where(texts.index(None))
+            raise SourceError(f"{where}: expected a {name}, found none; fill it in or remove the row")
+        return [text for text in texts if text is not None]
 
     def numbers(self, name: str, remedy: str = NO_NUMBER) -> pa.Array:
         """A column as float64, null where a cell is empty; NaN and infinities stay what they are.
@@ -86,11 +85,6 @@ class Sheet:
             raise SourceError(f"{self.where(row)}: expected a number as {name}, found {cell!r}; {remedy}") from error
 
 
-def below(location: Location, name: str) -> Location:
-    """A file in a folder."""
-    return Location(fs=location.fs, path=location.at(name), url=f"{location.url.rstrip('/')}/{name}")
-
-
 def beside(location: Location, name: str) -> Location:
     """A file in the folder that a file is in."""
     path, url = (address.rpartition("/")[0] for address in (location.path, location.url))
@@ -111,7 +105,16 @@ def is_folder(location: Location) -> bool:
 
 def first_that_exists(folder: Location, names: Sequence[str]) -> Location | None:
     """The first of these files that the folder has."""
-    return next((file for file in (below(folder, name) for name in names) if exists(file)), None)
+    return next((file for file in (folder.below(name) for name in names) if exists(file)), None)
+
+
+def files_in(folder: Location, suffix: str) -> list[Location]:
+    """The folder's files whose names end so, by name; none where there is no folder."""
+    if not is_folder(folder):
+        return []
+    with readable_errors(folder, "release"):
+        names = sorted(path.rpartition("/")[2] for path in folder.fs.ls(folder.path, detail=False))
+    return [folder.below(name) for name in names if name.endswith(suffix) and not name.startswith(".")]
 
 
 def one_that_exists(folder: Location, names: Sequence[str]) -> Location:
@@ -227,7 +230,7 @@ def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:
 def _records(location: Location, only: Collection[str] | None) -> Sheet:
     with _file_errors(location), location.fs.open(location.path, "rb") as stream:
         records = tables.read_records(stream, location.url)
-    return _sheet(location.url, records.names, records.rows, only)
+    return sheet_of(location.url, records.names, records.rows, only)
 
 
 def _json_list(location: Location, only: Collection[str] | None) -> Sheet:
@@ -236,10 +239,13 @@ def _json_list(location: Location, only: Collection[str] | None) -> Sheet:
         raise SourceError(f"{location.url}: expected a list of objects, found {type(values).__name__}")
     records = [as_object(value, f"{location.url}, row {row}") for row, value in enumerate(values)]
     names = list(dict.fromkeys(name for record in records for name in record))
-    return _sheet(location.url, names, records, only)
+    return sheet_of(location.url, names, records, only)
 
 
-def _sheet(url: str, names: Sequence[str], records: Sequence[Mapping[str, Any]], only: Collection[str] | None) -> Sheet:
+def sheet_of(
+    url: str, names: Sequence[str], records: Collection[Mapping[str, Any]], only: Collection[str] | None
+) -> Sheet:
+    """Records as a table, of `only` these columns where they are given."""
     wanted = [name for name in names if only is None or name in only]
     columns = [_column([record.get(name) for record in records]) for name in wanted]
     return Sheet(url=url, names=names, table=pa.table(columns, names=wanted))

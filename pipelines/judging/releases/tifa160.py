@@ -5,14 +5,10 @@ ratings alone: `{image: {"text_id", "image_path", "text", "human_scores": [1-5, 
 An image is named `<text_id>_<generator>`. What is no description is a metric.
 """
 
-from typing import Any
-
-import pyarrow as pa
-
 from operators.errors import SourceError
 from pipelines.judging.releases.release import Release, listed_ratings, released
 from pipelines.judging.releases.scores import wide_scores
-from pipelines.judging.releases.tables import NO_NUMBER, as_text, read_objects, row_name
+from pipelines.judging.releases.tables import read_objects, row_name, sheet_of
 from pipelines.storage import Location
 
 DESCRIPTIONS = ("text_id", "image_path", "text", "human_scores", "human_avg")
@@ -21,28 +17,16 @@ DESCRIPTIONS = ("text_id", "image_path", "text", "human_scores", "human_avg")
 def read(location: Location) -> Release:
     """The file's ratings by raters 0 and 1, and its metrics' scores under their names in the file."""
     records = read_objects(location)
-    metrics = {name: list[float | None]() for record in records.values() for name in record if name not in DESCRIPTIONS}
-    ids: dict[str, list[str | None]] = {"image_id": [], "prompt_id": [], "generator": []}
+    names = list(dict.fromkeys(name for record in records.values() for name in record))
+    metrics = [name for name in names if name not in DESCRIPTIONS]
+    sheet = sheet_of(location.url, names, records.values(), ["text_id", *metrics])
+    ids = {"image_id": list(records), "prompt_id": sheet.ids("text_id"), "generator": list[str]()}
     ratings = []
-    for row, (image_id, record) in enumerate(records.items()):
+    for row, (image_id, prompt_id) in enumerate(zip(records, ids["prompt_id"], strict=True)):
         where = row_name(location.url, row, image_id)
-        prompt_id = as_text(record, "text_id", where)
         generator = image_id.removeprefix(f"{prompt_id}_")
         if generator in ("", image_id):
             raise SourceError(f"{where}: expected an image named {prompt_id}_<generator>; is this the released file?")
-        ratings += listed_ratings(record.get("human_scores"), image_id, prompt_id, generator, where)
-        for name, value in zip(ids, (image_id, prompt_id, generator), strict=True):
-            ids[name].append(value)
-        for metric, scores in metrics.items():
-            scores.append(_number(record.get(metric), metric, where))
-    columns = {metric: pa.array(scores, pa.float64()) for metric, scores in metrics.items()}
-    return released(ratings=ratings, scores=wide_scores(ids, columns))
-
-
-def _number(value: Any, metric: str, where: str) -> float | None:
-    try:
-        if isinstance(value, bool | str):
-            raise TypeError(value)
-        return None if value is None else float(value)
-    except (TypeError, OverflowError) as error:
-        raise SourceError(f"{where}: expected a number as {metric}, found {value!r}; {NO_NUMBER}") from error
+        ids["generator"].append(generator)
+        ratings += listed_ratings(records[image_id].get("human_scores"), image_id, prompt_id, generator, where)
+    return released(ratings=ratings, scores=wide_scores(ids, {name: sheet.numbers(name) for name in metrics}))

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.cells.cells import Cell, Outcome, Recipe, Shard, Work, canonical, make_cell, make_recipe
+from pipelines.cells.cells import Cell, Outcome, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
 
 SHARD = Shard(group="atlas", name="00000", url="/x/00000.parquet", size=10, etag="e", row_groups=(0, 1), rows=8)
 RECIPE = make_recipe("answers", 1, {"model": "m", "dtype": "float32"})
 
 
-def cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> Cell:
-    return make_cell(recipe, shard, canonical(shard.source()), node="answers:vqa", metric="vqascore", inputs={})
+def cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> PlannedCell:
+    return PlannedCell(recipe, shard, canonical(shard.source()))
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,9 @@ def test_a_path_tells_stage_recipe_generator_and_shard() -> None:
 
 def test_work_survives_the_way_through_a_dataset() -> None:
     outcomes = {cell().path: Outcome(state="failed", message='a "quoted" reason', broken=("questions/x.parquet",))}
-    work = Work(shard=SHARD, cells=(replace(cell(), earlier=("y.parquet",), renew=True),), outcomes=outcomes)
+    told = Cell(
+        node="answers:vqa", stage="answers", metric="vqascore", key=cell().key, path=cell().path,
+        inputs={"questions": ("questions/x.parquet",)}, earlier=("y.parquet",), renew=True,
+    )  # fmt: skip
+    work = Work(shard=SHARD, cells=(told,), outcomes=outcomes)
     assert Work.from_json(work.to_json()) == work

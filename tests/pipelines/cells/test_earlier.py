@@ -51,7 +51,7 @@ def counting(counts: dict[str, int], name: str, encode: Callable[..., Any]) -> C
 
 def rows_of(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
     """A stage's rows, of the cells that the plan names now."""
-    cells = [cell for cell in planned.plan.cells if cell.stage == stage]
+    cells = [cell for cell in planned.plan.cells if cell.recipe.stage == stage]
     drafts = {path for path, outcome in outcomes.items() if outcome.state == "draft"}
     tables = [planned.store.read(cell.path, key=cell.key, draft=cell.path in drafts) for cell in cells]
     return [dict(row) for row in pa.concat_tables(tables).to_pylist()]

@@ -93,17 +93,17 @@ def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_pla
     nights: Nights, tmp_path: Path
 ) -> None:
     planned = plan_sweep(sweep_config(nights.bench, nights.store, METRIC))
-    shard, cell = planned.plan.scores["clipscore"][-1]
-    ids = read_shard(shard, StorageConfig(), ("image_id", "prompt_id")).to_pylist()
+    cell = planned.plan.scores["clipscore"][-1]
+    ids = read_shard(cell.shard, StorageConfig(), ("image_id", "prompt_id")).to_pylist()
     error = {"kind": "corrupt_image", "message": "it does not decode", "retryable": False}
     failed = [{**row, "generator": "flint", "metric": "clipscore", "error": error} for row in ids]
-    planned.store.save(cell, rows.table(failed, rows.ELEMENT_SCORES))
+    planned.store.save(planned.plan.to_compute(cell), rows.table(failed, rows.ELEMENT_SCORES))
     nights.run()
     nights.add("cobalt")
     done = nights.run()
     errors = done.results.errors.to_pylist()
     assert nights.generators_read() == {"cobalt"} and done.results.n_null == 4
-    assert [(row["file"], row["row"]) for row in errors] == [(shard.url, row) for row in range(4, 8)]
+    assert [(row["file"], row["row"]) for row in errors] == [(cell.shard.url, row) for row in range(4, 8)]
     assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
 
 
@@ -128,11 +128,11 @@ def test_a_cell_that_is_written_anew_is_read_again(nights: Nights, tmp_path: Pat
     nights.run()
     config = sweep_config(nights.bench, nights.store, METRIC)
     planned = plan_sweep(config)
-    _, cell = planned.plan.scores["clipscore"][0]
+    cell = planned.plan.scores["clipscore"][0]
     table = planned.store.read(cell.path)
     path = nights.store / cell.path
     path.unlink()
-    planned.store.save(cell, table.set_column(4, "score", pa.array([0.75] * len(table))))
+    planned.store.save(planned.plan.to_compute(cell), table.set_column(4, "score", pa.array([0.75] * len(table))))
     nights.add("cobalt")
     done = nights.run()
     assert 0.75 in done.results.read_scores().column("score").to_pylist()

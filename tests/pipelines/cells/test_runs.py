@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,17 @@ import pytest
 from jobs.command import run_job
 from jobs.status import COMMAND, main
 from operators.errors import ConfigError
-from pipelines.cells.runs import find_run, list_runs, newest_run, read_manifest, run_ids
+from pipelines.cells.runs import (
+    by_date,
+    by_time,
+    earlier_runs,
+    find_run,
+    list_runs,
+    newest_first,
+    newest_run,
+    read_manifest,
+    run_ids,
+)
 from pipelines.cells.store import LATEST, Store
 from pipelines.report.report import write_report
 from pipelines.storage import StorageConfig
@@ -50,7 +61,7 @@ def test_where_the_newest_run_is_gone_the_one_before_it_is_the_newest(latest: by
     assert newest_run(store) == NEW and find_run(store, "latest") == NEW
     store.location.fs.rm(store.location.at(f"runs/{NEW}"), recursive=True)
     assert find_run(store, "latest") == OLD
-    assert write_report(store, "latest").run_id == OLD
+    assert write_report(store, "latest").page.run_id == OLD
 
 
 @pytest.mark.parametrize(
@@ -102,3 +113,32 @@ def test_what_a_run_is_compared_to_is_told_by_its_own_key(store: Store) -> None:
     store.write_text(f"runs/{OLD}/manifest.json", "[]")
     with pytest.raises(ConfigError, match=r"compare=previous: .* is the first run of its benchmark"):
         write_report(store, "latest", compare="previous")
+
+
+DAY = datetime(2026, 11, 23, 14, 5, 6, 789, UTC)
+
+
+def test_runs_named_by_date_and_by_time_stand_in_the_order_in_which_they_began(store: Store) -> None:
+    ids = [
+        "20261122-235959-999999",
+        "2026-11-23",
+        "20261123-020000-000001",
+        "2026-11-23-140506",
+        "20261124-000000-000000",
+    ]
+    for run_id in ids[::-1]:
+        store.write_text(f"runs/{run_id}/manifest.json", "{}")
+    assert run_ids(store) == [OLD, NEW, *ids]
+    assert [run.run_id for run in earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], NEW, OLD]
+    assert newest_run(store) == NEW, "the one that ended last, as it is told"
+    assert [run.run_id for run in newest_first(store)][:3] == [NEW, ids[-1], ids[-2]]
+
+
+def test_a_day_has_one_run_of_its_name_and_no_two_runs_share_a_folder(store: Store) -> None:
+    assert by_date(store, DAY) == "2026-11-23"
+    assert by_date(store, DAY) == "2026-11-23-140506", "claimed, though nothing stands there yet"
+    assert by_date(store, DAY) == "2026-11-23-140506-000789"
+    assert run_ids(store) == [OLD, NEW]
+    store.write_text("runs/20261124-010000-000000/manifest.json", "{}")
+    assert by_date(store, DAY + timedelta(days=1)) == "2026-11-24-140506", "there is a sweep's run of that day before"
+    assert by_time(store, DAY) == "20261123-140506-000789"

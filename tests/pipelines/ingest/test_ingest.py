@@ -24,7 +24,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError, PlumblineError
 from pipelines.ingest import shards as ingest_shards
-from pipelines.ingest.ingest import IngestConfig, Ingested, IngestLimits, ingest
+from pipelines.ingest.config import IngestConfig, IngestLimits
+from pipelines.ingest.ingest import Ingested, ingest
 from pipelines.ingest.records import Records
 from pipelines.ingest.rows import InputColumnsConfig
 from pipelines.ingest.shards import ShardRecord
@@ -356,8 +357,9 @@ def test_a_linked_tar_is_read_or_refused_by_name_and_never_passed_over(tmp_path:
     (tmp_path / "in/link.tar").unlink()
     (tmp_path / "in/notes.txt").symlink_to("nowhere")
     (tmp_path / "in/more").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="in/more: links to folders are not followed"):
+    with pytest.raises(ConfigError, match=r"in/more/a\.tar: a link leads out of .*/in; put the tar itself there"):
         run(tmp_path / "out", tars=f"{tmp_path}/in")
+    assert run(tmp_path / "more", tars=f"{tmp_path}/in", link_roots=(str(tmp_path / "elsewhere"),)).rows == 2
     (tmp_path / "in/broken.tar").symlink_to("nowhere")
     with pytest.raises(ConfigError, match=r"in/broken\.tar: not found"):
         run(tmp_path / "out", tars=f"{tmp_path}/in")
@@ -582,7 +584,8 @@ def test_an_interrupted_run_and_another_make_what_an_undisturbed_one_makes(
 KILLED = """
 import os, signal, sys
 from pipelines.ingest import shards as ingest_shards
-from pipelines.ingest.ingest import IngestConfig, ingest
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.ingest import ingest
 real, left = ingest_shards.commit_file, [2]
 def commit(*arguments, **options):
     if not left[0]:

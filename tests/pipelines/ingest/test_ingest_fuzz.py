@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from operators.errors import PlumblineError
 from pipelines.ingest import shards as ingest_shards
-from pipelines.ingest.ingest import IngestConfig, Ingested, ingest
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.ingest import Ingested, ingest
 
 ROWS = 12
 bounded = settings(

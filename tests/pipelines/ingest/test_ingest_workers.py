@@ -11,8 +11,8 @@ import pytest
 
 from operators.errors import ConfigError
 from pipelines.ingest import drafting
-from pipelines.ingest.drafting import WorkersConfig
-from pipelines.ingest.ingest import IngestConfig, ingest
+from pipelines.ingest.config import IngestConfig, WorkersConfig
+from pipelines.ingest.ingest import ingest
 from pipelines.ingest.shards import ShardRecord
 from tests.pipelines.ingest.test_ingest import (
     contents,
@@ -102,14 +102,15 @@ def test_a_worker_that_dies_costs_its_units_another_try(tmp_path: Path, at_once:
 KILLED = """
 import os, signal, sys
 from pipelines.ingest import drafting
-from pipelines.ingest.ingest import IngestConfig, ingest
+from pipelines.ingest.config import IngestConfig, WorkersConfig
+from pipelines.ingest.ingest import ingest
 drafting.PATIENCE = -1.0
 committed = []
 def report(record):
     committed.append(record)
     if len(committed) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-cluster = drafting.WorkersConfig(num_cpus=2)
+cluster = WorkersConfig(num_cpus=2)
 ingest(IngestConfig(output=sys.argv[1], tars=sys.argv[2], shard_rows=2, cluster=cluster), report)
 """
 
@@ -141,7 +142,8 @@ def test_what_goes_wrong_in_a_worker_is_one_line_and_leaves_no_draft(tmp_path: P
 
 WITHOUT_RAY = """
 import sys
-from pipelines.ingest.ingest import IngestConfig, ingest
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.ingest import ingest
 ended = ingest(IngestConfig(output=sys.argv[1], table=sys.argv[2], shard_rows=2), lambda record: None)
 assert not {"ray", "torch", "transformers"} & set(sys.modules), "imported"
 print(sum(record.written for record in ended.shards))

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,11 +12,14 @@ from rich.console import Console
 
 from jobs.command import load_values
 from jobs.findings import show_agreement
+from operators import rows
 from operators.errors import ConfigError, SourceError
 from operators.judging.judgement import Judgement
+from operators.statistics.options import Sampling
 from pipelines.config import read_config
-from pipelines.judging.metaeval import Findings, run_metaeval
-from pipelines.judging.protocols import MetaevalConfig
+from pipelines.judging.metaeval import Findings, judge, run_metaeval
+from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
+from pipelines.judging.releases.release import Release
 from pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
 
 REFERENCE = os.environ.get("REFERENCE_DATA")
@@ -251,6 +255,72 @@ def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path
     assert {value(found, metric, "model_ordering").value for metric in ("all", "few")} == {1.0}
 
 
+EVERY_TASK = ["protocol.tasks=[ratings,orders]", "protocol.statistics=[pearson,kendall_b,pairwise_accuracy,auroc]"]
+
+
+def test_a_foreign_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(tmp_path: Path) -> None:
+    two = [(f"p{n}", generator) for n in range(40) for generator in "gh"]
+    columns: dict[str, list[object]] = {
+        "prompt_id": [prompt for prompt, _ in two],
+        "generator": [generator for _, generator in two],
+    }
+    right = [0.4 * (generator == "h") + int(prompt[1:]) / 100 for prompt, generator in two]
+    ratings = written(tmp_path / "r.csv", {**columns, "rating": [int(value > 0.3) for value in right]})
+    scores = written(tmp_path / "s.csv", {**columns, "hits": [*right], "errors": [-value for value in right]})
+    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}", *EVERY_TASK]
+    found = run_metaeval(config(tmp_path, *asked, "protocol.falling=[errors]"))
+    statistics = ("pearson", "kendall_b", "pairwise_accuracy", "epsilon", "auroc", "model_ordering")
+    for statistic in statistics:
+        assert value(found, "errors", statistic).value == pytest.approx(value(found, "hits", statistic).value)
+    assert value(found, "errors", "auroc").value > 0.5 and value(found, "errors", "model_ordering").value == 1.0
+    orders = {order.judge: (order.better, order.difference) for order in found.orders}
+    assert orders["hits"] == ("h", pytest.approx(-0.4)) and orders["errors"] == ("h", pytest.approx(0.4))
+    assert "errors: a lower score is better, so that its scores count with their signs turned" in found.notes
+    unsaid = run_metaeval(config(tmp_path, *asked))
+    assert value(unsaid, "errors", "pearson").value == pytest.approx(-value(found, "errors", "pearson").value)
+    assert not [note for note in unsaid.notes if "lower" in note]
+
+
+def test_preferences_pairings_and_graphs_turn_a_falling_metric_round_too(tmp_path: Path) -> None:
+    protocol = ProtocolConfig(
+        name="p", reader="long", path="p", tasks=("preferences", "pairings", "graphs"), falling=("errors",),
+        conventions=("published", "paper", "current"),
+    )  # fmt: skip
+    images = [f"i{number}" for number in range(3)]
+    preferences = [{"prompt_id": "p", "image_a": "i0", "image_b": "i2", "rater": "r", "preferred": "a"}]
+    pairings = [
+        {"sample_id": "s", "caption": caption, "image": image, "image_id": f"i{image}", "prompt_id": f"c{caption}"}
+        for caption in (0, 1) for image in (0, 1)
+    ]  # fmt: skip
+    nodes = [
+        {"graph_id": "g", "subset": "synth", "image_id": image, "node": str(level), "level": level}
+        for level, image in enumerate(images)
+    ]
+    release = Release(
+        preferences=rows.table(preferences, rows.PREFERENCES),
+        pairings=rows.table(pairings, rows.PAIRINGS),
+        graph_nodes=rows.table(nodes, rows.GRAPH_NODES),
+    )
+    ladder = [{"image_id": image, "metric": "errors", "score": float(at)} for at, image in enumerate(images)]
+    matched = [
+        {"image_id": f"i{image}", "prompt_id": f"c{caption}", "metric": "errors", "score": float(image != caption)}
+        for caption in (0, 1) for image in (0, 1)
+    ]  # fmt: skip
+    sampling = Sampling(resamples=5, permutations=9)
+    found = [
+        judged
+        for scores, tasks in ((ladder, ("preferences", "graphs")), (matched, ("pairings",)))
+        for judged in judge(
+            replace(protocol, tasks=tasks), release, rows.table(scores, rows.SCORES), sampling
+        ).judgements
+    ]
+    values = {judged.statistic: judged.value for judged in found if judged.subset == "overall"}
+    assert values["binary_accuracy"] == 1.0 and values["group"] == 1.0
+    for convention in protocol.conventions:
+        assert values[f"ordering_{convention}"] == pytest.approx(1.0)
+        assert values[f"delta_{convention}"] >= 1.0
+
+
 def test_every_statistic_shows_the_number_of_rows_that_it_stands_on(tmp_path: Path) -> None:
     ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
     scores = written(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10)), "k": [None, *range(9)]})
@@ -278,7 +348,7 @@ def test_ratings_out_of_range_are_refused_or_left_out_with_a_note(tmp_path: Path
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("protocol.statistics=[person]", "protocol.statistics: expected some of pearson.*got 'person'"),
+        ("protocol.statistics=[person]", "protocol.statistics.0.: Input should be 'pearson', .*got 'person'"),
         ("protocol.reader=tifa", "protocol.reader: expected one of .*, got 'tifa'"),
         ("protocol.alpha=2", "between 0 and 1, got 2"),
         ("protocol.tasks=[rating]", "protocol.tasks"),

@@ -25,12 +25,21 @@ def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     written = write_report(run.store)
     assert Path(written.url) == run.folder / "report.html" and written.size == len(run.html.encode())
-    assert written.decision[0].lead == "atlas is the best generator — by both metrics."
+    assert written.page.decision.headline.lead == "atlas is the best generator — by both metrics."
     assert "atlas is the best generator — by both metrics." in run.html
     assert run.html.count('src="data:image/webp;base64,') == run.html.count('<li class="card"') > 20
     assert '<mark class="m wrong"' in run.html and "what &lt;colour&gt; is it?" in run.html
     assert (run.folder / "summary.csv").read_text().count("\n") == 1 + 3 * 2 * 3
     assert "| 1 | atlas |" in (run.folder / "summary.md").read_text()
+
+
+def test_what_a_judge_says_of_an_image_is_shown_as_text(tmp_path: Path) -> None:
+    run = make_run(tmp_path, metrics=("llmscore", "clipscore"), asking=(), judging=("llmscore",))
+    write_report(run.store)
+    assert "<bdi>llmscore</bdi>: its judge’s verdict</summary>" in run.html
+    assert "<li><bdi>objects matched</bdi> <b>2</b></li><li><bdi>&lt;i&gt;attributes</bdi> <b>4.5</b></li>" in run.html
+    assert "One of two is missing. &lt;script&gt;window.hacked = true&lt;/script&gt;" in run.html
+    assert "<script>window.hacked" not in run.html and "<i>attributes" not in run.html
 
 
 def test_making_it_again_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -43,7 +52,7 @@ def test_prompts_that_are_gone_leave_a_report_with_the_reason(tmp_path: Path) ->
     run = make_run(tmp_path)
     (tmp_path / "bench/prompts.parquet").unlink()
     written = write_report(run.store)
-    assert "can no longer be read" in written.warnings[0] and "prompts.parquet" in written.warnings[0]
+    assert "can no longer be read" in written.page.warnings[0] and "prompts.parquet" in written.page.warnings[0]
     assert "data:image/webp" not in run.html and "no image" in run.html
     assert "what &lt;colour&gt; is it?" in run.html, "the questions are in the store"
     assert "counting" in run.html, "the means at the skills are in the summary"
@@ -82,28 +91,30 @@ def test_a_missing_cell_costs_its_questions_only(tmp_path: Path) -> None:
 def test_a_run_without_elements_has_unmarked_prompts(tmp_path: Path) -> None:
     run = make_run(tmp_path, metrics=("clipscore",), asking=())
     written = write_report(run.store)
-    assert written.decision[0].lead == "atlas is the best generator."
+    assert written.page.decision.headline.lead == "atlas is the best generator."
     assert '<mark class="m wrong" title' not in run.html and "a red star beside 3 blue cups" in run.html
 
 
 def test_one_generator_and_one_metric(tmp_path: Path) -> None:
     run = make_run(tmp_path, generators=("atlas",), metrics=("gecko",), skills=False)
     written = write_report(run.store)
-    assert str(written.decision[0]) == "One generator was scored: atlas. There is nothing to rank it against."
+    assert (
+        str(written.page.decision.headline) == "One generator was scored: atlas. There is nothing to rank it against."
+    )
     assert "There is one generator, and so no pair." in run.html and "The prompts name no skills" in run.html
 
 
 def test_failed_rows_are_told_with_their_reason_and_their_coverage(tmp_path: Path) -> None:
     run = make_run(tmp_path, score=lambda *at: None if at[0] == "cobalt" and at[2] < 9 else noisy(*at))
     written = write_report(run.store)
-    assert written.warnings[0].startswith("18 of 72 rows (25.0%) have no score")
+    assert written.page.warnings[0].startswith("18 of 72 rows (25.0%) have no score")
     assert "corrupt_image" in run.html and "bytes &lt;b&gt;unreadable&lt;/b&gt;" in run.html
     assert "generate the image again, as 8-bit PNG or JPEG" in run.html
 
 
 def test_a_run_of_which_everything_failed_still_has_a_report(tmp_path: Path) -> None:
     run = make_run(tmp_path, score=lambda *at: None)
-    assert write_report(run.store).decision[0].lead == "Nothing could be scored."
+    assert write_report(run.store).page.decision.headline.lead == "Nothing could be scored."
 
 
 def test_hostile_prompts_and_names_are_text(tmp_path: Path) -> None:
@@ -120,15 +131,15 @@ def test_an_old_manifest_gives_what_it_has(tmp_path: Path) -> None:
     write_report(run.store)
     assert "atlas is the best generator" in run.html
     (run.folder / "manifest.json").write_text("{}")
-    assert "can no longer be read" in write_report(run.store).warnings[0]
+    assert "can no longer be read" in write_report(run.store).page.warnings[0]
 
 
 def test_a_config_that_no_longer_fits_is_a_reason_not_a_failure(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     edit_manifest(run, config={"benchmark": {"name": "made", "prompts": "p", "images": "i", "forgotten": 1}})
-    assert "forgotten" in write_report(run.store).warnings[0]
+    assert "forgotten" in write_report(run.store).page.warnings[0]
     edit_manifest(run, config={"limits": {"old": 1}})
-    assert "'old'" in write_report(run.store).warnings[0]
+    assert "'old'" in write_report(run.store).page.warnings[0]
 
 
 def test_what_changed_since_the_previous_run(tmp_path: Path) -> None:
@@ -137,8 +148,8 @@ def test_what_changed_since_the_previous_run(tmp_path: Path) -> None:
         tmp_path, run_id="20260103-000000-000000", score=lambda *at: noisy(*at) * (0.8 if at[0] == "atlas" else 1)
     )
     written = write_report(worse.store, compare="previous")
-    assert written.compared == "20260102-030405-000006"
-    assert written.changes[0].lead == "atlas is worse" and "What changed" in worse.html
+    assert written.page.changes is not None and written.page.changes.run_id == "20260102-030405-000006"
+    assert written.page.changes.sentences[0].lead == "atlas is worse" and "What changed" in worse.html
     with pytest.raises(ConfigError, match="there is none before it"):
         write_report(worse.store, "20260102-030405-000006", compare="previous")
 
@@ -181,7 +192,7 @@ def test_a_run_on_s3_is_reported_there(tmp_path: Path, bucket: str) -> None:
     }
     remote.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(manifest))
     written = write_report(remote)
-    assert written.url == f"{bucket}/store/runs/{run.run_id}/report.html" and written.warnings == []
+    assert written.url == f"{bucket}/store/runs/{run.run_id}/report.html" and written.page.warnings == []
     html = remote.read_text(f"runs/{run.run_id}/report.html") or ""
     assert html.count('src="data:image/webp;base64,') == html.count('<li class="card"') > 20
     assert "what &lt;colour&gt; is it?" in html

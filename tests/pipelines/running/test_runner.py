@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipelines.cells.cells import Cell, Outcome, Shard, Work, make_cell, make_recipe
+from pipelines.cells.cells import Cell, Outcome, Shard, Work
 from pipelines.running.pools import ClusterConfig
 from pipelines.running.runner import Runner
 
@@ -11,7 +11,7 @@ PROMPT_SHARDS = 400
 
 
 def cell(stage: str, name: str, **inputs: tuple[str, ...]) -> Cell:
-    return make_cell(make_recipe(stage, 1, {}), SHARD, f'"{name}"', node=stage, metric="vqascore", inputs=inputs)
+    return Cell(node=stage, stage=stage, metric="vqascore", key=name, path=f"{stage}/{name}.parquet", inputs=inputs)
 
 
 def test_a_claim_check_tells_of_the_cells_upstream_that_did_not_commit_and_of_no_others() -> None:

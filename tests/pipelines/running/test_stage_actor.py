@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators.errors import RowError
+from operators.errors import ConfigError, RowError
 from operators.images import ImageLimits
 from operators.rows import QUESTIONS, table
-from pipelines.cells.cells import Cell, Outcome, Shard, Work, make_cell, make_recipe
+from pipelines.cells.cells import Cell, Outcome, Shard, Work
 from pipelines.cells.plan import Node
 from pipelines.cells.store import Store
 from pipelines.running import actor as actor_module
@@ -62,7 +62,7 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
     store = Store(url=str(tmp_path), storage=StorageConfig())
     given = Surroundings(variables={}, landmarks=(), storage=StorageConfig())
-    context = StageContext(store=store, storage=StorageConfig(), limits=ImageLimits(), uris=NOWHERE, prompt_shards=())
+    context = StageContext(store=store, limits=ImageLimits(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
     terms = RunTerms(context=context, surroundings=given, progress=progress, max_attempts=4)
     yield StageActor(node, PoolConfig(), terms)
@@ -71,8 +71,8 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def batch(name: str) -> dict[str, Any]:
     shard = Shard(group="bench", name=name, url=name, size=1, etag="1", row_groups=(0,), rows=2)
-    cell = make_cell(
-        make_recipe("questions", 1, {}), shard, f'"{name}"', node="questions", metric="vqascore", inputs={}
+    cell = Cell(
+        node="questions", stage="questions", metric="vqascore", key=name, path=f"questions/{name}.parquet", inputs={}
     )
     return {"work": np.array([Work(shard=shard, cells=(cell,), outcomes={}).to_json()], dtype=object)}
 
@@ -97,9 +97,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work.from_json(batch("first")["work"][0])
-    second = make_cell(
-        make_recipe("questions", 2, {}), work.shard, '"first"', node="questions", metric="other", inputs={}
-    )
+    second = replace(work.cells[0], metric="other", key="other", path="questions/other.parquet")
     save = Store.save
 
     def refusing(self: Store, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
@@ -182,3 +180,16 @@ def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor:
     actor.stage = None  # type: ignore[assignment]
     done = Work.from_json(actor(batch("first"))["work"][0])
     assert [(outcome.state, outcome.rows) for outcome in done.outcomes.values()] == [("committed", 1)]
+
+
+def test_a_repeated_shard_is_computed_where_the_store_does_not_tell_what_stands(
+    actor: StageActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unanswered(self: Store, path: str) -> bool:
+        raise ConfigError(f"{path}: the store does not answer")
+
+    monkeypatch.setattr(Store, "exists", unanswered)
+    monkeypatch.setattr(actor.stage, "prepare", lambda work, cells: "alone")
+    actor.terms = replace(actor.terms, repeated=True)
+    done = Work.from_json(actor(batch("again"))["work"][0])
+    assert [outcome.state for outcome in done.outcomes.values()] == ["committed"]

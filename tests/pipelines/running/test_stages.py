@@ -12,7 +12,6 @@ from tests.bench_of import sweep_config, write_benchmark
 def context_of(planned: PlannedSweep) -> StageContext:
     return StageContext(
         store=planned.store,
-        storage=planned.config.storage,
         limits=planned.config.limits,
         uris=Uris(roots=(), storage=planned.config.storage, max_bytes=0),
         prompt_shards=tuple(planned.sources.prompt_shards),
@@ -24,7 +23,7 @@ def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_sha
     original = "+metrics.original={kind: clipscore, variant: original}"
     planned = plan_sweep(sweep_config(folder, tmp_path / "store", "metric=[clipscore]", original))
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
-    (work,) = planned.plan.image_work
+    (work,) = planned.plan.work(planned.plan.images)
     cells = [cell for cell in work.cells if cell.node == node.name]
     stage = NodeStage(node, context_of(planned))
     tables = stage.compute(stage.prepare(work, cells))
@@ -38,7 +37,7 @@ def test_prompts_can_be_asked_about_one_by_one_and_one_that_kills_its_worker_lef
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=4)
     planned = plan_sweep(sweep_config(folder, tmp_path / "store", "metric=[gecko]"))
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "questions"]
-    (work,) = planned.plan.prompt_work
+    (work,) = planned.plan.work(planned.plan.prompts)
     cells = [cell for cell in work.cells if cell.node == node.name]
     stage = NodeStage(node, context_of(planned))
     whole = stage.compute(stage.prepare(work, cells))["gecko"].to_pylist()

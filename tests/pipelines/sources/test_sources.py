@@ -56,7 +56,8 @@ def test_long_and_nested_names_leave_room_for_what_a_cells_name_adds(path: str, 
     shards = planned.sources.image_shards
     assert len({shard.name for shard in shards}) == len(shards)
     for cell in planned.plan.cells:
-        assert planned.store.save(cell, rows.table([{"error": FAILED}], rows.SCORES)).state == "draft"
+        failed = rows.table([{"error": FAILED}], rows.SCORES)
+        assert planned.store.save(planned.plan.to_compute(cell), failed).state == "draft"
 
 
 def test_generators_are_the_folders_or_those_asked_for(tmp_path: Path) -> None:

@@ -1,0 +1,26 @@
+"""Lists what nothing in a store refers to any more, and removes it on request."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import make_console
+from jobs.keeping import show_collected
+from pipelines.keeping.config import GcConfig
+from pipelines.keeping.garbage import collect_garbage
+
+COMMAND = Command(
+    "gc",
+    "List what no kept run of a store refers to, and why it may go; with delete=true remove it.\n"
+    "keep_runs.last=30 and its like choose the runs to keep; docs/keeping.md tells the whole of it.",
+    GcConfig,
+)
+
+
+def main(config: GcConfig) -> int:
+    """Shows by stage and reason what may go, or is gone."""
+    show_collected(make_console(), collect_garbage(config))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

@@ -1,0 +1,128 @@
+"""Runs one night: what is new is scored, the run is compared with the night before, and what became worse is told."""
+
+import json
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.markup import escape
+
+from jobs.command import Command, run_job
+from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_plan, warn
+from jobs.logs import logged
+from jobs.sweep import show_judged, show_renewed
+from operators.errors import PlumblineError
+from operators.report.words import plural
+from pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
+from pipelines.cells.runs import by_date
+from pipelines.cells.store import Store, open_store
+from pipelines.endings import HELD, LOST
+from pipelines.nightly.bounds import Stop, Stopped, bounded
+from pipelines.nightly.config import NightlyConfig
+from pipelines.nightly.outcome import Outcome, read_outcome
+from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+
+COMMAND = Command(
+    "nightly", "Score what is new, compare with the night before, and tell what became worse.", NightlyConfig
+)
+LEASE = "nightly"
+"""In the store: one night at a time."""
+MOST_SHOWN = 20
+
+
+def main(config: NightlyConfig) -> int:
+    """One night; its exit code is 0, 1 or 2 as a sweep's, 3 where something became worse, 4 where another night is at
+    work, 5 where that took this one's place, and 6 past the deadline.
+    """
+    with logged(config.log, [config.storage.key, config.storage.secret, config.nightly.webhook]):
+        return _run(config)
+
+
+def _run(config: NightlyConfig) -> int:
+    console = make_console(stderr=config.nightly.json)
+    if config.dry_run:
+        show_plan(console, plan_sweep(config.sweep()))
+        return 0
+    try:
+        with bounded(config.nightly.deadline) as stop:
+            return _night(console, config, stop)
+    except LeaseHeld as error:
+        return _ended(console, error, HELD)
+    except LeaseLost as error:
+        return _ended(console, error, LOST)
+    except Stopped as error:
+        return _ended(console, error, error.exit_code)
+
+
+def _ended(console: Console, error: PlumblineError | Stopped, code: int) -> int:
+    warn(console, str(error))
+    console.print(f"no run of this night, exit code {code}")
+    return code
+
+
+def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
+    """A night under its lease."""
+    options = config.nightly
+    store = open_store(config.store, config.storage)
+    store.check()
+
+    def watching(other: Sight) -> None:
+        say(
+            console,
+            f"watching {other}: up to {options.lease:g} seconds for a sign of life, and {options.wait:g} to end",
+        )
+
+    with take(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, watching=watching) as lease:
+        lease.when_lost = stop
+        planned = plan_sweep(config.sweep())
+        show_plan(console, planned)
+        with ProgressDisplay(console, planned.plan) as display:
+            finished = run_sweep(planned, display.update, name=by_date, hold=lease.renew)
+        outcome = read_outcome(store, finished.run_id) if finished.unchanged else None
+        if outcome is not None:
+            return _nothing_new(console, store, finished, outcome, as_json=options.json)
+        return _conclude(console, planned, finished, config, lease.renew)
+
+
+def _nothing_new(console: Console, store: Store, finished: FinishedSweep, outcome: Outcome, *, as_json: bool) -> int:
+    """What a night says that has nothing to do: it ends as the run that stands did, without its regressions."""
+    say(console, f"nothing new since run {finished.run_id}: {outcome.report}")
+    return _end(console, finished, outcome, finished.exit_code, as_json=as_json)
+
+
+def _conclude(
+    console: Console, planned: PlannedSweep, finished: FinishedSweep, config: NightlyConfig, hold: Callable[[], None]
+) -> int:
+    """A run that no night has told of: a new one, or one that was left when its night ended early."""
+    from jobs.report import show_report  # imports scipy and the charts
+    from pipelines.nightly.concluding import conclude
+    from pipelines.report.report import LATEST_REPORT
+
+    show_leaderboards(console, finished)
+    show_judged(console, planned, finished)
+    told = conclude(planned.store, finished.run_id, config.nightly, sources=planned.sources, hold=hold)
+    show_report(console, told.written)
+    show_renewed(console, finished)
+    outcome = told.outcome
+    if outcome.webhook not in (None, "delivered"):
+        warn(console, f"nightly.webhook: {outcome.webhook}; the outcome is in {finished.folder}/nightly.json")
+    if outcome.compared_with is None:
+        say(console, f"compared with no earlier run: {outcome.not_compared}")
+    for moved in outcome.regressions[:MOST_SHOWN]:
+        console.print(f"[red]worse[/] {escape(str(moved))}", soft_wrap=True)
+    if len(outcome.regressions) > MOST_SHOWN:
+        say(console, f"{plural(len(outcome.regressions) - MOST_SHOWN, 'more regression')} in nightly.json")
+    say(console, f"latest report: {planned.store.location.at(LATEST_REPORT)}")
+    return _end(console, finished, outcome, outcome.exit_code, as_json=config.nightly.json)
+
+
+def _end(console: Console, finished: FinishedSweep, outcome: Outcome, code: int, *, as_json: bool) -> int:
+    say(console, outcome.summary())
+    console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {code}")
+    if as_json:
+        print(json.dumps(outcome.to_json() | {"new": not finished.unchanged, "exit_code": code}, indent=1))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

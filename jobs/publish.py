@@ -1,0 +1,19 @@
+"""Tells MLflow or Weights & Biases of a run: its means with their intervals, its models' digests and its report."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import make_console, say
+from pipelines.sinks.publishing import PublishConfig, publish_run
+
+COMMAND = Command("publish", "Tell an experiment tracker of a run: MLflow or Weights & Biases.", PublishConfig)
+
+
+def main(config: PublishConfig) -> int:
+    """Says where the run stands; where the sink fails, that is an error of this command alone."""
+    say(make_console(), f"published: {publish_run(config)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

@@ -1,0 +1,28 @@
+"""Writes the page of trends of a store: every generator's means over its runs, and over checkpoints."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import make_console, say, warn
+from operators.report.words import plural
+from pipelines.cells.store import open_store
+from pipelines.report.trends import TrendsConfig, write_trends
+
+COMMAND = Command("trends", "Write the page of trends of a store: over its runs, and over checkpoints.", TrendsConfig)
+
+
+def main(config: TrendsConfig) -> int:
+    """Writes the page and says where it is."""
+    console = make_console()
+    store = open_store(config.store, config.storage)
+    written = write_trends(store, benchmark=config.benchmark, checkpoints=config.checkpoints, runs=config.runs)
+    for warning in written.page.warnings:
+        warn(console, warning)
+    for sentence in written.page.breaks.rows:
+        console.print(str(sentence), markup=False, soft_wrap=True)
+    say(console, f"trends of {plural(written.runs, 'run')} of {written.page.benchmark}: {written.url}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

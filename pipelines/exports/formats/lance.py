@@ -1,0 +1,83 @@
+"""Lance, through pylance: a dataset of the table's name, with a row's key in its columns."""
+
+from collections.abc import Mapping, Sequence
+
+import lance
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from operators.errors import ConfigError
+from pipelines.exports.rows import KEY
+from pipelines.exports.standing import PART_COLUMNS, count_parts
+from pipelines.exports.table import Place, StandingPart, export_errors
+from pipelines.storage import s3_settings
+
+S3_OPTIONS = {
+    "endpoint_url": "aws_endpoint",
+    "region": "aws_region",
+    "key": "aws_access_key_id",
+    "secret": "aws_secret_access_key",
+    "token": "aws_session_token",
+}
+"""How Lance calls what an S3 client is given."""
+
+
+class LanceTable:
+    """A dataset of schema EXPORTED with further columns."""
+
+    def __init__(self, dataset: lance.LanceDataset, url: str) -> None:
+        self._dataset, self.url = dataset, url
+
+    def standing(self, benchmark: str) -> list[StandingPart]:
+        """What stands of a benchmark."""
+        with export_errors(self.url):
+            where = f"benchmark = {_quoted(benchmark)}"
+            return count_parts(self._dataset.scanner(columns=list(PART_COLUMNS), filter=where).to_batches())
+
+    def write(self, rows: pa.Table, *, fresh: bool) -> None:
+        """Takes rows in by one version of the dataset."""
+        with export_errors(self.url):
+            if fresh:
+                self._dataset.insert(rows)
+                return
+            merge = self._dataset.merge_insert(list(KEY)).when_matched_update_all().when_not_matched_insert_all()
+            merge.execute(rows)
+
+    def remove_unnamed(self, benchmark: str, stale: Sequence[StandingPart]) -> None:
+        """Removes rows by one version of the dataset."""
+        with export_errors(self.url):
+            of_parts = " OR ".join(_of_part(part) for part in stale)
+            self._dataset.delete(f"benchmark = {_quoted(benchmark)} AND image_id IS NULL AND ({of_parts})")
+
+
+def _of_part(part: StandingPart) -> str:
+    columns = {"generator": part.generator, "metric": part.metric, "part": part.part}
+    return f"({' AND '.join(f'{name} = {_quoted(value)}' for name, value in columns.items())})"
+
+
+def _quoted(text: str) -> str:
+    """Text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def open_table(place: Place, schema: pa.Schema) -> LanceTable:
+    """The dataset; it is made where there is none, and gets the columns that it lacks."""
+    if place.catalog is not None:
+        raise ConfigError(f"catalog: format=lance has none; leave out catalog={place.catalog}")
+    url = f"{place.location.url}/{place.table}.lance"
+    local = isinstance(place.location.fs, LocalFileSystem)
+    options = None if local else _s3_options(place)
+    with export_errors(url):
+        if not place.location.fs.exists(place.location.at(f"{place.table}.lance")):
+            return LanceTable(lance.write_dataset(schema.empty_table(), url, storage_options=options), url)
+        dataset = lance.dataset(url, storage_options=options)
+        lacking = [field for field in schema if field.name not in dataset.schema.names]
+        if lacking:
+            dataset.add_columns(pa.schema(lacking))
+        return LanceTable(dataset, url)
+
+
+def _s3_options(place: Place) -> Mapping[str, str]:
+    settings = s3_settings(place.storage)
+    options = {theirs: settings[name] for name, theirs in S3_OPTIONS.items() if name in settings}
+    return {**options, "allow_http": str(settings.get("endpoint_url", "").startswith("http://")).lower()}

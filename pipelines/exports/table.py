@@ -1,0 +1,80 @@
+"""What a format does for an export: say what stands in its table, take rows in by their key, remove what is stale."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from operators.errors import ConfigError, PlumblineError
+from pipelines.storage import Location, StorageConfig, first_line
+
+
+class ExportError(PlumblineError):
+    """Scores cannot be written into a table."""
+
+
+class StandingPart(NamedTuple):
+    """Rows of a table that are from the same part of a run's scores."""
+
+    generator: str
+    metric: str
+    part: str
+    rows: int
+    unnamed: int
+    """Those of them that name no image."""
+
+
+class ScoreTable(Protocol):
+    """A table of schema EXPORTED with further columns, in some format."""
+
+    @property
+    def url(self) -> str:
+        """Where it stands."""
+
+    def standing(self, benchmark: str) -> Sequence[StandingPart]:
+        """What stands in it of a benchmark, read from a few columns, a batch at a time."""
+
+    def write(self, rows: pa.Table, *, fresh: bool) -> None:
+        """Takes rows of one benchmark in, in place of those of the same key, by one commit.
+
+        `fresh` says that the table has no row of their generators and metrics. Raises ExportError.
+        """
+
+    def remove_unnamed(self, benchmark: str, stale: Sequence[StandingPart]) -> None:
+        """Removes the rows of these parts that name no image, by one commit."""
+
+
+class Place(NamedTuple):
+    """Where a table is to be."""
+
+    location: Location
+    table: str
+    catalog: str | None
+    storage: StorageConfig
+
+
+OpenTable = Callable[[Place, pa.Schema], ScoreTable]
+"""Opens a table, which is made where there is none, and gets the columns of the schema that it lacks."""
+
+
+@contextmanager
+def extra_errors(extra: str) -> Iterator[None]:
+    """Says how to install what an import lacks."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"format={extra}: {error}; install it: pip install 'plumbline[{extra}]'") from error
+
+
+@contextmanager
+def export_errors(url: str) -> Iterator[None]:
+    """Turns whatever a format's library raises into an ExportError that names the table."""
+    try:
+        yield
+    except PlumblineError:
+        raise
+    except Exception as error:
+        raise ExportError(
+            f"{url}: {type(error).__name__}: {first_line(error)}; what was written stands, and the same command goes on"
+        ) from error

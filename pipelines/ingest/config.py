@@ -1,0 +1,108 @@
+"""What an ingest is asked for."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from operators.errors import ConfigError
+from pipelines.ingest.rows import InputColumnsConfig, check_generator
+from pipelines.storage import Location, StorageConfig, locate
+from pipelines.tables import Refused
+
+VERSION = 2
+"""To be raised when the same input makes other shards."""
+Identity = Mapping[str, str | None]
+"""What an ingest takes in: its table and images or its tars, and its generator. It says which ingest it is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IngestLimits:
+    """What an image may cost before it is refused."""
+
+    max_bytes: int = 64_000_000
+    """Largest encoded size."""
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1:
+            raise ConfigError(f"limits.max_bytes: expected at least 1, got {self.max_bytes}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkersConfig:
+    """Where shards are made."""
+
+    address: str | None = None
+    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else this machine."""
+    num_cpus: int | None = None
+    """How many shards are made at once on this machine; as many as it has CPUs by default."""
+
+    def __post_init__(self) -> None:
+        if self.num_cpus is not None and self.num_cpus < 1:
+            raise ConfigError(f"cluster.num_cpus: expected at least 1 or null, got {self.num_cpus}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IngestConfig:
+    """What is taken in, and where it goes."""
+
+    output: str
+    """Folder or s3:// prefix that the shards are written to."""
+    table: str | None = None
+    """CSV, TSV or JSON Lines with one row per image file; or `tars`."""
+    images: str | None = None
+    """Folder that the table's paths start from; the table's own by default."""
+    tars: str | None = None
+    """A WebDataset tar, a folder of them, or a pattern with *; or `table`."""
+    link_roots: tuple[str, ...] = ()
+    """Local folders, besides the input's own, that links in it may lead to."""
+    generator: str | None = None
+    """The generator of all rows; by default a column of the table or a field of a sample's JSON."""
+    columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
+    shard_rows: int = 1024
+    """Rows of the input that make a shard."""
+    row_group_rows: int = 256
+    """Rows of a row group at most: a sweep's unit of work."""
+    row_group_bytes: int = 64_000_000
+    """Bytes of images in a row group at most, and so in memory; a larger image is a row group of its own."""
+    limits: IngestLimits = field(default_factory=IngestLimits)
+    on_change: Literal["fail", "replace"] = "fail"
+    """What to do with a shard that stands and was made from other input: `fail`, or `replace` it."""
+    max_failed: float = 0.01
+    """Share of rejected rows up to which the exit code is 2 instead of 1."""
+    cluster: WorkersConfig = field(default_factory=WorkersConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        if (self.table is None) == (self.tars is None):
+            raise ConfigError("expected one input: table=FILE (with images=FOLDER), or tars=FILE_OR_FOLDER")
+        for name in ("shard_rows", "row_group_rows", "row_group_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 <= self.max_failed <= 1:
+            raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
+        if any("://" in root or not root for root in self.link_roots):
+            raise ConfigError(f"link_roots: expected local folders, got {', '.join(map(repr, self.link_roots))}")
+        if self.generator is not None:
+            try:
+                check_generator(self.generator)
+            except Refused as refused:
+                raise ConfigError(f"generator: {refused}") from refused
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The options that change what is in the shards."""
+        names = ("generator", "columns", "shard_rows", "row_group_rows", "row_group_bytes", "limits")
+        return {"version": VERSION, **{name: asdict(self)[name] for name in names}}
+
+    @property
+    def identity(self) -> Identity:
+        """What is taken in, which says which of an output's ingests this is."""
+        places = {"table": self.table, "images": self.folder.url if self.table else None, "tars": self.tars}
+        urls = {name: locate(url, self.storage).url if url is not None else None for name, url in places.items()}
+        return {**urls, "generator": self.generator}
+
+    @property
+    def folder(self) -> Location:
+        """The folder that a table's paths start from."""
+        table = locate(str(self.table), self.storage)
+        return locate(self.images or table.url.rpartition("/")[0] or "/", self.storage)

@@ -1,0 +1,120 @@
+"""Who is at work in a store: sweeps, each of which says what it uses, and one at a time who deletes.
+
+A sweep leaves a sign, a small file that is written again every few seconds and removed at the end. Who deletes takes a
+lease first and then looks for signs; a sweep leaves its sign first and then looks for the lease: so of two that begin
+at the same moment one at least sees the other. How old a sign is, is told by the store's own clock: by the times of
+writing of two of its files.
+"""
+
+import json
+import math
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from operators.errors import PlumblineError
+from pipelines.cells.lease import see, take
+from pipelines.cells.store import Store
+
+SWEEPS = "sweeps"
+"""The folder of their signs."""
+DELETING = "deleting"
+"""The lease that is held by who deletes; its number tells how often somebody did."""
+RENEW_SECONDS = 5.0
+LIFE_SECONDS = 600.0
+"""After which a sign that was not written again is a dead writer's; storage may be out of reach for that long."""
+
+
+class Sign(NamedTuple):
+    """What somebody left in the store."""
+
+    path: str
+    content: Mapping[str, Any]
+    written: float
+    """In seconds since 1970, by the clock of the store."""
+
+    def alive(self, now: float) -> bool:
+        """Whether whoever left it is at work."""
+        return now - self.written < LIFE_SECONDS
+
+
+class Presence:
+    """A sweep's own sign in a store."""
+
+    def __init__(self, store: Store, content: Mapping[str, Any]) -> None:
+        self.store = store
+        self.path = f"{SWEEPS}/{uuid.uuid4().hex}.json"
+        began = datetime.now(UTC).isoformat(timespec="seconds")
+        self.content = {"host": socket.gethostname(), "process": os.getpid(), "began": began, **content}
+
+    def note(self, **content: Any) -> None:
+        """What the sign is to say from its next renewal on."""
+        self.content = self.content | content
+
+    def renew(self) -> None:
+        """Writes the sign again."""
+        self.store.write_text(self.path, json.dumps(self.content) + "\n")
+
+
+@contextmanager
+def present(store: Store, **content: Any) -> Iterator[Presence]:
+    """Leaves a sign in the store and renews it; it is taken away afterwards.
+
+    That it cannot be renewed for a while ends nothing: storage that is out of reach is seen by the work itself.
+    """
+    presence = Presence(store, content)
+    presence.renew()
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(RENEW_SECONDS):
+            with suppress(PlumblineError):
+                presence.renew()
+
+    renewer = threading.Thread(target=renew, name="sign", daemon=True)
+    renewer.start()
+    try:
+        yield presence
+    finally:
+        stop.set()
+        renewer.join()
+        with suppress(PlumblineError):
+            store.remove_all([presence.path])
+
+
+def signs(store: Store) -> list[Sign]:
+    """The signs of all sweeps, also of dead ones; one that cannot be read says nothing."""
+    found = []
+    for file in store.entries(SWEEPS):
+        text = store.read_text(file.path) if file.path.endswith(".json") else None
+        if text is not None:  # or it has just been taken away
+            found.append(Sign(file.path, _content(text), file.written))
+    return found
+
+
+def _content(text: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        content = json.loads(text)
+        if isinstance(content, dict):
+            return content
+    return {}
+
+
+def deletions(store: Store) -> int:
+    """How often something was deleted so far, for a plan to be made now; -1 while it is being done."""
+    sight = see(store, DELETING)
+    return sight.number if sight.is_free else -1
+
+
+def wait_for_deletions(store: Store) -> int:
+    """Waits until nobody deletes in the store, or whoever did is dead; gives how often something was deleted."""
+    sight = see(store, DELETING)
+    if sight.is_free:
+        return sight.number
+    with take(store, DELETING, "sweep", wait=math.inf) as lease:  # so that the next one need not wait for a dead one
+        return lease.number

@@ -1,0 +1,82 @@
+"""Retention: which runs of a store stay, and the removal of the others, each whole."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from operators.errors import ConfigError
+from pipelines.cells.runs import Run, list_runs
+from pipelines.cells.store import Store, StoredFile
+from pipelines.keeping.config import KeepRuns
+
+PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
+    ("daily", lambda began: (began.year, began.month, began.day)),
+    ("weekly", lambda began: began.isocalendar()[:2]),
+    ("monthly", lambda began: (began.year, began.month)),
+)
+
+
+class DroppedRun(NamedTuple):
+    """A run that the rules do not keep."""
+
+    run_id: str
+    files: tuple[StoredFile, ...]
+
+
+def drop_runs(store: Store, rules: KeepRuns, *, delete: bool = False) -> list[DroppedRun]:
+    """The runs that the rules do not keep, oldest first; with `delete` each is removed whole."""
+    runs = list_runs(store)
+    kept = kept_runs(runs, rules)
+    dropped = []
+    for run in runs:
+        if run.run_id not in kept:
+            dropped.append(DroppedRun(run.run_id, tuple(store.entries(f"runs/{run.run_id}"))))
+            if delete:
+                remove_run(store, run.run_id)
+    return dropped
+
+
+def remove_run(store: Store, run_id: str) -> None:
+    """Removes a run whole, its manifest first: so what an interruption leaves of it is no run any more."""
+    store.remove_all([f"runs/{run_id}/manifest.json"])
+    store.remove_folder(f"runs/{run_id}")
+
+
+def kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
+    """The ids of the runs that stay, of all there are, oldest first; raises ConfigError for a name that none has."""
+    known = {run.run_id for run in runs}
+    for name in rules.named:
+        if name not in known:
+            raise ConfigError(f"keep_runs.named: no run is called {name!r}; python -m jobs.status lists them")
+    if rules.all:
+        return frozenset(known)
+    kept = {run.run_id for run in runs if run.latest or _began(run) is None} | set(rules.named)
+    of_benchmark: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if _began(run) is not None:
+            of_benchmark[str((run.manifest or {}).get("benchmark"))].append(run)
+    for those in of_benchmark.values():
+        newest_first = sorted(those, key=lambda run: (_began(run), run.run_id), reverse=True)
+        kept |= {run.run_id for run in newest_first[: rules.last]}
+        for name, period in PERIODS:
+            kept |= _newest_of_each(newest_first, period, getattr(rules, name))
+    return frozenset(kept)
+
+
+def _newest_of_each(runs: Sequence[Run], period: Callable[[datetime], tuple[int, ...]], count: int) -> set[str]:
+    """Of runs with the newest first, the newest of each of the last `count` periods that have one."""
+    newest: dict[tuple[int, ...], str] = {}
+    for run in runs:
+        began = _began(run)
+        assert began is not None, "the runs have a date"
+        newest.setdefault(period(began), run.run_id)
+    return set(list(newest.values())[:count])
+
+
+def _began(run: Run) -> datetime | None:
+    """When a run began, as its manifest says; None where it does not."""
+    try:
+        return datetime.fromisoformat(str((run.manifest or {}).get("began")))
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""A night: one sweep at a time, compared with the night before."""

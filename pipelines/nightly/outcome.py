@@ -1,0 +1,103 @@
+"""What came of a night, and the file that says so."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from operators.report.words import plural
+from operators.summary import OVERALL
+from pipelines.cells.store import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """A clear change of one generator by one metric, over all prompts (`overall`) or those of one skill."""
+
+    generator: str
+    metric: str
+    skill: str
+    before: float
+    """Means over the prompts that both runs scored."""
+    after: float
+    difference: float
+    low: float | None
+    """The difference's 95% interval, bootstrapped over prompts; None of a single prompt."""
+    high: float | None
+    effect: float
+    """Matched-pairs rank-biserial correlation of the signed ranks; below 0 for the worse."""
+    p_value: float
+    """Wilcoxon signed-rank, two-sided."""
+    p_holm: float
+    """Corrected (Holm 1979) for every generator, metric and skill that was looked at."""
+    prompts: int
+
+    def __str__(self) -> str:
+        at = "" if self.skill == OVERALL else f" at {self.skill}"
+        sure = "< 0.001" if self.p_holm < 0.001 else f"= {self.p_holm:.3f}"
+        prompts = plural(self.prompts, "prompt")
+        return (
+            f"{self.generator} by {self.metric}{at}: {self.before:.3f} to {self.after:.3f} "
+            f"({self.difference:+.3f} on {prompts}, p {sure})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What nightly.json in a run's folder says; its presence says that the night has told of the run."""
+
+    run_id: str
+    exit_code: int
+    """Of the night that published the run."""
+    benchmark: str
+    began: str
+    ended: str
+    report: str
+    """The address of its report."""
+    counts: Mapping[str, Any]
+    """Rows, those without a score, coverage and cells, as in the manifest."""
+    compared_with: str | None
+    """The id of the earlier run."""
+    not_compared: str | None
+    """Why there is none."""
+    regressions: Sequence[Moved]
+    improvements: Sequence[Moved]
+    sentences: Sequence[str]
+    """All that the report says of what changed, came and went."""
+    webhook: str | None = None
+    """`delivered`, or why not; None where none was asked for."""
+
+    def summary(self) -> str:
+        """In a line."""
+        compared = f"since {self.compared_with}" if self.compared_with else f"not compared: {self.not_compared}"
+        said = "no regression" if not self.regressions else plural(len(self.regressions), "regression")
+        return (
+            f"{self.benchmark}, run {self.run_id}: {f'{said} {compared}' if self.compared_with else compared}; "
+            f"coverage {self.counts['coverage']:.2%}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written, printed and sent."""
+        return {"summary": self.summary(), **asdict(self)}
+
+
+_OUTCOME = TypeAdapter(Outcome)
+
+
+def read_outcome(store: Store, run_id: str) -> Outcome | None:
+    """What a night told of a run; None where none has, or its file was harmed."""
+    text = store.read_text(outcome_path(run_id))
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+        return _OUTCOME.validate_python({key: value for key, value in values.items() if key != "summary"})
+    except (ValidationError, ValueError, AttributeError):
+        return None
+
+
+def outcome_path(run_id: str) -> str:
+    """Where the outcome of a run stands in the store."""
+    return f"runs/{run_id}/nightly.json"

@@ -1,0 +1,110 @@
+"""The page of trends of a store: what its runs say one after the other, from their manifests and summaries alone."""
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from operators.errors import ConfigError, PlumblineError
+from operators.report.rendering import render_trends
+from operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
+from operators.report.words import plural
+from pipelines.cells.runs import READERS, Run, list_runs
+from pipelines.cells.store import Store
+from pipelines.endings import OVER_BUDGET
+from pipelines.storage import StorageConfig
+
+CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
+MOST_RUNS = 120
+UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrendsConfig:
+    """Of which runs to make the page."""
+
+    store: str
+    """Folder or s3:// prefix of the store."""
+    benchmark: str | None = None
+    """Whose runs; None is the newest run's."""
+    checkpoints: str = CHECKPOINTS
+    """A regular expression that matches the whole name of a generator that is a checkpoint of a training, with the
+    groups `family` and `step` (a whole number)."""
+    runs: int = MOST_RUNS
+    """How many runs are drawn, the newest; trends.parquet has them all."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise ConfigError(f"runs: expected at least 1, got {self.runs}")
+        try:
+            groups = re.compile(self.checkpoints).groupindex
+        except re.error as error:
+            raise ConfigError(
+                f"checkpoints: expected a regular expression, got {self.checkpoints!r} ({error})"
+            ) from error
+        if not {"family", "step"} <= set(groups):
+            raise ConfigError(
+                f"checkpoints: expected groups (?P<family>...) and (?P<step>[0-9]+), got {self.checkpoints!r}"
+            )
+
+
+class WrittenTrends(NamedTuple):
+    """A page of trends that stands in its store."""
+
+    page: Trends
+    url: str
+    """Where trends.html is; trends.parquet is beside it."""
+    runs: int
+    """Those that it tells of."""
+
+
+def write_trends(
+    store: Store, *, benchmark: str | None = None, checkpoints: str = CHECKPOINTS, runs: int = MOST_RUNS
+) -> WrittenTrends:
+    """Writes trends.html and trends.parquet of a benchmark's runs; raises ConfigError where it has none."""
+    standing = list_runs(store)
+    chosen, warnings = _choose(standing, benchmark)
+    with ThreadPoolExecutor(READERS) as pool:
+        read = list(pool.map(lambda run: _read(store, run), chosen))
+    whole = [run for run in read if run is not None]
+    damaged = len(read) - len(whole) + sum(run.manifest is None for run in standing)
+    if damaged:
+        warnings.append(f"{plural(damaged, 'run')} cannot be read: the summary is damaged, or the manifest.")
+    if not whole:
+        raise ConfigError(
+            f"store {store.location.url}: no run can be read (python -m jobs.status); run the sweep again"
+        )
+    means = to_frame(whole)
+    page = build_trends(whole[-runs:], means, Checkpoints(re.compile(checkpoints)), warnings)
+    folder = f"trends/{UNSAFE.sub('_', page.benchmark)}"
+    store.write_table(f"{folder}/trends.parquet", pa.Table.from_pandas(means, preserve_index=False))
+    store.write_text(f"{folder}/trends.html", render_trends(page))
+    return WrittenTrends(page, f"{store.location.url}/{folder}/trends.html", len(whole))
+
+
+def _choose(standing: Sequence[Run], benchmark: str | None) -> tuple[list[Run], list[str]]:
+    """The runs of a benchmark, oldest first, and what to know of the others."""
+    sound = [run for run in standing if run.manifest is not None]
+    if benchmark is None and sound:
+        benchmark = str((sound[-1].manifest or {}).get("benchmark"))
+    of_benchmark = [run for run in sound if (run.manifest or {}).get("benchmark") == benchmark]
+    if not of_benchmark:
+        there = sorted({str((run.manifest or {}).get("benchmark")) for run in sound})
+        raise ConfigError(f"benchmark={benchmark}: no run of it in the store; it has {', '.join(there) or 'none'}")
+    within = [run for run in of_benchmark if (run.manifest or {}).get("exit_code") != OVER_BUDGET]
+    over = len(of_benchmark) - len(within)
+    left_out = f"{plural(over, 'run')} left out: more rows failed than the budget of failures allows."
+    return within or of_benchmark, [left_out] if over and within else []
+
+
+def _read(store: Store, run: Run) -> TrendRun | None:
+    """A run with its summary; None where it cannot be read, or has no time."""
+    try:
+        read = TrendRun(run.run_id, run.manifest or {}, store.read_table(f"runs/{run.run_id}/summary.parquet"))
+        return read if read.time and len(read.summary) else None
+    except (PlumblineError, KeyError, ValueError, TypeError):
+        return None

@@ -1,0 +1,84 @@
+"""A run told to an experiment tracker, from its manifest, its summary and its report."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from operators.errors import ConfigError, PlumblineError, suggest
+from pipelines.cells.runs import find_run, read_manifest
+from pipelines.cells.store import open_store
+from pipelines.sinks import NAMES, publisher
+from pipelines.sinks.sink import RunStory, safe
+from pipelines.storage import StorageConfig, first_line
+
+NUMBERS = ("mean", "low", "high", "coverage")
+
+
+class SinkError(PlumblineError):
+    """A sink did not take a run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishConfig:
+    """Which run to tell which sink."""
+
+    store: str
+    """Folder or s3:// prefix of the store."""
+    sink: str
+    """A name of pipelines/sinks."""
+    run: str = "latest"
+    """A run's id; `latest` is the newest."""
+    project: str = "plumbline"
+    """The experiment of MLflow, or the project of W&B."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        if self.sink not in NAMES:
+            known = ", ".join(NAMES)
+            raise ConfigError(f"sink: expected one of {known}, got {self.sink!r}; {suggest(self.sink, NAMES)}")
+
+
+def publish_run(config: PublishConfig) -> str:
+    """Tells the sink, and gives where the run stands there; raises SinkError where that fails.
+
+    Nothing of the run or the store is written.
+    """
+    store = open_store(config.store, config.storage)
+    run_id = find_run(store, config.run)
+    folder = f"runs/{run_id}"
+    story = RunStory(
+        run_id=run_id,
+        project=config.project,
+        facts=_facts(read_manifest(store, run_id)),
+        numbers=dict(_numbers(store.read_table(f"{folder}/summary.parquet").to_pylist())),
+        report=store.read_text(f"{folder}/report.html") or "",
+    )
+    publish = publisher(config.sink)
+    try:
+        return publish(story)
+    except Exception as error:  # whatever the sink's own client raises
+        kind = type(error).__name__
+        raise SinkError(f"sink={config.sink}: {kind}: {first_line(error)}; the run stands as it was") from error
+
+
+def _numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+    for row in summary:
+        for name in NUMBERS:
+            value = row[name]
+            if value is not None and math.isfinite(value):
+                yield "/".join((*(safe(row[part]) for part in ("metric", "skill", "generator")), name)), float(value)
+
+
+def _facts(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The benchmark, and every model with its revision and digests."""
+    facts = {name: str(manifest[name]) for name in ("run_id", "benchmark", "began", "exit_code") if name in manifest}
+    return facts | dict(_leaves(manifest.get("models", {}), "models."))
+
+
+def _leaves(parts: Mapping[str, Any], before: str) -> Iterator[tuple[str, str]]:
+    for name, value in parts.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{before}{safe(name)}.")
+        else:
+            yield f"{before}{safe(name)}", str(value)

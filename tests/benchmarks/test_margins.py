@@ -1,0 +1,63 @@
+"""What a margin is good for: how often the better image of a pair is truly better, near to the other and far off."""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pandas as pd
+
+from operators.rewards.selection import SelectionConfig
+from operators.rewards.values import TIE, within_prompt_noise
+from pipelines.cells.store import open_store
+from pipelines.rewards.gathered import ScoredRun, gather_scores
+from pipelines.storage import StorageConfig
+from tests.bench_of import PACK
+from tests.benchmarks.test_scale import ROOT
+
+METRICS = ("vqascore", "gecko", "clipscore")
+NAMES = {1: "better", 0: "as good", -1: "worse"}
+
+
+def requirements_met() -> dict[str, float]:
+    """Of every image of the pack, by its id, the share of its prompt's requirements that it truly meets."""
+    wanted = pd.read_parquet(PACK / "requirements.parquet").groupby("prompt_id").size()
+    images = pd.read_parquet(PACK / "truth.parquet")
+    return {row.image_id: 1 - len(row.broken) / wanted[row.prompt_id] for row in images.itertuples()}
+
+
+def pairs_of(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
+    """Of every pair but ties, its margin in units of the noise, and whether the better image is truly better (1)."""
+    scores, truth = run.oriented(metric), requirements_met()
+    noise = within_prompt_noise(scores, run.prompts)
+    for images in pd.Series(range(len(scores))).groupby(run.prompts).indices.values():
+        for first, second in combinations(images, 2):
+            better, worse = (first, second) if scores[first] > scores[second] else (second, first)
+            margin = (scores[better] - scores[worse]) / noise
+            gap = truth[run.image_id(better)] - truth[run.image_id(worse)]
+            if margin > TIE:
+                yield float(margin), int(gap > 0) - int(gap < 0)
+
+
+def shares(store: Path) -> dict[str, dict[bool, Counter[int]]]:
+    """By metric and whether the pair is within the default margin, how many pairs are better, as good or worse."""
+    run = gather_scores(open_store(str(store), StorageConfig()), "latest", METRICS)
+    counts = {metric: {True: Counter[int](), False: Counter[int]()} for metric in METRICS}
+    for metric in METRICS:
+        for margin, verdict in pairs_of(run, metric):
+            counts[metric][margin < SelectionConfig().margin][verdict] += 1
+    return counts
+
+
+def test_pairs_within_the_default_margin_are_mostly_of_images_that_are_as_good(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    for metric, sides in shares(tmp_path / "store").items():
+        for near, counts in sides.items():
+            total = counts.total()
+            parts = ", ".join(f"{counts[verdict] / total:.0%} {name}" for verdict, name in NAMES.items())
+            print(f"\n{metric}, {'below' if near else 'from'} 0.5 noise: {total:,} pairs, {parts}")
+        near, wide = sides[True], sides[False]
+        assert near[0] > near.total() / 2 and wide[1] > wide.total() / 2

@@ -1,0 +1,79 @@
+"""The page of trends in a real browser: opens from a file, shows a skill on choice, names as text."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from pipelines.report.trends import write_trends
+from tests.browser.opened import NEEDS_BROWSER, find, open_page, press
+from tests.operators.report.made import HOSTILE, make_run
+
+pytestmark = NEEDS_BROWSER
+NAMES = ("atlas", HOSTILE[0], "מחולל", "sdxl-step-500", "sdxl-step-1000")
+
+
+@pytest.fixture(scope="module")
+def trends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of three nights with hostile names, of which the last has another metric."""
+    folder = tmp_path_factory.mktemp("trends")
+    for day in range(1, 4):
+        metrics = {"gecko": {"kind": "gecko", "template": HOSTILE[0] if day == 3 else "is it so?"}, "clipscore": {}}
+        run = make_run(
+            folder,
+            generators=NAMES,
+            run_id=f"2026-01-{day:02d}",
+            began=f"2026-01-{day:02d}T02:00:00+00:00",
+            benchmark=HOSTILE[0],
+            config={"metrics": metrics},
+        )
+    written = write_trends(run.store)
+    return Path(written.url)
+
+
+@pytest.fixture
+def page(browser: WebDriver, trends: Path, width: int) -> WebDriver:
+    return open_page(browser, trends, width)
+
+
+def shown(page: WebDriver, selector: str) -> list[str]:
+    return [one.text for one in find(page, selector) if one.is_displayed()]
+
+
+def test_it_opens_with_the_charts_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
+    assert page.find_element(By.TAG_NAME, "h1").text == f"{HOSTILE[0]} over its runs"
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
+    drawn = [svg for svg in find(page, "#runs svg") if svg.is_displayed()]
+    assert len(drawn) == 2 and all(svg.size["width"] > 300 for svg in drawn)
+    assert len([svg for svg in find(page, "#steps svg") if svg.is_displayed()]) == 2
+    assert shown(page, "#steps .lines li") == ["sdxl"] and len(shown(page, "#runs .lines li")) == 3
+
+
+def test_no_name_and_no_setting_runs_or_becomes_markup(page: WebDriver) -> None:
+    assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
+    assert find(page, "main b b, main script, main img, header img, header script") == []
+    assert HOSTILE[0] in shown(page, "#runs .lines li")
+    (sentence,) = shown(page, "#breaks li")
+    assert sentence.startswith(
+        "gecko is another metric since run 2026-01-03: config.metrics.gecko.template is it so? →"
+    )
+    assert "<script>" in sentence
+
+
+def test_a_skill_is_chosen_for_all_charts_and_the_table(page: WebDriver) -> None:
+    assert set(shown(page, "[data-panel] h3")) == {"overall"}
+    press(page, next(one for one in find(page, "[data-choose='counting']") if one.is_displayed()))
+    assert set(shown(page, "[data-panel] h3")) == {"counting"} and len(shown(page, "[data-panel] h3")) == 3
+    label = find(page, "#runs [data-panel='counting'] .chart")[0].get_attribute("aria-label") or ""
+    assert label.startswith("Mean gecko over runs, counting, with 95% intervals; newest: atlas 0.")
+
+
+def test_the_table_of_newest_means_sorts(page: WebDriver) -> None:
+    table = next(one for one in find(page, "#newest table") if one.is_displayed())
+    press(page, find(table, "thead button")[1])
+    values = [float(cell.get_attribute("data-value") or "nan") for cell in find(table, "tbody td:nth-child(2)")]
+    assert len(values) == 5 and values == sorted(values, reverse=True)
+    assert "+0.000" not in table.text and table.text.count("0.000") == 5, "gecko is another, clipscore is as it was"

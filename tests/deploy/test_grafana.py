@@ -1,0 +1,59 @@
+"""The dashboard asks for what a run counts, by the labels that this has, and for all of it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+
+from pipelines.running.counters import DECLARED
+
+DASHBOARD = json.loads((Path(__file__).parents[2] / "jobs" / "deploy" / "grafana.json").read_text())
+EXPORTED = {one.exported(name): {"stage", "node", *one.labels} for name, one in DECLARED.items()}
+OF_RAY = {"SessionName"}
+"""A label that Ray adds."""
+TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
+    """Every series that an expression reads."""
+    if isinstance(node, promql_parser.VectorSelector):
+        yield node
+    for name in ("expr", "lhs", "rhs", "vector_selector", "vs"):
+        if (inner := getattr(node, name, None)) is not None:
+            yield from selectors(inner)
+    for argument in getattr(node, "args", ()):
+        yield from selectors(argument)
+
+
+def parsed(expression: str) -> Any:
+    """An expression with Grafana's own variables filled in."""
+    return promql_parser.parse(expression.replace("$__rate_interval", "1m").replace("$session", ".*"))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target["expr"])
+def test_a_panel_asks_for_what_is_counted(target: dict[str, str]) -> None:
+    expression = parsed(target["expr"])
+    (selector,) = selectors(expression)
+    labels = EXPORTED[selector.name]
+    assert {matcher.name for matcher in selector.matchers.matchers} <= labels | OF_RAY
+    grouped = set(expression.modifier.labels)
+    assert grouped <= labels
+    assert {label for label in labels if f"{{{{{label}}}}}" in target["legendFormat"]} == grouped
+
+
+def test_every_number_has_a_panel() -> None:
+    assert {selector.name for target in TARGETS for selector in selectors(parsed(target["expr"]))} == set(EXPORTED)
+
+
+def test_the_dashboard_is_of_the_form_that_grafana_imports() -> None:
+    assert DASHBOARD["schemaVersion"] >= 36 and DASHBOARD["uid"] and DASHBOARD["title"]
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+    assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len({str(panel["gridPos"]) for panel in panels}) == len(panels)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    assert all(one["datasource"] == chosen for one in (*panels, *TARGETS, variables["session"]))

@@ -1,0 +1,260 @@
+"""The files of jobs/deploy: what Kubernetes, KubeRay, the container's build and cron would make of them."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from jobs.command import load_values
+from pipelines.config import read_config
+from pipelines.nightly.config import NightlyConfig
+from pipelines.running.placement import NodeResources, fits
+
+ROOT = Path(__file__).parent.parent.parent
+DEPLOY = ROOT / "jobs" / "deploy"
+FIELDS = yaml.safe_load((Path(__file__).parent / "kuberay.yaml").read_text())
+CRDS = os.environ.get("KUBERAY_CRDS")
+KUBERNETES = "1.34"
+MANIFESTS = ("rayjob.yaml", "raycronjob.yaml", "cronjob.yaml")
+SECRET_TEXT = re.compile(r"(?i)(secret_access_key|token|password|session_token)\s*[:=]\s*\S")
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def rayjob() -> dict[str, Any]:
+    (manifest,) = documents("rayjob.yaml")
+    return manifest
+
+
+def closed(schema: Any) -> Any:
+    """A custom resource's schema that refuses the fields which the API server would drop."""
+    if isinstance(schema, list):
+        return [closed(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: closed(inner) for name, inner in schema.items()}
+    open_object = made.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in made
+    if made.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string"]}
+    return (
+        made if open_object or not isinstance(made.get("properties"), dict) else {**made, "additionalProperties": False}
+    )
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """Of a kind's `spec`: the release's own, where its files are there, or else the fields in our words."""
+    if CRDS is None:
+        return {"definitions": FIELDS["definitions"], **FIELDS[kind]}
+    crd = yaml.safe_load((Path(CRDS) / f"ray.io_{kind.lower()}s.yaml").read_text())
+    (version,) = (version for version in crd["spec"]["versions"] if version["name"] == "v1")
+    schema: dict[str, Any] = closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    return schema
+
+
+def pod_templates(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    cluster = job["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        yield group["template"]
+
+
+def check(manifest: Mapping[str, Any]) -> None:
+    """Raises ValidationError for what KubeRay or Kubernetes would refuse or drop."""
+    if manifest["apiVersion"] != "ray.io/v1":
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+        return
+    assert manifest.keys() == {"apiVersion", "kind", "metadata", "spec"}
+    jsonschema.validate(manifest["spec"], schema_of(manifest["kind"]))
+    job = manifest["spec"].get("jobTemplate", manifest["spec"])
+    for template in pod_templates(job):
+        pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "pods"}, "template": template}
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest_is_what_the_cluster_takes(name: str) -> None:
+    for manifest in documents(name):
+        check(manifest)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("schedule", "0 1 * * *"),
+        ("backOffLimit", 1),
+        ("ttlSecondsAfterFinished", "600"),
+        ("rayClusterSpec.workerGroups", []),
+        ("rayClusterSpec.headGroupSpec.rayStartParams.num-cpus", 0),
+        ("rayClusterSpec.headGroupSpec.template.spec.terminationGraceSeconds", 60),
+        ("rayClusterSpec.workerGroupSpecs.0.label", {}),
+        ("rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0.resource", {}),
+    ],
+)
+def test_a_field_that_would_be_dropped_or_is_of_another_type_is_refused(place: str, value: object) -> None:
+    manifest = rayjob()
+    at: Any = manifest["spec"]
+    *path, last = place.split(".")
+    for name in path:
+        at = at[int(name)] if name.isdigit() else at[name]
+    at[last] = value
+    with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
+        check(manifest)
+
+
+def test_kuberays_schedule_starts_the_same_job() -> None:
+    (scheduled,) = documents("raycronjob.yaml")
+    assert scheduled["spec"]["jobTemplate"] == rayjob()["spec"]
+    cron = documents("cronjob.yaml")[0]
+    assert scheduled["spec"]["schedule"] == cron["spec"]["schedule"]
+
+
+def test_what_kuberay_asks_of_a_job_beyond_its_fields_holds() -> None:
+    """Its validation.go: a deadline needs no other, a TTL needs a shutdown, a queue a job that may be suspended."""
+    manifest = rayjob()
+    spec = manifest["spec"]
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
+    assert spec["shutdownAfterJobFinishes"] and spec["ttlSecondsAfterFinished"] > 0
+    assert "clusterSelector" not in spec and not spec.get("suspend")
+    assert "enableInTreeAutoscaling" not in spec["rayClusterSpec"], "of a size that is known, for Kueue to admit"
+    head, *workers = pod_templates(spec)
+    (image,) = {container["image"] for pod in (head, *workers) for container in pod["spec"]["containers"]}
+    assert image == "REGISTRY/plumbline:TAG"
+    assert f"ray[default]=={spec['rayClusterSpec']['rayVersion']}" in (ROOT / "pyproject.toml").read_text()
+
+
+def test_no_file_holds_a_secret_and_the_head_alone_is_given_them() -> None:
+    head, *workers = pod_templates(rayjob()["spec"])
+    assert head["spec"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "plumbline"}}]
+    assert not [
+        pod
+        for pod in workers
+        for container in pod["spec"]["containers"]
+        if "env" in container or "envFrom" in container
+    ]
+    assert "runtimeEnvYAML" not in rayjob()["spec"], "Ray writes it into its log files"
+    for path in DEPLOY.iterdir():
+        assert not SECRET_TEXT.search(path.read_text()), path
+
+
+def test_every_pod_is_without_privileges() -> None:
+    pods = [*pod_templates(rayjob()["spec"]), documents("cronjob.yaml")[0]["spec"]["jobTemplate"]["spec"]["template"]]
+    for pod in pods:
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 1000
+        for container in spec["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def arguments(command: str) -> tuple[str, list[str]]:
+    """The job and the overrides of a shell's line."""
+    words = shlex.split(command.replace(";", " ; "), comments=True)
+    words = words[words.index("-m") + 1 :]
+    ends = [words.index(end) for end in (";", ">>") if end in words]
+    job, *overrides = words[: min(ends)]
+    return job.removeprefix("jobs."), overrides
+
+
+def crontab_line() -> str:
+    return (DEPLOY / "crontab").read_text().splitlines()[-1]
+
+
+def entrypoint() -> str:
+    return str(rayjob()["spec"]["entrypoint"])
+
+
+def night_of(overrides: Sequence[str]) -> NightlyConfig:
+    return read_config(load_values("nightly", overrides), NightlyConfig)
+
+
+@pytest.mark.parametrize("line", [entrypoint(), crontab_line()], ids=["rayjob", "crontab"])
+def test_the_arguments_of_a_night_are_ones_that_it_takes(line: str) -> None:
+    job, overrides = arguments(line)
+    assert job == "nightly"
+    config = night_of(overrides)
+    assert config.store == "s3://BUCKET/plumbline" and config.log.format == "json"
+
+
+def test_the_workers_have_room_for_the_pools_and_are_pinned_as_these_ask() -> None:
+    config = night_of(arguments(entrypoint())[1])
+    (group,) = rayjob()["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    (container,) = group["template"]["spec"]["containers"]
+    resources = container["resources"]
+    machine = NodeResources(
+        cpus=float(resources["requests"]["cpu"]), gpus=float(resources["limits"]["nvidia.com/gpu"]),
+        accelerators=frozenset({"H100"}), labels=group["labels"],
+    )  # fmt: skip
+    assert "H100" in group["template"]["spec"]["nodeSelector"]["nvidia.com/gpu.product"]
+    pools = [config.cluster.pool(name) for name in config.cluster.pools]
+    assert all(machine.suits(pool) for pool in pools)
+    assert all(fits([pool] * pool.max_size, [machine]) for pool in pools), "every pool can grow to its full size"
+    assert not all(NodeResources(cpus=64, gpus=8).suits(pool) for pool in pools), "and no other machine is taken"
+
+
+@pytest.mark.parametrize(("code", "ended"), [(0, 0), (1, 1), (2, 0), (3, 3), (143, 143)])
+def test_the_entrypoint_fails_but_for_a_run_within_its_budget(code: int, ended: int, tmp_path: Path) -> None:
+    (tmp_path / "python").write_text(f"#!/bin/sh\nexit {code}\n")
+    (tmp_path / "python").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    assert subprocess.run(["/bin/sh", "-c", entrypoint()], env={**os.environ, "PATH": path}).returncode == ended
+
+
+def test_a_night_ends_in_order_before_its_cluster_does() -> None:
+    spec = rayjob()["spec"]
+    deadline = night_of(arguments(entrypoint())[1]).nightly.deadline
+    assert deadline is not None and deadline < spec["activeDeadlineSeconds"] < 24 * 3600
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, each with what it says."""
+    lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [(word, said) for word, _, said in (line.partition(" ") for line in joined.splitlines() if line.strip())]
+
+
+def test_the_image_holds_what_a_sweep_needs_where_it_looks_for_it(tmp_path: Path) -> None:
+    """The image's own steps, in a clean folder; what pip would fetch is here already."""
+    app, venv = tmp_path / "app", tmp_path / "venv"
+    app.mkdir()
+    ignored = {line.removeprefix("!") for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()}
+    for word, said in instructions():
+        if word == "COPY":
+            *sources, target = said.split()
+            assert set(sources) <= ignored, "what the build is sent"
+            for source in sources:
+                subprocess.run(["cp", "-r", ROOT / source, app / target], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (site,) = venv.glob("lib/*/site-packages")
+    (here,) = (path for path in sys.path if path.endswith("site-packages"))
+    (site / "here.pth").write_text(here + "\n")
+    (install,) = (said for word, said in instructions() if word == "RUN" and "pip install" in said)
+    command = install.replace("python", f"{venv}/bin/python", 1).replace("${EXTRAS}", "cluster,api")
+    offline = f"{command} --no-deps --no-build-isolation --quiet"
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(["/bin/sh", "-c", offline], check=True, cwd=app, env=clean)
+    done = subprocess.run(
+        [f"{venv}/bin/python", "-c", "import jobs, sys, runpy; print(jobs.__file__); "
+         "sys.argv = ['sweep', 'sweep=shapes', 'dry_run=true', 'store=store']; "
+         "runpy.run_module('jobs.sweep', run_name='__main__')"],
+        cwd=tmp_path, env=clean, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(f"{app}/jobs/") and "answers:vqa" in done.stdout
+
+
+def test_the_image_is_pinned_and_runs_as_nobody_special() -> None:
+    said = instructions()
+    (base,) = (text for word, text in said if word == "FROM")
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", base)
+    assert [text for word, text in said if word == "USER"][-1] == "1000"
+    assert not [text for word, text in said if word in ("ADD", "ENV", "ARG") and re.search("KEY|SECRET|TOKEN", text)]

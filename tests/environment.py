@@ -1,0 +1,20 @@
+"""What every process of the tests has in its environment, and what none has of its user's."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def set_environment() -> None:
+    """Sets it in this process, and so in those that it starts."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_PROFILE", "RAY_ADDRESS"):
+        os.environ.pop(name, None)
+    os.environ |= {
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "HF_HUB_OFFLINE": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "180",  # several start at once on a busy machine
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # Ray Data leaves a detached actor, which a head would wait for
+        "PYTHONPATH": str(ROOT),  # Ray's workers import the tests' hook by it
+    }

@@ -1,0 +1,127 @@
+"""The benchmark and the store of a soak's round, in a folder or on S3, as their owner sees them, past all faults."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from operators.stages.table import STAGES
+from pipelines.cells.runs import newest_run
+from pipelines.cells.store import Store
+from pipelines.keeping import presence
+from pipelines.keeping.config import GcConfig
+from pipelines.keeping.garbage import collect_garbage
+from pipelines.storage import StorageConfig, etag, modified
+from tests.bench_of import images, prompts, write_rows
+
+IMAGES, SHARD = 8, 2
+GENERATORS = ("atlas", "flint")
+PROMPTS, ATLAS, FLINT = "prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"
+BENCHES = {
+    "fresh": {PROMPTS: "prompts", ATLAS: "atlas"},
+    "grown": {PROMPTS: "prompts", ATLAS: "atlas", FLINT: "flint"},
+    "edited": {PROMPTS: "edited", ATLAS: "atlas"},
+}
+"""Which file stands where in each state of the benchmark."""
+
+
+def write_masters(folder: Path) -> Path:
+    """The files that the benchmark is made of in its states."""
+    texts = prompts(IMAGES)
+    write_rows(folder / "prompts", texts)
+    texts[0] = {**prompts(2 * IMAGES)[-1], "prompt_id": texts[0]["prompt_id"]}
+    write_rows(folder / "edited", texts)
+    for generator in GENERATORS:
+        write_rows(folder / generator, images(generator, IMAGES), row_group=SHARD)
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a round's benchmark and store stand, and a way to them that nothing disturbs."""
+
+    fs: fsspec.AbstractFileSystem
+    url: str
+    """With s3:// where it is there."""
+    storage: StorageConfig
+    masters: Path
+
+    @property
+    def bench(self) -> str:
+        return f"{self.url}/bench"
+
+    @property
+    def store(self) -> Store:
+        return Store(url=f"{self.url}/store", storage=self.storage)
+
+    @property
+    def path(self) -> str:
+        return self.url.removeprefix("s3://")
+
+    def show(self, bench: str) -> None:
+        """Brings the benchmark into a state; a file that stays is not touched."""
+        wanted = BENCHES[bench]
+        for name in (PROMPTS, ATLAS, FLINT):
+            path = f"{self.path}/bench/{name}"
+            if name in wanted:
+                self._put(self.masters / wanted[name], path)
+            elif self.fs.exists(path):
+                self.fs.rm(path.rpartition("/")[0], recursive=True)  # a generator's folder without a file is one too
+
+    def _put(self, master: Path, path: str) -> None:
+        """On S3 the same content has the same ETag, and on a disk the same file has the same time."""
+        if not isinstance(self.fs, LocalFileSystem):
+            self.fs.pipe_file(path, master.read_bytes())
+            return
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        target.hardlink_to(master)
+
+    def files(self) -> Mapping[str, Mapping[str, Any]]:
+        """All that stands in the store, by its path there."""
+        prefix = f"{self.path}/store/"
+        found = self.fs.find(prefix, detail=True) if self.fs.exists(prefix) else {}
+        return {path.removeprefix(prefix): entry for path, entry in found.items()}
+
+    def cells(self) -> dict[str, tuple[str, float]]:
+        """What stands at each committed cell's path, which nothing but a cell that is computed anew changes."""
+        return {path: (etag(entry), modified(entry)) for path, entry in self.files().items() if is_cell(path)}
+
+    def flip(self, cell: str, choice: float) -> None:
+        """Turns one bit of a committed cell."""
+        path = f"{self.path}/store/{cell}"
+        content = bytearray(self.fs.cat_file(path))
+        content[int(choice * len(content))] ^= 1 << int(choice * 1000) % 8
+        self.fs.pipe_file(path, bytes(content))
+
+    def newest(self) -> str:
+        """The address of the newest run."""
+        return f"{self.store.url}/runs/{newest_run(self.store)}"
+
+    def collect_garbage(self) -> None:
+        """Has removed what `jobs.gc` would some minutes later, when the signs of killed drivers are known as such."""
+        presence.LIFE_SECONDS = 0.0
+        collect_garbage(GcConfig(store=self.store.url, storage=self.storage, delete=True, grace_days=0.0))
+
+    def leftovers(self) -> list[str]:
+        """What is neither a committed cell nor a whole run's nor the store's own."""
+        files = self.files()
+        whole = {path.split("/")[1] for path in files if path.endswith("/manifest.json")}
+        return [path for path in files if not _has_its_place(path, whole)]
+
+
+def is_cell(path: str) -> bool:
+    """Whether a path is a committed cell's."""
+    stage, name = path.partition("/")[0], path.rpartition("/")[2]
+    return stage in STAGES and name.endswith(".parquet") and ".draft." not in name and not name.startswith(".")
+
+
+def _has_its_place(path: str, whole_runs: set[str]) -> bool:
+    folder, _, name = path.partition("/")
+    if folder == "runs":
+        return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
+    return is_cell(path) or (folder in ("tallies", "digests", "leases", "store.json") and "/." not in path)

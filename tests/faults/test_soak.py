@@ -1,0 +1,29 @@
+"""A soak in little: one round of faults on a real cluster ends in the undisturbed tables, and nothing of it is left."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.environment import ROOT
+from tests.faults.hook import NOTES
+from tests.ray_head import marked
+
+SEED = 44
+"""Draws one sweep on S3: the progress log is killed, and S3 answers with errors."""
+
+
+@pytest.mark.slow
+def test_a_short_soak_ends_in_the_undisturbed_tables_and_leaves_no_process(tmp_path: Path) -> None:
+    folder = tmp_path / "soak"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.soak", str(SEED), "0", "--rounds", "1", "--folder", folder],
+        cwd=ROOT, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["event"] == "summary"
+    assert (lines[-1]["result"], lines[-1]["rounds"], lines[-1]["sweeps"]) == ("equal", 1, 1)
+    assert marked(NOTES, str(folder / "notes")) == {}

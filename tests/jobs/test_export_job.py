@@ -1,0 +1,57 @@
+"""The command that exports scores, as a newcomer runs it."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from jobs.command import dotted_keys, load_values, run_job
+from jobs.export import COMMAND, main
+from pipelines.config import read_config
+from pipelines.exports.config import ExportConfig
+from pipelines.exports.formats import NAMES
+from tests.operators.report.made import make_run
+
+KEYS = {
+    "store", "run", "format", "output", "table", "catalog", "columns", "storage",
+    *(f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")),
+}  # fmt: skip
+ROOT = Path(__file__).parent.parent.parent
+LINES = [line for line in (ROOT / "docs/results.md").read_text().splitlines() if "-m jobs.export" in line]
+
+
+def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> None:
+    values = load_values("export", ["format=lance", "output=x"])
+    assert set(dotted_keys(values)) == KEYS
+    assert read_config(values, ExportConfig) == ExportConfig(store="store", format="lance", output="x")
+
+
+def test_every_format_is_an_extra_and_has_its_command_in_the_document() -> None:
+    extras = (ROOT / "pyproject.toml").read_text()
+    for name, line in zip(NAMES, LINES, strict=True):
+        assert f"\n{name} = [" in extras and f"format={name} " in line
+
+
+@pytest.mark.parametrize("line", LINES, ids=NAMES)
+def test_the_documents_command_says_what_it_wrote_and_where(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path)
+    given = [option for option in shlex.split(line)[3:] if not option.startswith("output=")]
+    options = [*given, f"store={run.store.url}", f"output={tmp_path}/lake"]
+    assert run_job(COMMAND, main, options) == 0
+    said = capsys.readouterr().out
+    assert f"run {run.run_id}: 72 of 72 rows written" in said and f"table: {tmp_path}/lake" in said
+    assert run_job(COMMAND, main, options) == 0
+    assert f"run {run.run_id}: 0 of 72 rows written" in capsys.readouterr().out
+
+
+def test_a_format_whose_library_is_not_there_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "pipelines.exports.formats.lance", raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "lance", None)
+    assert run_job(COMMAND, main, ["format=lance", f"store={run.store.url}", f"output={tmp_path}/lake"]) == 1
+    said = capsys.readouterr().err
+    assert "format=lance: " in said and "install it: pip install 'plumbline[lance]'" in said

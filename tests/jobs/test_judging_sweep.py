@@ -1,0 +1,116 @@
+"""Every metric by which models say what an image shows, in one sweep on Ray, as it is typed, with tiny checkpoints."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.bench_of import write_benchmark
+from tests.operators import tiny
+from tests.operators.tiny.roles import tiny_models
+
+ROOT = Path(__file__).parent.parent.parent
+EXPECTED = {
+    "llmscore": 0.07,
+    "llmscore_error_counting": 1 - 7 / 9,
+    "llmscore_rule_enhanced": 1.0,
+    "viescore": (8 * 6) ** 0.5,
+    "gpt4v_eval": 7.0,
+}
+"""What the judges say is in their own file."""
+MATCHING = ("capclip", "capmeteor", "descclip", "descmeteor")
+UNREADABLE = "babble"
+"""LLMScore by a judge of random weights, which no schema holds."""
+
+
+def job(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", f"jobs.{name}", *arguments], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("judging")
+    write_benchmark(folder / "bench", ["atlas"], count=4)
+    tiny.save_causal_lm(folder / "babbler", max_position_embeddings=4096)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path) -> str:
+    """What a sweep prints that nothing but the judge of random weights fails in."""
+    (folder / "models").mkdir()
+    given = [
+        "sweep=shapes",
+        f"metric=[{','.join([*EXPECTED, *MATCHING])}]",
+        f"benchmark.prompts={folder}/bench/prompts.parquet",
+        f"benchmark.images={folder}/bench/images",
+        f"store={folder}/store",
+        "max_failed=0.2",
+        *tiny_models(folder / "models"),
+        f"+models.babbler={{family: causal_lm, checkpoint: {folder}/babbler}}",
+        f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}",
+    ]
+    done = job("sweep", *given)
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def scores(printed: str, folder: Path) -> Mapping[str, list[dict[str, Any]]]:
+    """The rows of the run, by metric."""
+    table = pq.read_table(run_folder(folder) / "scores.parquet").to_pylist()
+    return {metric: [row for row in table if row["metric"] == metric] for metric in (*EXPECTED, *MATCHING, UNREADABLE)}
+
+
+def run_folder(folder: Path) -> Path:
+    return folder / "store/runs" / (folder / "store/runs/latest").read_text().strip()
+
+
+@pytest.mark.parametrize("metric", EXPECTED)
+def test_a_judges_numbers_become_scores(metric: str, scores: Mapping[str, list[dict[str, Any]]]) -> None:
+    assert [row["score"] for row in scores[metric]] == pytest.approx([EXPECTED[metric]] * 4)
+
+
+@pytest.mark.parametrize("metric", MATCHING)
+def test_what_is_said_of_an_image_is_compared_with_its_prompt(
+    metric: str, scores: Mapping[str, list[dict[str, Any]]]
+) -> None:
+    found = [row["score"] for row in scores[metric]]
+    assert all(score is not None and -1 <= score <= 1 for score in found)
+    assert len({*found}) > 1 or metric.endswith("meteor")
+
+
+def test_a_judge_that_babbles_gives_nulls_with_their_reason(scores: Mapping[str, list[dict[str, Any]]]) -> None:
+    assert [row["score"] for row in scores[UNREADABLE]] == [None] * 4
+    assert {row["error"]["kind"] for row in scores[UNREADABLE]} == {"unreadable_reply"}
+    assert "expected 1 lines of one number each" in scores[UNREADABLE][0]["error"]["message"]
+
+
+def test_captions_regions_and_descriptions_are_made_once(printed: str, folder: Path) -> None:
+    for stage in ("captions", "regions", "descriptions"):
+        (cell,) = (folder / "store" / stage).rglob("*.parquet")
+        assert len(pq.read_table(cell)) == 4
+    assert len(list((folder / "store/verdicts").rglob("*.parquet"))) == 4
+
+
+def test_the_report_shows_what_the_judge_says(printed: str, folder: Path) -> None:
+    html = (run_folder(folder) / "report.html").read_text()
+    assert "<bdi>semantic consistency</bdi> <b>8</b>" in html
+    assert "&lt;b&gt;plausible&lt;/b&gt; &lt;b&gt;plausible&lt;/b&gt;" in html and "<b>plausible" not in html
+
+
+def test_the_same_again_computes_nothing(printed: str, folder: Path) -> None:
+    given = [f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images"]
+    models = [f"+models.vlm={{family: captioner, checkpoint: {folder}/models/vlm}}"]
+    again = job("sweep", "sweep=shapes", "metric=[viescore]", *given, f"store={folder}/store", *models, "dry_run=true")
+    assert again.returncode == 0 and "0 cells to compute" in again.stdout, again.stdout + again.stderr
+
+
+def test_a_role_that_nothing_fills_is_one_clear_line() -> None:
+    refused = job("sweep", "sweep=shapes", "metric=[llmscore]")
+    assert refused.returncode == 64 and refused.stderr.count("\n") == 1
+    assert "metrics.llmscore.captioner: no model has the role 'captioner'; the sweep's roles are" in refused.stderr

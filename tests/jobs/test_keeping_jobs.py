@@ -1,0 +1,118 @@
+"""What docs/keeping.md tells an operator to run does what it says, and running sweeps are seen from elsewhere."""
+
+import importlib
+import io
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobs import status
+from jobs.command import Terminated, run_job
+from jobs.keeping import watch
+from pipelines.keeping.watching import RunningSweep, StageState, SweepSign, running_sweeps
+from pipelines.sweep import at_work, plan_sweep
+from tests.bench_of import SMALL, sweep_config, write_benchmark
+
+DOCS = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
+COMMANDS = re.findall(r"^    python -m jobs\.(\w+) (.*)$", DOCS, flags=re.MULTILINE)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_commands_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench, store = write_benchmark(tmp_path / "bench", ["atlas"]), tmp_path / "store"
+    ours = [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "benchmark.name=small"]
+    ours += ["metric=[edge_density]", *SMALL]
+    sweep = importlib.import_module("jobs.sweep")
+    assert run_job(sweep.COMMAND, sweep.main, ["sweep=shapes", f"store={store}", *ours]) == 0
+    (run_folder,) = store.glob("runs/*/")
+    cell = next(store.glob("scores/*/*/*.parquet"))
+    for name, arguments in COMMANDS:
+        job = importlib.import_module(f"jobs.{name}")
+        given = shlex.split(arguments.replace("STORE", str(store)))
+        assert run_job(job.COMMAND, job.main, [*given, *(ours if name == "sweep" else ())]) == 0, arguments
+    output = capsys.readouterr().out
+    assert "retry_failed: 0 failed rows of 0 cells" in output and "no sweep is running" in output
+    assert "nothing may go" in output and "image_statistics" in output
+    assert run_folder.exists() and cell.exists() and len(COMMANDS) == 9
+
+
+def test_a_list_names_what_may_go_and_how_to_remove_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gc = importlib.import_module("jobs.gc")
+    (tmp_path / "store.json").write_text("{}")
+    (tmp_path / "markers").mkdir()
+    (tmp_path / "markers/dead").write_text("x" * 2048)
+    assert run_job(gc.COMMAND, gc.main, [f"store={tmp_path}", "grace_days=0"]) == 0
+    assert "1 files, 2.0 kB, may go; add delete=true to remove them" in capsys.readouterr().out
+    assert run_job(gc.COMMAND, gc.main, [f"store={tmp_path}", "grace_days=0", "delete=true"]) == 0
+    assert "1 files, 2.0 kB, removed" in capsys.readouterr().out and not (tmp_path / "markers/dead").exists()
+    assert run_job(gc.COMMAND, gc.main, [f"store={tmp_path}", "prune=[scores]"]) == 64
+    assert "prune: expected some of answers" in capsys.readouterr().err
+
+
+RUNNING = SweepSign(
+    run="20261123-010203-000000",
+    benchmark="small",
+    host="node7",
+    began="2026-11-23T01:02:03+00:00",
+    stages={
+        "answers:vqa": StageState(cells=90, missing=60, done=15, rows=240, failed_rows=2, seconds=30.0),
+        "scores": StageState(cells=90, missing=60, done=0, rows=0, failed_rows=0, seconds=0.0),
+    },
+)
+
+
+def shown(looks: list[list[RunningSweep]], *, terminal: bool) -> tuple[str, list[float]]:
+    """What a console shows of successive looks, and how long was waited between them."""
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
+    waited: list[float] = []
+    watch(console, lambda: looks.pop(0), waited.append)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue(), waited
+
+
+def test_elsewhere_than_on_a_terminal_each_look_is_a_line_per_stage() -> None:
+    text, waited = shown([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 1.0)], []], terminal=False)
+    line = "20261123-010203-000000 answers:vqa: 15/60, 8.0 images/s, 1:30 left, 2 failed rows"
+    assert text.splitlines() == [line, "20261123-010203-000000 scores: 0/60, - images/s, - left, 0 failed rows"] * 2
+    assert len(waited) == 2 and "\x1b" not in text
+
+
+def test_on_a_terminal_the_view_is_drawn_in_place_and_says_who_is_silent() -> None:
+    text, _ = shown([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 95.0)], []], terminal=True)
+    assert "small: 20261123-010203-000000 on node7" in text and "silent for 1:35" in text
+    assert "15/60" in text and "Ctrl-C ends the view, and no sweep" in text and "\x1b[2K" in text
+
+
+@pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 0), (Terminated, 143)])
+def test_ctrl_c_ends_the_view_cleanly(
+    stop: type[KeyboardInterrupt], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(console: Console, look: Callable[[], object], wait: object) -> None:
+        look()
+        raise stop
+
+    monkeypatch.setattr(status, "watch", stopped)
+    assert run_job(status.COMMAND, status.main, [f"store={tmp_path}", "--watch"]) == code
+
+
+def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.running.progress import NodeProgress
+
+    bench = write_benchmark(tmp_path / "bench", ["atlas"])
+    planned = plan_sweep(sweep_config(bench, tmp_path / "store", "metric=[edge_density]"))
+    seen: list[object] = []
+    monkeypatch.setattr("pipelines.keeping.presence.RENEW_SECONDS", 0.01)
+    with at_work(planned, seen.append, run="mine") as (_, report):
+        progress = {"image_statistics": NodeProgress(1, 4, 0, 2.0)}
+        report(progress)
+        said: list[StageState] = []
+        while not any(state.done for state in said):  # its file is written anew all the while
+            said = [sweep.said.stages["image_statistics"] for sweep in running_sweeps(planned.store, 0.0)]
+    assert ([state.seconds_left for state in said], seen) == ([2.0], [progress])
+    assert not running_sweeps(planned.store, 0.0)
+    (tmp_path / "store/sweeps/odd.json").write_text('{"stages": 7}')
+    assert not running_sweeps(planned.store, 0.0)

@@ -1,0 +1,106 @@
+"""The log of a run: one line for each thing that happens, as text or JSON, and no secret in any."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from jobs.command import run_job
+from jobs.logs import logged
+from jobs.sweep import COMMAND, main
+from operators.errors import ConfigError
+from pipelines.running.logs import Forwarder, LogConfig, about, line_of, relay, wanted_level
+
+SECRET = "hush-hush-hush"
+LOG = logging.getLogger("pipelines.somewhere")
+NONE: tuple[str, ...] = ()
+
+
+def written(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_of_json_says_what_it_is_about_and_what_was_raised(tmp_path: Path) -> None:
+    with logged(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
+        with about(node="answers:vqa", cell="3f2a91bc"):
+            LOG.warning("two\nlines of %d words", 4)
+        try:
+            raise OSError("the disk is full")
+        except OSError as error:
+            LOG.error("no luck", exc_info=error)
+        LOG.debug("too small a thing")
+    first, second = written(tmp_path / "log")
+    assert first.pop("time").endswith("+00:00")
+    assert first == {"level": "warning", "message": "two lines of 4 words", "run": "r", "node": "answers:vqa",
+                     "cell": "3f2a91bc"}  # fmt: skip
+    assert (second["exception"], second["run"]) == ("OSError", "r") and "cell" not in second
+
+
+def test_a_line_of_text_is_one_line_without_codes_that_steer_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with logged(LogConfig(format="text"), NONE), about(node="scores", generator="atlas", cell="3f2a91bc"):
+        LOG.info("a prompt of\x1b[2Jtwo\nlines")
+    assert capsys.readouterr().err.endswith(" info scores atlas 3f2a91bc: a prompt of?[2Jtwo lines\n")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_line_holds_a_secret_of_the_environment_or_the_storage(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", f"{SECRET}-of-the-environment")
+    config = LogConfig(format=form, file=f"{tmp_path}/log")  # type: ignore[arg-type]
+    with pytest.raises(ValueError), logged(config, ["an-access-key", SECRET, None]):
+        LOG.info("%s, %s, %s-of-the-environment", "an-access-key", SECRET, SECRET, extra={"fields": {"shard": SECRET}})
+        LOG.info("from https://user:pass-word@host/a.png?X-Amz-Signature=abcdef")
+        raise ValueError(f"with {SECRET}")
+    text = (tmp_path / "log").read_text()
+    assert len(text.splitlines()) == 3 and "***@host/a.png?***" in text
+    assert not [word for word in ("hush", "an-access-key", "pass-word", "abcdef", "of-the-env") if word in text]
+
+
+def test_without_a_format_nothing_is_written_and_all_is_as_before(capfd: pytest.CaptureFixture[str]) -> None:
+    before = logging.getLogger("pipelines").handlers
+    with logged(LogConfig(), NONE):
+        LOG.error("unheard")
+        assert wanted_level() is None
+    with logged(LogConfig(format="json", level="warning"), NONE):
+        assert wanted_level() == logging.WARNING
+    assert capfd.readouterr() == ("", "") and logging.getLogger("pipelines").handlers is before
+
+
+def test_the_lines_of_workers_are_written_with_their_own_time_and_the_run_of_the_driver(tmp_path: Path) -> None:
+    lines: list[dict[str, object]] = []
+
+    class Progress:
+        class log:  # as Ray calls an actor's method
+            remote = staticmethod(lines.append)
+
+    worker = logging.Logger("worker")
+    worker.addHandler(Forwarder(Progress))
+    with about(node="scores", cell="3f2a91bc"):
+        worker.error("no luck", exc_info=ValueError("why"))
+    record = logging.makeLogRecord({"msg": "later"})
+    assert lines[0]["time"] < line_of(record)["time"]  # type: ignore[operator]
+    with logged(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
+        relay(lines)
+    (line,) = written(tmp_path / "log")
+    del line["time"]
+    assert line == {"level": "error", "message": "no luck", "run": "r", "node": "scores", "cell": "3f2a91bc",
+                    "exception": "ValueError"}  # fmt: skip
+
+
+def test_what_ends_a_job_is_its_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = ["log.format=json", f"log.file={tmp_path}/log"]
+    assert run_job(COMMAND, main, ["sweep=shapes", f"store={tmp_path}/store", "benchmark.prompts=/nowhere", *log]) == 1
+    last = written(tmp_path / "log")[-1]
+    assert last["exception"] == "ConfigError" and last["message"] in capsys.readouterr().err
+
+
+def test_a_log_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    nowhere = logged(LogConfig(format="json", file=f"{tmp_path}/no/folder/log"), NONE)
+    with pytest.raises(ConfigError, match=r"log\.file .*name a file that can be written"), nowhere:
+        raise AssertionError("it began")
+    with pytest.raises(ConfigError, match=r"log\.file: expected a file of this machine, got 's3://bucket/log'"):
+        LogConfig(file="s3://bucket/log")

@@ -1,0 +1,406 @@
+"""A night scores what is new, tells what became worse, lets no other in, and leaves nothing to clean up."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.command import run_job
+from jobs.nightly import COMMAND, LEASE, main
+from jobs.sweep import COMMAND as SWEEP
+from jobs.sweep import main as sweep_main
+from pipelines.cells.lease import Clock, Lease, standing, take
+from pipelines.cells.runs import newest_run, run_ids
+from pipelines.cells.store import LATEST, Store
+from pipelines.endings import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
+from pipelines.nightly import concluding
+from pipelines.storage import StorageConfig
+from tests.bench_of import SMALL, images, sweep_config, write_benchmark, write_rows
+from tests.made_scores import write_scores
+
+ROOT = Path(__file__).parent.parent.parent
+METRIC = "metric=[clipscore]"
+PROMPTS = 24
+HOLDER = """
+import sys
+from jobs.command import run_job
+from jobs.nightly import COMMAND, main
+from pipelines.nightly import concluding
+
+def send(url, message):
+    print("sending", flush=True)
+    sys.stdin.readline()
+
+concluding.send = send
+sys.exit(run_job(COMMAND, main, sys.argv[1:]))
+"""
+"""A night that stays where its run is published and not told of, until it is written to."""
+
+
+class Hasty(Clock):
+    """A clock whose time passes only where somebody waits, and then at once."""
+
+    time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def pause(self, seconds: float) -> None:
+        self.time += seconds
+
+
+class Patient(Clock):
+    """A clock whose time never passes, so that nobody is ever taken for dead."""
+
+    def now(self) -> float:
+        return 0.0
+
+    def pause(self, seconds: float) -> None:
+        threading.Event().wait(0.2)
+
+
+class Nights:
+    """Nights over two generators; the scores are made up, and no model is loaded."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.bench = write_benchmark(folder / "bench", count=PROMPTS)
+        self.store = Store(url=url, storage=StorageConfig())
+        self.quality = {"atlas": 0.8, "flint": 0.5}
+        self.seconds = 1_800_000_000
+
+    def add(self, generator: str, quality: float) -> None:
+        """A generator whose images are new or have changed."""
+        path = self.bench / "images" / generator / "00000.parquet"
+        write_rows(path, images("atlas", PROMPTS))
+        self.seconds += 1  # a file's time is its etag
+        os.utime(path, (self.seconds, self.seconds))
+        self.quality[generator] = quality
+
+    def score(self) -> None:
+        """Commits what is missing, as a night would compute it."""
+
+        def score(generator: str, image: Mapping[str, Any]) -> float:
+            return self.quality[generator] + sum(image["prompt_id"].encode()) % 17 / 100
+
+        write_scores(sweep_config(self.bench, self.store.url, METRIC), score)
+
+    def arguments(self, *overrides: str) -> list[str]:
+        given = [
+            f"store={self.store.url}",
+            f"benchmark.prompts={self.bench}/prompts.parquet",
+            "sweep=own_images",
+            *SMALL,
+        ]
+        given += [f"benchmark.images={self.bench}/images", "benchmark.name=small", "models=shapes", METRIC]
+        return [*given, *overrides]
+
+    def run(self, *overrides: str) -> int:
+        self.score()
+        return run_job(COMMAND, main, self.arguments(*overrides))
+
+    def outcome(self, run_id: str | None = None) -> dict[str, Any] | None:
+        text = self.store.read_text(f"runs/{run_id or newest_run(self.store)}/nightly.json")
+        return None if text is None else dict(json.loads(text))
+
+    def latest_report(self) -> str:
+        return self.store.read_text("latest/report.html") or ""
+
+    @contextmanager
+    def process(self) -> Iterator[subprocess.Popen[str]]:
+        """A night in another process, which stands still where its run is published and not told of."""
+        self.score()
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, *self.arguments("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10")],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        printed = []
+        while (line := process.stdout.readline()) != "sending\n":
+            assert line, "".join(printed)
+            printed.append(line)
+        yield process
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    return Nights(tmp_path, str(tmp_path / "store"))
+
+
+@pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
+def nights_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Nights:
+    url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/store"
+    return Nights(tmp_path, url)
+
+
+def use(clock: type[Clock], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("now", "pause"):
+        monkeypatch.setattr(Clock, name, getattr(clock, name))
+    monkeypatch.setattr(Clock, "time", 0.0, raising=False)
+
+
+def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_generator(
+    nights_anywhere: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights = nights_anywhere
+    assert nights.run() == 0
+    (first,) = run_ids(nights.store)
+    outcome = nights.outcome()
+    assert outcome is not None and outcome["compared_with"] is None
+    assert outcome["not_compared"] == "it is the first run of this store"
+    assert nights.latest_report() == nights.store.read_text(f"runs/{first}/report.html") != ""
+
+    capsys.readouterr()
+    assert nights.run("nightly.json=true") == 0
+    shown = capsys.readouterr()
+    assert run_ids(nights.store) == [first]
+    assert f"nothing new since run {first}: {nights.store.location.url}/runs/{first}/report.html" in shown.err
+    assert json.loads(shown.out) == outcome | {"new": False, "exit_code": 0}
+
+    nights.add("golem", 0.9)
+    nights.add("flint", 0.4)
+    assert nights.run() == 3
+    second = newest_run(nights.store)
+    outcome = nights.outcome()
+    assert outcome is not None and run_ids(nights.store) == [first, second]
+    assert outcome["compared_with"] == first and outcome["exit_code"] == 3 and outcome["improvements"] == []
+    worst = outcome["regressions"][0]
+    assert {one["generator"] for one in outcome["regressions"]} == {"flint"}
+    assert (worst["metric"], worst["skill"], worst["prompts"]) == ("clipscore", "overall", PROMPTS)
+    assert worst["difference"] == pytest.approx(-0.1) and worst["p_value"] < worst["p_holm"] < 0.05
+    assert "Only in this run: generator golem." in outcome["sentences"]
+    printed = " ".join(capsys.readouterr().out.split())
+    moved = f"{worst['before']:.3f} to {worst['after']:.3f} (-0.100 on {PROMPTS} prompts, p < 0.001)"
+    assert f"worse flint by clipscore: {moved}" in printed
+    assert f"since {first}" in printed and "exit code 3" in printed
+    assert nights.latest_report() == nights.store.read_text(f"runs/{second}/report.html")
+    assert nights.run() == 0, "it has been told"
+    assert standing(nights.store) == {}
+
+
+def test_a_change_that_is_small_enough_is_no_regression(nights: Nights) -> None:
+    nights.run()
+    nights.add("flint", 0.49)
+    assert nights.run("nightly.smallest_change=0.05") == 0
+    outcome = nights.outcome()
+    assert outcome is not None and outcome["regressions"] == [] and "flint is worse" in " ".join(outcome["sentences"])
+
+
+def test_what_another_sweep_published_between_two_nights_is_told_all_the_same(nights: Nights) -> None:
+    nights.run()
+    first = newest_run(nights.store)
+    nights.add("flint", 0.4)
+    nights.score()
+    assert run_job(SWEEP, sweep_main, nights.arguments()) == 0
+    nights.add("golem", 0.9)
+    assert nights.run() == 3
+    outcome = nights.outcome()
+    assert outcome is not None and outcome["compared_with"] == first
+
+
+def test_a_sweeps_run_that_no_night_has_told_of_is_told_of_though_nothing_is_new(nights: Nights) -> None:
+    nights.run()
+    nights.add("flint", 0.4)
+    nights.score()
+    assert run_job(SWEEP, sweep_main, nights.arguments()) == 0
+    swept = newest_run(nights.store)
+    assert nights.run() == 3
+    assert newest_run(nights.store) == swept and nights.outcome() is not None
+    assert nights.run() == 0
+
+
+def test_nights_of_two_benchmarks_share_a_store_and_are_compared_with_their_own(nights: Nights) -> None:
+    nights.run()
+    first = newest_run(nights.store)
+    assert nights.run("benchmark.name=other") == 0
+    other = nights.outcome()
+    assert other is not None
+    assert other["not_compared"] == f"{first} cannot be compared with it (it is of the benchmark 'small')"
+    assert nights.run() == 0 and nights.run("benchmark.name=other") == 0
+    assert len(run_ids(nights.store)) == 2, "each finds its own run, and nothing new"
+    nights.add("flint", 0.4)
+    assert nights.run() == 3
+
+
+def test_a_run_may_be_compared_with_one_that_is_named(nights: Nights) -> None:
+    nights.run()
+    first = newest_run(nights.store)
+    nights.add("flint", 0.6)
+    assert nights.run() == 0
+    nights.add("flint", 0.5)
+    assert nights.run(f"nightly.compare={first}") == 0
+
+
+def test_a_night_whose_scores_are_mostly_missing_ends_as_a_sweep_does_and_is_no_measure(nights: Nights) -> None:
+    nights.run()
+    first = newest_run(nights.store)
+    nights.add("flint", 0.4)
+    (nights.bench / "images/atlas/00000.parquet").write_bytes(b"PAR1")
+    assert nights.run() == 1
+    nights.add("atlas", 0.8)
+    assert nights.run() == 3
+    outcome = nights.outcome()
+    assert outcome is not None and outcome["compared_with"] == first
+
+
+class Rival:
+    """Another night that takes the lease just before ours looks whether it still has it, and publishes a run."""
+
+    ID = "2099-01-01"
+
+    def __init__(self, nights: Nights, at: int, *, first: bool = True) -> None:
+        self.nights, self.at, self.first = nights, at, first
+        self.looks = 0
+        self.renew = Lease.renew
+
+    def look(self, lease: Lease) -> None:
+        self.looks += 1
+        if self.looks == self.at:
+            store, before = self.nights.store, run_ids(self.nights.store)[0]
+            take(store, LEASE, "rival", clock=Hasty())
+            for name in ("manifest.json", "report.html"):
+                store.write_text(f"runs/{self.ID}/{name}", store.read_text(f"runs/{before}/{name}") or "")
+            if self.first:
+                store.write_text(LATEST, self.ID)
+        self.renew(lease)
+
+
+@pytest.mark.parametrize(
+    "at, published",
+    [(1, False), (2, True), (3, True), (4, True), (5, True)],
+    ids=["manifest", "latest", "after latest", "report", "outcome"],
+)
+def test_a_night_that_lost_its_lease_publishes_nothing_over_the_other_one(
+    at: int, published: bool, nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.run()
+    first = newest_run(nights.store)
+    before = nights.latest_report()
+    nights.add("flint", 0.4)
+    rival = Rival(nights, at, first=at != 3)  # after `latest`: it was written over the rival's in that moment
+    monkeypatch.setattr(Lease, "renew", lambda lease: rival.look(lease))
+    assert nights.run() == 5
+    ours = set(run_ids(nights.store)) - {first, Rival.ID}
+    assert len(ours) == published and newest_run(nights.store) == Rival.ID
+    assert all(nights.outcome(run_id) is None for run_id in ours)
+    if at < 5:
+        assert nights.latest_report() == before
+    assert "was not heard of for too long, and rival on" in capsys.readouterr().out
+    assert standing(nights.store)[LEASE].holder is not None, "the rival's lease stands"
+
+
+def test_two_at_once_one_killed_and_the_next_tells_what_it_left(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights = Nights(tmp_path, f"{bucket}/store")
+    nights.run()
+    first = newest_run(nights.store)
+    nights.add("flint", 0.4)
+    with nights.process() as process:
+        use(Patient, monkeypatch)
+        assert nights.run() == 4
+        assert f"process {process.pid})" in capsys.readouterr().out
+    assert process.returncode == -signal.SIGKILL
+    killed = newest_run(nights.store)
+    assert killed != first and nights.outcome() is None
+    use(Hasty, monkeypatch)
+    assert nights.run() == 3, "nothing is new, but of that run nothing was told"
+    assert newest_run(nights.store) == killed and nights.outcome() is not None
+    assert "for a sign of life" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_stopped_night_that_goes_on_leaves_the_other_ones_work_alone(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.run()
+    nights.add("flint", 0.4)
+    with nights.process() as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        use(Hasty, monkeypatch)
+        assert nights.run("nightly.smallest_change=1") == 0
+        outcome = nights.outcome()
+        os.kill(process.pid, signal.SIGCONT)
+        printed, _ = process.communicate("\n")
+    assert process.returncode == 5 and "took its place" in printed
+    assert outcome is not None and nights.outcome() == outcome
+
+
+def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[Mapping[str, Any]] = []
+
+    def send(url: str, message: Mapping[str, Any]) -> str | None:
+        sent.append(message)
+        return "hooks.example: HTTP 503" if len(sent) == 1 else None
+
+    monkeypatch.setattr(concluding, "send", send)
+    monkeypatch.setenv("HOOK", "https://hooks.example/hush-hush")
+    assert nights.run("nightly.webhook=${oc.env:HOOK}") == 0
+    outcome = nights.outcome()
+    assert outcome is not None and outcome["webhook"] == "hooks.example: HTTP 503"
+    assert "warning nightly.webhook: hooks.example: HTTP 503; the outcome is in" in capsys.readouterr().out
+    nights.add("flint", 0.4)
+    assert nights.run("nightly.webhook=https://hooks.example/hush-hush") == 3
+    outcome = nights.outcome()
+    assert outcome is not None and outcome["webhook"] == "delivered"
+    assert sent[1] == {**outcome, "webhook": None}
+    kept = [path for path in Path(nights.store.url).rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
+    assert not kept and "hush" not in capsys.readouterr().out
+    assert run_job(COMMAND, main, [*nights.arguments("nightly.webhook=hush-hush")]) == 64
+    assert run_job(COMMAND, main, [*nights.arguments("nightly.webhook=http://x/hush-hush"), "--config"]) == 0
+    shown = capsys.readouterr()
+    assert "hush" not in shown.out + shown.err and "webhook: '***'" in shown.out
+
+
+def test_a_night_past_its_deadline_ends_with_its_own_code_and_the_next_goes_on(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: Any) -> None:
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 3600
+        signal.setitimer(signal.ITIMER_REAL, 0.01)  # the hour is over
+        signal.pause()
+
+    monkeypatch.setattr(concluding, "_outcome", never)
+    assert nights.run("nightly.deadline=3600") == 6
+    assert "nightly.deadline: 3600 seconds are over; what was computed is kept" in capsys.readouterr().out
+    assert standing(nights.store) == {}
+    monkeypatch.undo()
+    assert nights.run() == 0 and len(run_ids(nights.store)) == 1 and nights.outcome() is not None
+
+
+def test_every_way_to_end_stands_in_the_documents() -> None:
+    page = (ROOT / "docs/nightly.md").read_text()
+    codes = (COMPLETE, OVER_BUDGET, WITHIN_BUDGET, REGRESSION, HELD, LOST, LATE, os.EX_USAGE)
+    assert all(f"\n| {code} | " in page for code in codes) and len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize(
+    "override, complaint",
+    [
+        ("nightly.lease=1", "nightly.lease: expected 10 seconds or more, got 1"),
+        ("nightly.wait=-1", "nightly.wait: expected seconds, 0 or more, got -1"),
+        ("nightly.deadline=0", "nightly.deadline: expected seconds, more than 0, or null, got 0"),
+        ("nightly.smallest_change=-0.1", "nightly.smallest_change: expected 0 or more, got -0.1"),
+        ("nightly.webhook=ftp://x", "nightly.webhook: expected an http:// or https:// address"),
+        ("nightly.weight=1", "unknown config key 'nightly.weight'; did you mean nightly.wait"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_name(
+    override: str, complaint: str, nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_job(COMMAND, main, nights.arguments(override)) == 64
+    assert complaint in capsys.readouterr().err

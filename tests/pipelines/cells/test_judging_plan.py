@@ -1,0 +1,94 @@
+"""What metrics ask alike is planned once: captions, regions, descriptions, and a judge's pass over images."""
+
+from pathlib import Path
+
+import pytest
+
+from operators.errors import ConfigError
+from pipelines.cells.plan import Plan
+from pipelines.sweep import plan_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.operators.tiny import captioners, judges
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Roles as words of the command line."""
+    folder = tmp_path_factory.mktemp("models")
+    saved = {
+        "captioner": ("captioner", captioners.save_blip),
+        "grounder": ("florence2", captioners.save_florence2),
+        "judge": ("causal_lm", judges.save_judge),
+        "vlm": ("captioner", judges.save_seeing_judge),
+    }
+    return [
+        f"+models.{role}={{family: {family}, checkpoint: {save(folder / role)}}}"
+        for role, (family, save) in saved.items()
+    ]
+
+
+def plan_of(bench: Path, folder: Path, *words: str) -> Plan:
+    return plan_sweep(sweep_config(bench, folder / "store", *words)).plan
+
+
+def counts(plan: Plan) -> dict[str, int]:
+    """Cells by node, of one shard of images and one of prompts."""
+    return {item.node.name: item.cells for item in plan.nodes}
+
+
+def test_overall_and_error_counting_share_captions_regions_and_descriptions(
+    bench: Path, models: list[str], tmp_path: Path
+) -> None:
+    metrics = "metric=[llmscore,llmscore_error_counting,llmscore_rule_enhanced]"
+    assert counts(plan_of(bench, tmp_path, metrics, *models)) == {
+        "captions:captioner": 1, "regions:grounder": 1, "descriptions:judge": 1, "verdicts:judge": 3, "scores": 3,
+    }  # fmt: skip
+
+
+def test_the_ablations_share_what_llmscore_reads(bench: Path, models: list[str], tmp_path: Path) -> None:
+    metrics = "metric=[llmscore,capclip,capmeteor,descclip,descmeteor]"
+    assert counts(plan_of(bench, tmp_path, metrics, *models)) == {
+        "captions:captioner": 1, "regions:grounder": 1, "descriptions:judge": 1, "text_similarities:clip": 2,
+        "text_similarities": 2, "verdicts:judge": 1, "scores": 5,
+    }  # fmt: skip
+
+
+def test_judges_that_see_share_a_pass_and_not_their_verdicts(bench: Path, models: list[str], tmp_path: Path) -> None:
+    plan = plan_of(bench, tmp_path, "metric=[viescore,gpt4v_eval]", *models)
+    assert counts(plan) == {"inspections:vlm": 2, "scores": 2}
+    assert plan.nodes[0].model_calls == 4 * (1 + 2 + 1), "an image is encoded once, and asked about three times"
+
+
+def test_only_what_changes_a_verdict_changes_its_cells(bench: Path, models: list[str], tmp_path: Path) -> None:
+    def paths(*words: str) -> dict[str, set[str]]:
+        cells = plan_of(bench, tmp_path, "metric=[llmscore]", *models, *words).cells
+        return {cell.recipe.stage: {cell.path} for cell in cells}
+
+    def changed(*words: str) -> set[str]:
+        return {stage for stage, path in paths(*words).items() if path != before[stage]}
+
+    before = paths()
+    assert changed("metrics.llmscore.max_tokens=9") == {"verdicts", "scores"}
+    assert changed("metrics.llmscore.replies=text") == {"verdicts", "scores"}
+    assert changed("metrics.llmscore.description_tokens=9") == {"descriptions", "verdicts", "scores"}
+    assert changed("metrics.llmscore.caption_tokens=9") == {"captions", "descriptions", "verdicts", "scores"}
+    assert changed("+models.grounder.image_batch=3") == set()
+
+
+@pytest.mark.parametrize(
+    ("metric", "role"),
+    [("llmscore", "captioner"), ("capmeteor", "captioner"), ("viescore", "vlm"), ("gpt4v_eval", "vlm")],
+)
+def test_a_role_that_nothing_fills_is_refused_in_one_line(metric: str, role: str, bench: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^metrics\.{metric}\.\w+: no model has the role '{role}'; .*$"):
+        sweep_config(bench, tmp_path / "store", f"metric=[{metric}]")
+
+
+def test_a_model_that_does_not_see_is_no_judge_of_images(bench: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"viescore needs a captioner .*model, and the role 'llm' is a causal_lm"):
+        sweep_config(bench, tmp_path / "store", "metric=[viescore]", "metrics.viescore.judge=llm")

@@ -1,0 +1,86 @@
+"""A webhook is told once, tried again where that may help, and never named by more than its host."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from pipelines.nightly.webhook import PAUSES, send
+
+SECRET = "hush-hush"
+
+
+class Hook(HTTPServer):
+    """Answers with the given statuses, one after the other, and keeps what it was sent."""
+
+    def __init__(self, statuses: Sequence[int]) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.statuses = list(statuses)
+        self.bodies: list[dict[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{SECRET}?token={SECRET}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_POST(self) -> None:
+        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.server.statuses.pop(0))
+        self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hook(request: pytest.FixtureRequest) -> Iterator[Hook]:
+    with Hook(request.param) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "hook, pauses, problem",
+    [
+        ([204], [], None),
+        ([503, 429, 200], list(PAUSES[:2]), None),
+        ([500, 502, 503, 504], list(PAUSES), "127.0.0.1: HTTP 504"),
+        ([404], [], "127.0.0.1: HTTP 404"),
+        ([302], [], "127.0.0.1: HTTP 302"),
+    ],
+    indirect=["hook"],
+)
+def test_what_may_pass_is_tried_again_and_what_will_not_is_said(
+    hook: Hook, pauses: list[float], problem: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    waited: list[float] = []
+    assert send(hook.url, {"summary": "one — two"}, pause=waited.append) == problem
+    assert waited == pauses and not hook.statuses
+    assert hook.bodies == [{"summary": "one — two"}] * (len(pauses) + 1)
+    assert SECRET not in caplog.text
+
+
+def test_nobody_at_the_address_is_said_after_all_tries(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with Hook([]) as closed:
+        url = closed.url
+    waited: list[float] = []
+    assert send(url, {}, pause=waited.append) == "127.0.0.1: ConnectError"
+    assert waited == list(PAUSES) and SECRET not in caplog.text
+
+
+def test_one_that_takes_the_call_and_never_answers_is_left() -> None:
+    with Hook([]) as silent:  # it listens, and nobody serves
+        assert send(silent.url, {}, seconds=0.05, pause=lambda seconds: None) == "127.0.0.1: ReadTimeout"

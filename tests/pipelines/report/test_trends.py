@@ -1,0 +1,73 @@
+"""The page of trends of a store: from manifests and summaries alone, whatever else is gone or damaged."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from jobs.command import dotted_keys, load_values, run_job
+from jobs.trends import COMMAND, main
+from operators.errors import ConfigError
+from pipelines.config import read_config
+from pipelines.report.trends import TrendsConfig, write_trends
+from tests.operators.report.made import MadeRun, make_run, noisy
+
+
+def night(folder: Path, day: int, **manifest: object) -> MadeRun:
+    options = {"began": f"2026-01-{day:02d}T02:00:00+00:00", **manifest}
+    return make_run(folder, run_id=f"2026-01-{day:02d}", score=lambda *at: noisy(*at) + day / 100, **options)  # type: ignore[arg-type]
+
+
+def test_it_needs_no_scores_and_no_sources(tmp_path: Path) -> None:
+    runs = [night(tmp_path, day) for day in (1, 2)]
+    for run in runs:
+        for name in ("scores", "cells", "errors"):
+            (run.folder / f"{name}.parquet").unlink()
+    (tmp_path / "bench" / "prompts.parquet").unlink()
+    written = write_trends(runs[-1].store)
+    assert written.url == f"{tmp_path}/store/trends/made/trends.html" and written.runs == 2
+    means = pd.read_parquet(Path(written.url).with_suffix(".parquet"))
+    assert len(means) == 2 * 3 * 2 * 3 and set(means.run_id) == {"2026-01-01", "2026-01-02"}
+    own = means[(means.generator == "atlas") & (means.metric == "gecko") & (means.skill == "overall")]
+    assert own["mean"].diff().iloc[-1] == pytest.approx(0.01, abs=0.002)
+
+
+def test_what_cannot_be_compared_or_read_is_left_out_and_said(tmp_path: Path) -> None:
+    night(tmp_path, 1)
+    night(tmp_path, 2, exit_code=1)
+    night(tmp_path, 3, benchmark="another")
+    (night(tmp_path, 4).folder / "summary.parquet").write_bytes(b"PAR1 damaged PAR1")
+    (night(tmp_path, 5).folder / "manifest.json").write_text("{")
+    store = night(tmp_path, 6, began=None).store
+    written = write_trends(store, benchmark="made")
+    assert written.runs == 1 and [warning.split(":")[0] for warning in written.page.warnings] == [
+        "1 run left out", "3 runs cannot be read",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="benchmark=lost: no run of it in the store; it has another, made"):
+        write_trends(store, benchmark="lost")
+
+
+def test_the_newest_runs_benchmark_is_taken_and_its_name_is_no_path(tmp_path: Path) -> None:
+    night(tmp_path, 1)
+    store = night(tmp_path, 2, benchmark="../../<b>").store
+    assert write_trends(store).url == f"{tmp_path}/store/trends/.._.._<b>/trends.html".replace("<b>", "_b_")
+
+
+def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> None:
+    values = load_values("trends", [])
+    storage = {f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")}
+    assert set(dotted_keys(values)) == {"store", "benchmark", "runs", "checkpoints", "storage", *storage}
+    assert read_config(values, TrendsConfig) == TrendsConfig(store="store")
+
+
+def test_the_command_says_where_the_page_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = night(tmp_path, 1).store
+    assert run_job(COMMAND, main, [f"store={store.url}"]) == 0
+    assert f"trends of 1 run of made: {store.url}/trends/made/trends.html" in capsys.readouterr().out
+    for given, complaint in (
+        ("checkpoints='('", "checkpoints: expected a regular expression, got '('"),
+        ("checkpoints='(?P<step>.)'", "checkpoints: expected groups (?P<family>...) and"),
+        ("runs=0", "runs: expected at least 1, got 0"),
+    ):
+        assert run_job(COMMAND, main, [given, f"store={store.url}"]) == 64
+        assert complaint in capsys.readouterr().err

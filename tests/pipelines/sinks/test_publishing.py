@@ -1,0 +1,118 @@
+"""A run told to a tracker: what is told, and that a tracker that fails changes nothing."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.command import dotted_keys, load_values, run_job
+from jobs.publish import COMMAND, main
+from pipelines.config import read_config
+from pipelines.sinks import NAMES, publishing
+from pipelines.sinks.publishing import PublishConfig, publish_run
+from pipelines.sinks.sink import RunStory
+from tests.operators.report.made import MadeRun, make_run, noisy
+
+ROOT = Path(__file__).parent.parent.parent.parent
+HOSTILE = "<b>a/b'\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> MadeRun:
+    """A run with a hostile name and a generator without any score."""
+    made = make_run(
+        tmp_path,
+        generators=["atlas", "drift"],
+        score=lambda generator, *at: None if generator == "drift" else noisy(generator, *at),
+        benchmark=HOSTILE,
+    )
+    made.store.write_text(f"runs/{made.run_id}/report.html", "<p>the report of the run</p>")
+    return made
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, sink: Callable[[RunStory], str]) -> None:
+    monkeypatch.setattr(publishing, "publisher", lambda name: sink)
+
+
+def test_a_sink_is_told_means_with_intervals_digests_and_the_report(
+    run: MadeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stories: list[RunStory] = []
+    tell(monkeypatch, lambda story: (stories.append(story), "there")[1])
+    assert publish_run(PublishConfig(store=run.store.url, sink="mlflow", project="images")) == "there"
+    (story,) = stories
+    rows = run.store.read_table(f"runs/{run.run_id}/summary.parquet").to_pylist()
+    (atlas,) = (
+        row for row in rows if (row["generator"], row["metric"], row["skill"]) == ("atlas", "gecko", "counting")
+    )
+    told = {name: story.numbers[f"gecko/counting/atlas/{name}"] for name in ("mean", "low", "high", "coverage")}
+    assert told == {name: atlas[name] for name in told}
+    assert [name for name in story.numbers if "/drift/" in name and not name.endswith("/coverage")] == []
+    assert story.numbers["gecko/overall/drift/coverage"] == 0
+    assert story.facts["models.answers_vqa.parts.checkpoint"] == "0123abcd" and story.facts["benchmark"] == HOSTILE
+    assert (story.run_id, story.project) == (run.run_id, "images") and story.report == "<p>the report of the run</p>"
+
+
+def test_a_sink_that_fails_is_one_line_and_leaves_the_store_as_it_was(
+    run: MadeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(story: RunStory) -> str:
+        raise RuntimeError("the server is away\nsince noon")
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in sorted(Path(run.store.url).rglob("*")) if path.is_file()}
+
+    tell(monkeypatch, refuse)
+    before = content()
+    assert run_job(COMMAND, main, ["sink=wandb", f"store={run.store.url}"]) == 1
+    assert capsys.readouterr().err == (
+        "error: sink=wandb: RuntimeError: the server is away; the run stands as it was\n"
+    )
+    assert content() == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sink_is_an_extra_and_says_how_to_install_it(
+    name: str, run: MadeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, f"pipelines.sinks.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, name, None)
+    assert run_job(COMMAND, main, [f"sink={name}", f"store={run.store.url}"]) == 1
+    assert f"install it: pip install 'plumbline[{name}]'" in capsys.readouterr().err
+    assert f"\n{name} = [" in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> None:
+    values = load_values("publish", ["sink=mlflow"])
+    storage = {f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")}
+    assert set(dotted_keys(values)) == {"store", "run", "sink", "project", "storage", *storage}
+    assert read_config(values, PublishConfig) == PublishConfig(store="store", sink="mlflow")
+
+
+def test_mlflow_itself_has_the_run_once_however_often_it_is_told(
+    run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install -e '.[mlflow]'")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "tracking").as_uri())
+    for _ in range(2):
+        publish_run(PublishConfig(store=run.store.url, sink="mlflow"))
+    client = mlflow.MlflowClient()
+    (told,) = client.search_runs([client.get_experiment_by_name("plumbline").experiment_id])
+    summary = run.store.read_table(f"runs/{run.run_id}/summary.parquet").to_pylist()
+    (mean,) = (r["mean"] for r in summary if (r["generator"], r["metric"], r["skill"]) == ("atlas", "gecko", "overall"))
+    assert told.data.metrics["gecko/overall/atlas/mean"] == mean
+    assert told.data.tags["plumbline.run_id"] == told.info.run_name == run.run_id
+    assert told.data.tags["models.answers_vqa.parts.checkpoint"] == "0123abcd"
+    assert mlflow.artifacts.load_text(f"{told.info.artifact_uri}/report.html") == "<p>the report of the run</p>"
+
+
+def test_wandb_itself_takes_the_run_offline(run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="needs wandb: pip install -e '.[wandb]'")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
+    where = Path(publish_run(PublishConfig(store=run.store.url, sink="wandb")))
+    (log,) = where.parent.glob("*.wandb")
+    assert where.is_relative_to(tmp_path) and b"gecko/overall/atlas/mean" in log.read_bytes()

@@ -1,0 +1,87 @@
+"""Credentials that expire in the midst of a run are read anew from where they stand; those given by name are not."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipelines.cells.store import Store
+from pipelines.storage import StorageConfig, create, locate
+from tests.faults.proxy import FaultProxy, faulty
+from tests.s3 import S3Server
+
+
+@pytest.fixture
+def proxy(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A server that accepts the first of its other keys and no environment variable has one."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    passing = FaultProxy(s3_server, 0, share=0.0)
+    passing.valid = s3_server.other(0).key
+    with faulty(passing) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        yield passing
+
+
+def profile(server: S3Server) -> str:
+    return f"[default]\naws_access_key_id = {server.key}\naws_secret_access_key = {server.secret}\n"
+
+
+def test_a_shared_file_that_is_written_anew_is_read_anew_where_the_server_refuses(
+    bucket: str, proxy: FaultProxy, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    file.write_text(profile(s3_server.other(0)))
+    location = locate(bucket, StorageConfig())
+    assert create(location, location.at("cell"), b"first")
+
+    proxy.valid = s3_server.other(1).key
+    with pytest.raises(OSError, match=r"Bad Request|expired|fault of the test"):
+        location.fs.cat_file(location.at("cell"))
+    file.write_text(profile(s3_server.other(1)))
+    assert location.fs.cat_file(location.at("cell")) == b"first"
+
+    proxy.valid = s3_server.other(2).key
+    file.write_text(profile(s3_server.other(2)))
+    assert not create(location, location.at("cell"), b"second")
+    assert location.fs.exists(location.at("cell"))
+    assert proxy.counts["400"] > 0
+
+
+def test_a_process_that_says_when_its_credentials_end_is_asked_again_in_time(
+    bucket: str, proxy: FaultProxy, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, script = tmp_path / "answer", tmp_path / "config"
+    command = f"{shlex.quote(sys.executable)} -c \"print(open('{answer}').read())\""
+    script.write_text(f"[default]\ncredential_process = {command}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(script))
+
+    def give(number: int, minutes: int) -> None:
+        server, ends = s3_server.other(number), datetime.now(UTC) + timedelta(minutes=minutes)
+        keys = {"AccessKeyId": server.key, "SecretAccessKey": server.secret, "Expiration": ends.isoformat()}
+        answer.write_text(json.dumps({"Version": 1, **keys}))
+
+    give(0, 1)  # within the time that botocore asks again
+    store = Store(url=bucket, storage=StorageConfig())
+    store.write_text("note", "first")
+    proxy.valid = s3_server.other(1).key
+    give(1, 60)
+    assert store.read_text("note") == "first"
+    assert proxy.counts["400"] == 0
+
+
+def test_credentials_that_are_given_by_name_are_not_renewed(
+    bucket: str, proxy: FaultProxy, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "credentials").write_text(profile(s3_server.other(1)))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    given = s3_server.other(0)
+    location = locate(bucket, StorageConfig(key=given.key, secret=given.secret))
+    proxy.valid = s3_server.other(1).key
+    with pytest.raises(OSError, match=r"Bad Request|expired|fault of the test"):
+        location.fs.pipe_file(location.at("cell"), b"first")

@@ -1,0 +1,89 @@
+"""A run with a metric whose lower scores are better, from the sweep to its report and its agreement with people."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from jobs.command import load_values
+from operators.report.page import Page
+from pipelines import sweep
+from pipelines.config import read_config
+from pipelines.judging.metaeval import run_metaeval
+from pipelines.judging.protocols import MetaevalConfig
+from pipelines.report.report import write_report
+from pipelines.sweep import FinishedSweep, judge_metrics, plan_sweep, run_sweep
+from tests.bench_of import prompts, sweep_config, write_benchmark
+from tests.here import compute_here
+
+METRICS = ("metric=[gecko]", "+metrics.nll={kind: gecko, writer: llm, model: vqa, nli: nli, likelihood: nll}")
+GENERATORS = ["atlas", "drift"]
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> sweep.PlannedSweep:
+    """Eight prompts by a good and a poor generator, rated so by a person."""
+    folder = write_benchmark(tmp_path_factory.mktemp("falling"), GENERATORS)
+    asked = [prompt["prompt_id"] for prompt in prompts(8)]
+    rated = [(prompt, generator, 5 - 4 * at) for prompt in asked for at, generator in enumerate(GENERATORS)]
+    pd.DataFrame(rated, columns=["prompt_id", "generator", "rating"]).to_csv(folder / "ratings.csv", index=False)
+    protocol = ["protocol=long", f"protocol.path={folder / 'ratings.csv'}", "protocol.match=prompt_and_generator"]
+    return plan_sweep(sweep_config(folder, folder / "store", *METRICS, *protocol))
+
+
+@pytest.fixture(scope="module")
+def finished(planned: sweep.PlannedSweep) -> FinishedSweep:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "_compute", compute_here)
+        return run_sweep(planned, lambda progress: None)
+
+
+def test_a_sweep_states_it_and_its_summary_has_the_lowest_mean_first(finished: FinishedSweep) -> None:
+    manifest = json.loads((Path(finished.folder) / "manifest.json").read_text())
+    assert manifest["lower_is_better"] == ["nll"] and finished.falling == {"nll"}
+    summary = pd.read_parquet(Path(finished.folder) / "summary.parquet")
+    overall = summary[summary["skill"] == "overall"]
+    means = {
+        metric: dict(zip(rows["generator"], rows["mean"], strict=True)) for metric, rows in overall.groupby("metric")
+    }
+    assert [list(of_metric) for of_metric in means.values()] == [GENERATORS, GENERATORS]
+    assert means["gecko"]["atlas"] > means["gecko"]["drift"] and means["nll"]["atlas"] < means["nll"]["drift"]
+
+
+@pytest.fixture(scope="module")
+def page(planned: sweep.PlannedSweep, finished: FinishedSweep) -> Page:
+    return write_report(planned.store, finished.run_id, images=8, sources=planned.sources).page
+
+
+@pytest.mark.usefixtures("page")
+def test_the_newest_run_is_read_in_the_same_order(planned: sweep.PlannedSweep, finished: FinishedSweep) -> None:
+    again = run_sweep(plan_sweep(planned.config), lambda progress: None)
+    assert again.unchanged and again.falling == {"nll"}
+    assert again.results.summary.equals(finished.results.summary)
+
+
+def test_its_report_ranks_both_metrics_alike_and_shows_the_highest_scores_as_the_worst(page: Page) -> None:
+    assert page.ranks == {"atlas": 1.0, "drift": 2.0}
+    assert [column.lower_is_better for column in page.columns] == [False, True]
+    shown: dict[str, list[float]] = {"best": [], "worst": [], "disagreed": []}
+    for pick in (card.pick for card in page.cards):
+        for reason in pick.reasons:
+            if reason.metric == "nll":
+                shown[reason.kind].append(pick.scores["nll"])
+    assert max(shown["best"]) < min(shown["worst"])
+
+
+def test_it_agrees_with_people_where_its_low_scores_do(
+    planned: sweep.PlannedSweep, finished: FinishedSweep, tmp_path: Path
+) -> None:
+    found = judge_metrics(planned, finished)
+    assert found is not None and planned.config.protocol is not None
+    spearman = {its.metric: its.value for its in found.judgements if its.statistic == "spearman"}
+    assert spearman["nll"] > 0 and spearman["gecko"] > 0
+    assert [note for note in found.notes if note.startswith("nll: a lower score is better")]
+    for scores in (finished.folder, f"{finished.folder}/scores.parquet"):
+        options = ["protocol=long", f"protocol.path={planned.config.protocol.path}", f"scores={scores}"]
+        values = load_values("metaeval", [*options, "sampling.resamples=20", f"output={tmp_path}"])
+        later = run_metaeval(read_config(values, MetaevalConfig))
+        assert {its.metric: its.value for its in later.judgements if its.statistic == "spearman"} == spearman

@@ -1,0 +1,88 @@
+"""Every piece of Python in docs/results.md runs, and says what the run says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.cells.store import LATEST
+from pipelines.config import read_config
+from pipelines.exports.config import ExportConfig
+from pipelines.exports.exports import export_scores
+from tests.operators.report.made import MadeRun, make_run, noisy
+from tests.s3 import S3Server
+
+TEXT = (Path(__file__).parent.parent / "docs/results.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, flags=re.DOTALL | re.MULTILINE))
+CLAIMS = {
+    "pandas": [
+        "assert len(scores) == 72 and scores.score.isna().sum() == 2",
+        "assert list(overall.columns) == ['clipscore', 'gecko']",
+        "assert list(overall.index) == ['atlas', 'borealis', 'cobalt'] and overall.gecko.is_monotonic_decreasing",
+        "assert by_image.shape == (35, 2) and list(reasons.items()) == [(('corrupt_image', 'cobalt'), 2)]",
+    ],
+    "DuckDB": [
+        "assert len(means) == 6 and means.n.sum() == 70 and means.n_null.sum() == 2",
+        "assert reasons.values.tolist() == [['corrupt_image', False, 2]]",
+        "assert set(leaders.skill) == {'overall', 'counting', 'colour'} and set(leaders.generator) == {'atlas'}",
+    ],
+    "Polars": [
+        "assert means['n_null'].sum() == 2 and reasons.rows() == [('corrupt_image', 2)] and summary.height == 18",
+        "best = means.filter(metric='gecko').sort('score')['generator'].to_list()",
+        "assert best == ['cobalt', 'borealis', 'atlas']",
+    ],
+    "Beside your images": [
+        "assert len(worst) == 3 and worst.score.is_monotonic_increasing",
+        "assert all(bytes(image).startswith(b'\\x89PNG') for image in worst.image)",
+    ],
+    "As an Iceberg or Lance table": [
+        "assert len(atlas) == 12 and failed.values.tolist() == [['cobalt-p0007', 'corrupt_image']] * 2",
+    ],
+    "From S3": ["assert len(scores if 'scores' in vars() else means) == (72 if 'scores' in vars() else 2)"],
+}
+RECIPES = [
+    pytest.param(section, recipe, id=f"{section}-{number}")
+    for section, claims in CLAIMS.items()
+    for number, recipe in enumerate(re.findall(r"```python\n(.*?)```", SECTIONS[section], flags=re.DOTALL))
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    """A run of three generators and two metrics with a failed image, its images in `data` beside the store."""
+    folder = tmp_path_factory.mktemp("results")
+    made = make_run(
+        folder, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy(name, metric, at)
+    )
+    made.store.write_text(LATEST, f"{made.run_id}\n")  # as a sweep writes it
+    (folder / "bench").rename(folder / "data")
+    scores = made.folder / "scores.parquet"
+    rows = made.store.read_table(f"runs/{made.run_id}/scores.parquet")
+    scores.unlink()
+    for number in range(2):  # a folder of parts, as a sweep writes it
+        made.store.write_table(f"runs/{made.run_id}/scores.parquet/{number:05d}.parquet", rows.slice(36 * number, 36))
+    return made
+
+
+def test_every_piece_of_python_is_run() -> None:
+    assert len(RECIPES) == TEXT.count("```python") == 10
+
+
+@pytest.mark.parametrize("section, recipe", RECIPES)
+def test_a_recipe_says_what_the_run_says(
+    section: str, recipe: str, run: MadeRun, request: pytest.FixtureRequest
+) -> None:
+    folder = run.folder.parent.parent.parent
+    if "data/lake" in recipe:
+        form = "lance" if "import lance" in recipe else "iceberg"
+        options = {"store": run.store.url, "format": form, "output": f"{folder}/data/lake"}
+        export_scores(read_config(options, ExportConfig))
+    if "s3://bucket/plumbline" in recipe:
+        server: S3Server = request.getfixturevalue("s3_server")
+        bucket = request.getfixturevalue("bucket")
+        server.filesystem().put(f"{folder}/store/runs", f"{bucket}/plumbline/runs", recursive=True)
+        recipe = recipe.replace("s3://bucket/", f"{bucket}/")
+    code = "\n".join([recipe, *CLAIMS[section]])
+    subprocess.run([sys.executable, "-W", "error::FutureWarning", "-c", code], cwd=folder, check=True)
