@@ -112,7 +112,11 @@ def _conclude(
         console.print(f"[red]worse[/] {escape(str(moved))}", soft_wrap=True)
     if len(outcome.regressions) > MOST_SHOWN:
         say(console, f"{plural(len(outcome.regressions) - MOST_SHOWN, 'more regression')} in nightly.json")
-    say(console, f"latest report: {planned.store.location.at(LATEST_REPORT)}")
+    if outcome.trends is None:
+        warn(console, f"no page of trends: {told.without_trends}; make it later by python -m jobs.trends")
+    else:
+        say(console, f"trends: {outcome.trends}")
+    say(console, f"latest report: {planned.store.location.url}/{LATEST_REPORT}")
     return _end(console, finished, outcome, outcome.exit_code, as_json=config.nightly.json)
 
 

@@ -1,6 +1,7 @@
 """What came of a night is worked out: its run beside an earlier one, what became worse, and who is told."""
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,8 +16,13 @@ from pipelines.endings import OVER_BUDGET, REGRESSION
 from pipelines.nightly.config import NightConfig
 from pipelines.nightly.outcome import Moved, Outcome, outcome_path, read_outcome
 from pipelines.nightly.webhook import send
+from pipelines.report.checkpoints import CHECKPOINTS
 from pipelines.report.report import WrittenReport, write_report
+from pipelines.report.trends import write_trends
+from pipelines.running.errors import one_line
 from pipelines.sources.sources import Sources
+
+LOG = logging.getLogger(__name__)
 
 
 class Baseline(NamedTuple):
@@ -32,12 +38,14 @@ class Told(NamedTuple):
 
     outcome: Outcome
     written: WrittenReport
+    without_trends: str = ""
+    """Why there is no new page of trends; empty where there is one."""
 
 
 def conclude(
     store: Store, run_id: str, config: NightConfig, *, sources: Sources | None, hold: Callable[[], None]
 ) -> Told:
-    """Compares a run with an earlier one, writes its report, sends and writes what came of it.
+    """Compares a run with an earlier one, writes its report and the page of trends, sends and writes what came of it.
 
     The file is the last that is written: where a night ends before, the next one concludes it. `hold` is called
     before anything is published, and raises where that may not be any more.
@@ -52,14 +60,33 @@ def conclude(
             raise
         baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
         written = write_report(store, run_id, sources=sources)
+    hold()
+    trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS)
     outcome = _outcome(run_id, manifest, baseline, written, config)
+    outcome = replace(outcome, trends=trends.url)
     hold()
     if config.webhook is not None:
         problem = send(config.webhook, outcome.to_json())
         outcome = replace(outcome, webhook="delivered" if problem is None else problem)
         hold()
     store.write_text(outcome_path(run_id), json.dumps(outcome.to_json(), indent=1) + "\n")
-    return Told(outcome, written)
+    return Told(outcome, written, trends.problem)
+
+
+class TrendsPage(NamedTuple):
+    """Where the page of trends is, or why it is not."""
+
+    url: str | None
+    problem: str = ""
+
+
+def _write_trends(store: Store, benchmark: str, checkpoints: str) -> TrendsPage:
+    """Writes the page; whatever is odd about one of its many runs, the newest run and its night stand."""
+    try:
+        return TrendsPage(write_trends(store, benchmark=benchmark, checkpoints=checkpoints).url)
+    except Exception as error:
+        LOG.warning("no page of trends", exc_info=error)
+        return TrendsPage(None, one_line(error))
 
 
 def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compare: str) -> Baseline:

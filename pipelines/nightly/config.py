@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from operators.errors import ConfigError
 from pipelines.cells.lease import SECONDS
 from pipelines.config import SweepConfig
+from pipelines.report.checkpoints import check_checkpoints
 
 SHORTEST_LEASE = 10.0
 
@@ -27,6 +28,8 @@ class NightConfig:
     """Seconds after which the night ends, with exit code 6; null for no such bound."""
     webhook: str | None = field(default=None, repr=False)
     """Where the outcome is sent; never printed, for such an address may be all that is needed to write there."""
+    checkpoints: str | None = None
+    """How the page of trends knows checkpoints by their names, as `jobs.trends` has it; null is as that has it."""
     json: bool = False
     """Print the outcome as JSON on standard output, and all else on standard error."""
 
@@ -41,6 +44,8 @@ class NightConfig:
             raise ConfigError(f"nightly.deadline: expected seconds, more than 0, or null, got {self.deadline}")
         if self.webhook is not None and not _is_address(self.webhook):
             raise ConfigError("nightly.webhook: expected an http:// or https:// address, got none; correct it")
+        if self.checkpoints is not None:
+            check_checkpoints("nightly.checkpoints", self.checkpoints)
 
 
 def _is_address(url: str) -> bool:

@@ -66,6 +66,8 @@ class Outcome:
     improvements: Sequence[Moved]
     sentences: Sequence[str]
     """All that the report says of what changed, came and went."""
+    trends: str | None = None
+    """The address of the page of trends; None where it could not be written."""
     webhook: str | None = None
     """`delivered`, or why not; None where none was asked for."""
 

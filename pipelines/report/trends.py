@@ -15,9 +15,9 @@ from operators.report.words import plural
 from pipelines.cells.runs import READERS, Run, list_runs
 from pipelines.cells.store import Store
 from pipelines.endings import OVER_BUDGET
+from pipelines.report.checkpoints import CHECKPOINTS, check_checkpoints
 from pipelines.storage import StorageConfig
 
-CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
 MOST_RUNS = 120
 UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -40,16 +40,7 @@ class TrendsConfig:
     def __post_init__(self) -> None:
         if self.runs < 1:
             raise ConfigError(f"runs: expected at least 1, got {self.runs}")
-        try:
-            groups = re.compile(self.checkpoints).groupindex
-        except re.error as error:
-            raise ConfigError(
-                f"checkpoints: expected a regular expression, got {self.checkpoints!r} ({error})"
-            ) from error
-        if not {"family", "step"} <= set(groups):
-            raise ConfigError(
-                f"checkpoints: expected groups (?P<family>...) and (?P<step>[0-9]+), got {self.checkpoints!r}"
-            )
+        check_checkpoints("checkpoints", self.checkpoints)
 
 
 class WrittenTrends(NamedTuple):

@@ -113,6 +113,10 @@ class Nights:
     def latest_report(self) -> str:
         return self.store.read_text("latest/report.html") or ""
 
+    def in_trends(self) -> set[str]:
+        """The runs that the page of trends was made of."""
+        return set(self.store.read_table("trends/small/trends.parquet", ["run_id"]).column("run_id").to_pylist())
+
     @contextmanager
     def process(self) -> Iterator[subprocess.Popen[str]]:
         """A night in another process, which stands still where its run is published and not told of."""
@@ -185,7 +189,11 @@ def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_gener
     moved = f"{worst['before']:.3f} to {worst['after']:.3f} (-0.100 on {PROMPTS} prompts, p < 0.001)"
     assert f"worse flint by clipscore: {moved}" in printed
     assert f"since {first}" in printed and "exit code 3" in printed
+    url = nights.store.location.url
     assert nights.latest_report() == nights.store.read_text(f"runs/{second}/report.html")
+    assert f"latest report: {url}/latest/report.html" in printed
+    assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
+    assert nights.in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
     assert nights.run() == 0, "it has been told"
     assert standing(nights.store) == {}
 
@@ -279,8 +287,8 @@ class Rival:
 
 @pytest.mark.parametrize(
     "at, published",
-    [(1, False), (2, True), (3, True), (4, True), (5, True)],
-    ids=["manifest", "latest", "after latest", "report", "outcome"],
+    [(1, False), (2, True), (3, True), (4, True), (5, True), (6, True)],
+    ids=["manifest", "latest", "after latest", "report", "trends", "outcome"],
 )
 def test_a_night_that_lost_its_lease_publishes_nothing_over_the_other_one(
     at: int, published: bool, nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -297,6 +305,8 @@ def test_a_night_that_lost_its_lease_publishes_nothing_over_the_other_one(
     assert all(nights.outcome(run_id) is None for run_id in ours)
     if at < 5:
         assert nights.latest_report() == before
+    if at < 6:
+        assert nights.in_trends() == {first}
     assert "was not heard of for too long, and rival on" in capsys.readouterr().out
     assert standing(nights.store)[LEASE].holder is not None, "the rival's lease stands"
 
@@ -396,6 +406,7 @@ def test_every_way_to_end_stands_in_the_documents() -> None:
         ("nightly.deadline=0", "nightly.deadline: expected seconds, more than 0, or null, got 0"),
         ("nightly.smallest_change=-0.1", "nightly.smallest_change: expected 0 or more, got -0.1"),
         ("nightly.webhook=ftp://x", "nightly.webhook: expected an http:// or https:// address"),
+        ("nightly.checkpoints=step", "nightly.checkpoints: expected groups (?P<family>...) and (?P<step>[0-9]+)"),
         ("nightly.weight=1", "unknown config key 'nightly.weight'; did you mean nightly.wait"),
     ],
 )

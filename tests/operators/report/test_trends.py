@@ -11,7 +11,7 @@ from operators.report import trends as trends_room
 from operators.report.changes import compare
 from operators.report.charts import Chart, Line, trend_chart
 from operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
-from pipelines.report.trends import CHECKPOINTS
+from pipelines.report.checkpoints import CHECKPOINTS
 
 FOUND = Checkpoints(re.compile(CHECKPOINTS))
 

@@ -1,15 +1,19 @@
-"""A run is compared with the newest before it that it can be compared with; where there is none, it is said why."""
+"""A run is compared with the newest before it that it can be compared with, and told of whatever else is odd."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from operators.errors import ConfigError
 from pipelines.cells.store import Store
-from pipelines.nightly.concluding import find_baseline
+from pipelines.nightly import concluding
+from pipelines.nightly.concluding import conclude, find_baseline
+from pipelines.nightly.config import NightConfig
 from pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
 from pipelines.storage import StorageConfig
+from tests.operators.report.made import make_run
 
 METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}
 MODELS = {"vqa": {"checkpoint": "a"}, "clip": {"checkpoint": "b"}}
@@ -97,3 +101,25 @@ def test_a_damaged_run_is_passed_over_and_a_name_that_nobody_has_is_refused(stor
 def test_an_outcome_that_was_harmed_is_none(text: str, store: Store) -> None:
     store.write_text(outcome_path(TONIGHT), text)
     assert read_outcome(store, TONIGHT) is None
+
+
+def test_a_page_of_trends_knows_checkpoints_as_the_night_was_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path, generators=("flux-at1", "flux-at2"))
+    named = NightConfig(checkpoints="(?P<family>.+)-at(?P<step>[0-9]+)")
+    told = conclude(run.store, run.run_id, named, sources=None, hold=lambda: None)
+    assert told.outcome.trends == f"{tmp_path}/store/trends/made/trends.html"
+    assert 'id="steps"' in Path(told.outcome.trends).read_text()
+
+
+@pytest.mark.parametrize("error", [ConfigError("odd"), ValueError("odd")])
+def test_a_page_of_trends_that_cannot_be_written_changes_nothing_else(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(concluding, "write_trends", odd)
+    run = make_run(tmp_path)
+    told = conclude(run.store, run.run_id, NightConfig(), sources=None, hold=lambda: None)
+    assert "odd" in told.without_trends and told.outcome.trends is None
+    assert read_outcome(run.store, run.run_id) == told.outcome and told.outcome.exit_code == 0
