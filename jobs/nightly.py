@@ -17,8 +17,9 @@ from pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
 from pipelines.cells.runs import by_date
 from pipelines.cells.store import Store, open_store
 from pipelines.endings import HELD, LOST
+from pipelines.keeping.retention import retain
 from pipelines.nightly.bounds import Stop, Stopped, bounded
-from pipelines.nightly.config import NightlyConfig
+from pipelines.nightly.config import NightConfig, NightlyConfig
 from pipelines.nightly.outcome import Outcome, read_outcome
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 
@@ -56,7 +57,7 @@ def _run(config: NightlyConfig) -> int:
 
 def _ended(console: Console, error: PlumblineError | Stopped, code: int) -> int:
     warn(console, str(error))
-    console.print(f"no run of this night, exit code {code}")
+    console.print(f"nothing is told of this night, exit code {code}")
     return code
 
 
@@ -79,20 +80,24 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
         with ProgressDisplay(console, planned.plan) as display:
             finished = run_sweep(planned, display.update, name=by_date, hold=lease.renew)
         outcome = read_outcome(store, finished.run_id) if finished.unchanged else None
-        if outcome is not None:
-            return _nothing_new(console, store, finished, outcome, as_json=options.json)
-        return _conclude(console, planned, finished, config, lease.renew)
-
-
-def _nothing_new(console: Console, store: Store, finished: FinishedSweep, outcome: Outcome, *, as_json: bool) -> int:
-    """What a night says that has nothing to do: it ends as the run that stands did, without its regressions."""
-    say(console, f"nothing new since run {finished.run_id}: {outcome.report}")
-    return _end(console, finished, outcome, finished.exit_code, as_json=as_json)
+        if outcome is None:
+            outcome = _conclude(console, planned, finished, config, lease.renew)
+            code = outcome.exit_code
+        else:
+            say(console, f"nothing new since run {finished.run_id}: {outcome.report}")
+            code = finished.exit_code  # as the run that stands did, without its regressions
+        dropped = _drop_runs(console, store, outcome, options, lease.renew)
+        say(console, outcome.summary())
+        console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {code}")
+        if options.json:
+            of_night = {"new": not finished.unchanged, "exit_code": code, "dropped": dropped}
+            print(json.dumps(outcome.to_json() | of_night, indent=1))
+        return code
 
 
 def _conclude(
     console: Console, planned: PlannedSweep, finished: FinishedSweep, config: NightlyConfig, hold: Callable[[], None]
-) -> int:
+) -> Outcome:
     """A run that no night has told of: a new one, or one that was left when its night ended early."""
     from jobs.report import show_report  # imports scipy and the charts
     from pipelines.nightly.concluding import conclude
@@ -117,15 +122,25 @@ def _conclude(
     else:
         say(console, f"trends: {outcome.trends}")
     say(console, f"latest report: {planned.store.location.url}/{LATEST_REPORT}")
-    return _end(console, finished, outcome, outcome.exit_code, as_json=config.nightly.json)
+    return outcome
 
 
-def _end(console: Console, finished: FinishedSweep, outcome: Outcome, code: int, *, as_json: bool) -> int:
-    say(console, outcome.summary())
-    console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {code}")
-    if as_json:
-        print(json.dumps(outcome.to_json() | {"new": not finished.unchanged, "exit_code": code}, indent=1))
-    return code
+def _drop_runs(
+    console: Console, store: Store, outcome: Outcome, options: NightConfig, hold: Callable[[], None]
+) -> tuple[str, ...] | None:
+    """Removes the runs that are not kept any more and gives their ids, or None where that was cut short.
+
+    The night has told of its run by now, and ends as it would whatever comes.
+    """
+    stay = {outcome.run_id, outcome.compared_with or outcome.run_id, options.compare}
+    try:
+        dropped = retain(store, options.keep_runs, job=LEASE, benchmark=outcome.benchmark, besides=stay, hold=hold)
+    except (PlumblineError, Stopped) as error:
+        warn(console, f"nightly.keep_runs: {error}; what is left of the runs to drop, the next night drops")
+        return None
+    if dropped:
+        say(console, f"runs dropped by nightly.keep_runs: {', '.join(dropped)}")
+    return dropped
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 
 from operators.errors import ConfigError
 from operators.stages.table import STAGES
-from pipelines.cells.lease import LEASES, Lease, take
+from pipelines.cells.lease import Lease
 from pipelines.cells.runs import run_ids
 from pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_store
 from pipelines.keeping.config import GcConfig
-from pipelines.keeping.presence import DELETING, SWEEPS, Sign, signs
+from pipelines.keeping.presence import SWEEPS, Sign, deleting, signs
 from pipelines.keeping.retention import DroppedRun, drop_runs, remove_run
 
 DAY = 24 * 3600.0
@@ -92,9 +92,8 @@ def collect_garbage(config: GcConfig) -> Collected:
         raise ConfigError(f"store {store.url}: no store is there ({MARK} is missing); check the address")
     if not config.delete:
         return _collect(config, store, time(), None)
-    with take(store, DELETING, "gc") as lease:
-        lease.renew()
-        return _collect(config, store, max(store.listing(f"{LEASES}/{DELETING}").values()), lease)
+    with deleting(store, "gc") as (lease, now):
+        return _collect(config, store, now, lease)
 
 
 def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) -> Collected:
@@ -103,7 +102,8 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
     The sweeps at work are looked for before the runs are: one that ends in between has left its run.
     """
     working = [sign for sign in signs(store) if sign.alive(now)]
-    dropped = drop_runs(store, config.keep_runs, delete=lease is not None)
+    hold = lease.renew if lease is not None else None
+    dropped = drop_runs(store, config.keep_runs, besides={sign.run for sign in working}, hold=hold)
     amounts: defaultdict[tuple[str, Why], Amount] = defaultdict(Amount)
     for run in dropped:
         for file in run.files:
@@ -131,7 +131,7 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
 
 
 def _sweep_name(sign: Sign) -> str:
-    return str(sign.content.get("run") or sign.path)
+    return sign.run or sign.path
 
 
 def find_garbage(
@@ -227,6 +227,6 @@ def _left_behind(store: Store, young: float, working: list[Sign]) -> Iterator[Fr
 
 def _broken_off(store: Store, young: float, working: list[Sign]) -> list[DroppedRun]:
     """What stands of runs without a manifest, whose sweeps are not at work."""
-    no_runs = set(store.folders("runs")) - {*run_ids(store), *(str(sign.content.get("run")) for sign in working)}
+    no_runs = set(store.folders("runs")) - {*run_ids(store), *(sign.run for sign in working)}
     left = [DroppedRun(name, tuple(store.entries(f"runs/{name}"))) for name in sorted(no_runs)]
     return [run for run in left if all(file.written < young for file in run.files)]

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from operators.errors import PlumblineError
-from pipelines.cells.lease import see, take
+from pipelines.cells.lease import LEASES, Lease, see, take
 from pipelines.cells.store import Store
 
 SWEEPS = "sweeps"
@@ -41,6 +41,11 @@ class Sign(NamedTuple):
     def alive(self, now: float) -> bool:
         """Whether whoever left it is at work."""
         return now - self.written < LIFE_SECONDS
+
+    @property
+    def run(self) -> str:
+        """The id of the run that is being made; empty where none is, or it is not said."""
+        return str(self.content.get("run") or "")
 
 
 class Presence:
@@ -103,6 +108,22 @@ def _content(text: str) -> dict[str, Any]:
         if isinstance(content, dict):
             return content
     return {}
+
+
+class Deleting(NamedTuple):
+    """The moment from which on nobody else deletes."""
+
+    lease: Lease
+    now: float
+    """In seconds since 1970, by the clock of the store."""
+
+
+@contextmanager
+def deleting(store: Store, job: str) -> Iterator[Deleting]:
+    """Has nobody else delete in the store, and sweeps that begin wait; raises LeaseHeld where another deletes."""
+    with take(store, DELETING, job) as lease:
+        lease.renew()
+        yield Deleting(lease, max(store.listing(f"{LEASES}/{DELETING}").values()))
 
 
 def deletions(store: Store) -> int:

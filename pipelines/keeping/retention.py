@@ -1,7 +1,7 @@
 """Retention: which runs of a store stay, and the removal of the others, each whole."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ from operators.errors import ConfigError
 from pipelines.cells.runs import Run, list_runs
 from pipelines.cells.store import Store, StoredFile
 from pipelines.keeping.config import KeepRuns
+from pipelines.keeping.presence import deleting, signs
 
 PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
     ("daily", lambda began: (began.year, began.month, began.day)),
@@ -24,17 +25,52 @@ class DroppedRun(NamedTuple):
     files: tuple[StoredFile, ...]
 
 
-def drop_runs(store: Store, rules: KeepRuns, *, delete: bool = False) -> list[DroppedRun]:
-    """The runs that the rules do not keep, oldest first; with `delete` each is removed whole."""
+Hold = Callable[[], object]
+"""Called before a run is removed; raises where that may not be any more."""
+
+
+def drop_runs(
+    store: Store,
+    rules: KeepRuns,
+    *,
+    benchmark: str | None = None,
+    besides: Collection[str] = (),
+    hold: Hold | None = None,
+) -> list[DroppedRun]:
+    """The runs that the rules do not keep, of all benchmarks or of one, oldest first; with `hold` each is removed.
+
+    The runs `besides` stay whatever the rules say. Who removes is alone in that, as in `retain`.
+    """
     runs = list_runs(store)
-    kept = kept_runs(runs, rules)
+    kept = kept_runs(runs, rules) | set(besides)
     dropped = []
     for run in runs:
-        if run.run_id not in kept:
+        if run.run_id not in kept and benchmark in (None, (run.manifest or {}).get("benchmark")):
             dropped.append(DroppedRun(run.run_id, tuple(store.entries(f"runs/{run.run_id}"))))
-            if delete:
+            if hold is not None:
+                hold()
                 remove_run(store, run.run_id)
     return dropped
+
+
+def retain(
+    store: Store, rules: KeepRuns, *, job: str, benchmark: str, besides: Collection[str], hold: Hold
+) -> tuple[str, ...]:
+    """Removes the runs of a benchmark that the rules do not keep, as `jobs.gc` does; gives their ids, oldest first.
+
+    `hold` is the caller's own, beside that of who deletes. Raises LeaseHeld where another deletes.
+    """
+    if rules.all or not drop_runs(store, rules, benchmark=benchmark, besides=besides):
+        return ()
+    with deleting(store, job) as (lease, now):
+
+        def hold_both() -> None:
+            hold()
+            lease.renew()
+
+        stay = {*besides, *(sign.run for sign in signs(store) if sign.alive(now))}
+        dropped = drop_runs(store, rules, benchmark=benchmark, besides=stay, hold=hold_both)
+    return tuple(run.run_id for run in dropped)
 
 
 def remove_run(store: Store, run_id: str) -> None:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from operators.errors import ConfigError
 from pipelines.cells.lease import SECONDS
 from pipelines.config import SweepConfig
+from pipelines.keeping.config import KeepRuns
 from pipelines.report.checkpoints import check_checkpoints
 
 SHORTEST_LEASE = 10.0
@@ -30,6 +31,8 @@ class NightConfig:
     """Where the outcome is sent; never printed, for such an address may be all that is needed to write there."""
     checkpoints: str | None = None
     """How the page of trends knows checkpoints by their names, as `jobs.trends` has it; null is as that has it."""
+    keep_runs: KeepRuns = field(default_factory=KeepRuns)
+    """Which runs of its benchmark a night leaves standing, beside its own and the one that this is compared with."""
     json: bool = False
     """Print the outcome as JSON on standard output, and all else on standard error."""
 

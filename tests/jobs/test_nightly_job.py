@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 
+from jobs import nightly
 from jobs.command import run_job
 from jobs.nightly import COMMAND, LEASE, main
 from jobs.sweep import COMMAND as SWEEP
 from jobs.sweep import main as sweep_main
-from pipelines.cells.lease import Clock, Lease, standing, take
+from pipelines.cells.lease import Clock, Lease, LeaseHeld, standing, take
 from pipelines.cells.runs import newest_run, run_ids
 from pipelines.cells.store import LATEST, Store
 from pipelines.endings import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
 from pipelines.nightly import concluding
+from pipelines.nightly.bounds import Stopped
 from pipelines.storage import StorageConfig
 from tests.bench_of import SMALL, images, sweep_config, write_benchmark, write_rows
 from tests.made_scores import write_scores
@@ -171,7 +173,7 @@ def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_gener
     shown = capsys.readouterr()
     assert run_ids(nights.store) == [first]
     assert f"nothing new since run {first}: {nights.store.location.url}/runs/{first}/report.html" in shown.err
-    assert json.loads(shown.out) == outcome | {"new": False, "exit_code": 0}
+    assert json.loads(shown.out) == outcome | {"new": False, "exit_code": 0, "dropped": []}
 
     nights.add("golem", 0.9)
     nights.add("flint", 0.4)
@@ -374,6 +376,39 @@ def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
     assert run_job(COMMAND, main, [*nights.arguments("nightly.webhook=http://x/hush-hush"), "--config"]) == 0
     shown = capsys.readouterr()
     assert "hush" not in shown.out + shown.err and "webhook: '***'" in shown.out
+
+
+def test_runs_that_are_not_kept_any_more_go_once_the_night_has_told(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.run()
+    first = newest_run(nights.store)
+    manifest = json.loads(nights.store.read_text(f"runs/{first}/manifest.json") or "")
+    for day, benchmark in ((1, "small"), (2, "small"), (3, "other")):
+        old = manifest | {"began": f"2020-01-0{day}T02:00:00+00:00", "benchmark": benchmark}
+        nights.store.write_text(f"runs/2020-01-0{day}/manifest.json", json.dumps(old))
+    nights.add("flint", 0.4)
+    capsys.readouterr()
+    assert nights.run("nightly.keep_runs.last=1", "nightly.json=true") == 3
+    shown = capsys.readouterr()
+    outcome = json.loads(shown.out)
+    assert outcome["compared_with"] == first and outcome["dropped"] == ["2020-01-01", "2020-01-02"]
+    assert "runs dropped by nightly.keep_runs: 2020-01-01, 2020-01-02" in shown.err
+    assert run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], "with what it was compared with"
+    assert standing(nights.store) == {}
+
+
+@pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), Stopped("the deadline is over", LATE)])
+def test_that_runs_cannot_be_dropped_changes_neither_the_run_nor_how_the_night_ends(
+    error: BaseException, nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(nightly, "retain", refuse)
+    assert nights.run("nightly.keep_runs.daily=1") == 0 and nights.outcome() is not None
+    printed = capsys.readouterr().out
+    assert f"warning nightly.keep_runs: {error}; what is left" in printed and "exit code 0" in printed
 
 
 def test_a_night_past_its_deadline_ends_with_its_own_code_and_the_next_goes_on(

@@ -1,13 +1,20 @@
 """Which runs stay: the newest, one of a day, a week or a month, those that are named, and always the newest one."""
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from operators.errors import ConfigError
-from pipelines.cells.runs import Run
+from pipelines.cells.lease import Clock, LeaseHeld, LeaseLost, see, take
+from pipelines.cells.runs import Run, run_ids
+from pipelines.cells.store import Store
 from pipelines.keeping.config import KeepRuns
-from pipelines.keeping.retention import kept_runs
+from pipelines.keeping.presence import DELETING, present
+from pipelines.keeping.retention import kept_runs, retain
+from pipelines.storage import StorageConfig
 
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
@@ -59,3 +66,53 @@ def test_a_name_that_no_run_has_is_refused() -> None:
         kept_runs(runs_of(1), KeepRuns(last=1, named=("best",)))
     with pytest.raises(ConfigError, match=r"keep_runs\.daily: expected 0 or more, got -1"):
         KeepRuns(daily=-1)
+
+
+class Standing:
+    """A store in which runs of two benchmarks stand."""
+
+    def __init__(self, url: str) -> None:
+        self.store = Store(url=url, storage=StorageConfig())
+        for run in [*runs_of(3, a_day=1), *runs_of(2, a_day=1, benchmark="other")]:
+            self.store.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(run.manifest))
+            self.store.write_text(f"runs/{run.run_id}/errors.parquet", "")
+
+    def retain(self, *besides: str, hold: Callable[[], None] = lambda: None) -> tuple[str, ...]:
+        return retain(self.store, KeepRuns(last=1), job="night", benchmark="small", besides=besides, hold=hold)
+
+    def runs(self) -> set[str]:
+        return {run_id for run_id in run_ids(self.store) if run_id.startswith("small")}
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> Standing:
+    return Standing(str(tmp_path))
+
+
+NEWEST = "small-0103-02"
+
+
+def test_of_one_benchmark_runs_go_whole_but_for_those_that_somebody_needs(standing: Standing) -> None:
+    with present(standing.store, run="small-0101-02"):
+        assert standing.retain("small-0102-02") == ()
+    assert standing.retain("small-0102-02") == ("small-0101-02",)
+    assert standing.retain() == ("small-0102-02",)
+    assert standing.store.folders("runs") == ["other-0101-02", "other-0102-02", NEWEST]
+    number = see(standing.store, DELETING).number
+    assert standing.retain() == () and see(standing.store, DELETING).number == number, "no sweep has to plan again"
+
+
+def test_no_run_goes_where_another_deletes_or_the_night_has_lost_its_lease(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost() -> None:
+        raise LeaseLost("another is at work")
+
+    with pytest.raises(LeaseLost):
+        standing.retain(hold=lost)
+    other = take(standing.store, DELETING, "gc")
+    monkeypatch.setattr(Clock, "pause", lambda self, seconds: other.renew())
+    with pytest.raises(LeaseHeld, match=r"gc on .* is at work"):
+        standing.retain()
+    other.release()
+    assert len(standing.runs()) == 3 and len(standing.retain()) == 2
