@@ -272,7 +272,7 @@ def compute_whole(
         if not looked.broken:
             break
         renewed |= looked.broken
-        left = {path for path in renewed if path not in outcomes or outcomes[path].state == "failed"}
+        left = {path for path in renewed if path not in outcomes or outcomes[path].state != "committed"}
         plan = make_plan(now.config, now.sources, now.store, wanted=now.wanted, renew=left | looked.broken)
         now = replace(now, plan=plan)
     again = frozenset(cell for cell in planned.plan.cells if cell.path in renewed)

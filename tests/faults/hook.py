@@ -54,7 +54,7 @@ def install() -> None:
 def crowded(isolate: Callable[..., Any]) -> Callable[..., Any]:
     """Isolates as before, but one call, which a MEMORY note is for, is out of memory."""
 
-    def crowded_isolate(call: Callable[..., Any], rows: Any, *arguments: Any) -> Any:
+    def crowded_isolate(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         def crowded_call(batch: Any) -> Any:
             if _is_told(MEMORY):
                 import torch
@@ -62,7 +62,7 @@ def crowded(isolate: Callable[..., Any]) -> Callable[..., Any]:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
             return call(batch)
 
-        return isolate(crowded_call, rows, *arguments)
+        return isolate(crowded_call, *arguments, **options)
 
     return crowded_isolate
 

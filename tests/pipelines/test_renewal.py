@@ -1,14 +1,17 @@
 """Cells that are damaged, or that stand on what is no more, are computed anew within the run that finds them."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from operators import rows
+from operators.errors import RowError
 from operators.metrics.writing import content_id
+from operators.stages.answers import AnswersStage
 from pipelines import sweep
 from pipelines.cells.cells import Cell
 from pipelines.cells.runs import read_manifest
@@ -148,3 +151,30 @@ def test_damage_that_comes_back_is_told_and_loses_no_row(
     done = rerun(folder, tmp_path)
     kinds = {row["kind"] for row in done.results.errors.to_pylist()}
     assert kinds == {"cell_unreadable"} and done.results.n_null == 4 and done.results.rows == 16
+
+
+@pytest.mark.usefixtures("here")
+def test_a_cell_that_is_renewed_with_a_row_that_may_pass_later_is_a_draft_that_the_run_uses(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though what stands beside it in the cell's own place is damaged, and other damage is found after it."""
+    config = sweep_config(folder, tmp_path / "store", "metric=[gecko,clipscore]")  # so that answers are read first
+    plan = plan_sweep(config)
+    [similar, *_], [answered, *_] = cells(plan, "similarities"), cells(plan, "answers")
+    failing = plan.store.read(answered.path).column("image_id")[0].as_py()
+    for cell in (similar, answered):
+        flip(plan.store, cell.path)
+    forget(plan.store, *(cell.path for cell in cells(plan, "scores")))
+    call = AnswersStage._call
+
+    def call_but_one(stage: AnswersStage, method: Any, features: Any, asked: Sequence[Any]) -> list[Any]:
+        failed = RowError("model_failed", "it may pass", retryable=True)
+        results = call(stage, method, features, asked)
+        return [failed if image == 0 else result for (image, *_), result in zip(asked, results, strict=True)]
+
+    monkeypatch.setattr(AnswersStage, "_call", call_but_one)
+    monkeypatch.setattr(sweep, "MOST_ROUNDS", 3)  # in which one damage, the other, and nothing more is found
+    done = run_sweep(plan_sweep(config), lambda progress: None)
+    errors = done.results.errors.to_pylist()
+    assert [(row["image_id"], row["metric"], row["kind"]) for row in errors] == [(failing, "gecko", "model_failed")]
+    assert done.results.n_null == 1
