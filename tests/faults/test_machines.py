@@ -73,6 +73,7 @@ def sweep(cluster: Cluster, bench: Path, store: str, *overrides: str) -> Iterato
         yield job
 
 
+@pytest.mark.slow
 def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothing(
     cluster: Cluster, bench: Path, bucket: str, s3_server: S3Server, undisturbed: pd.DataFrame
 ) -> None:

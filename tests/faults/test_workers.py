@@ -37,6 +37,7 @@ def test_a_row_that_kills_its_worker_is_left_out_and_its_shard_is_scored(metric:
     assert (error["kind"], error["retryable"]) == ("killed_worker", True)
 
 
+@pytest.mark.slow
 def test_a_row_that_hangs_is_ended_by_the_deadline_and_left_out(tmp_path: Path) -> None:
     overrides = ("metric=[clipscore]", "cluster.pools.similarities.deadline=5")
     done, rows = sweep_with({2: HANGING, 9: DEADLY}, tmp_path, *overrides)

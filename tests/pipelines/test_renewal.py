@@ -71,10 +71,11 @@ def scores_of(done: FinishedSweep) -> dict[tuple[str, str], float]:
     return {(row["metric"], row["image_id"]): row["score"] for row in done.results.read_scores().to_pylist()}
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("where", ["here", pytest.param("ray_cluster", marks=pytest.mark.slow)])
 def test_damaged_cells_of_every_stage_are_computed_anew_and_counted(
-    whole: FinishedSweep, folder: Path, tmp_path: Path
+    where: str, whole: FinishedSweep, folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    request.getfixturevalue(where)
     plan = planned(folder, tmp_path)
     assert not plan.plan.missing
     harmed = [cells(plan, stage)[0] for stage in ("questions", "entailment", "answers", "similarities", "scores")]

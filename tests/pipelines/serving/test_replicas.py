@@ -32,6 +32,7 @@ def ask(service: Service, pairs: Sequence[Pair]) -> list[Answered]:
     return asyncio.run(service.score([Asked((pair.image,), pair.prompt, ("clipscore",)) for pair in pairs]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster", "serving")
 def test_a_replica_that_hangs_is_ended_and_its_batch_is_scored_by_the_next(tmp_path: Path) -> None:
     """The first process that sees the third image never comes back of it; the second one goes on."""
