@@ -79,7 +79,8 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
         show_plan(console, planned)
         with ProgressDisplay(console, planned.plan) as display:
             finished = run_sweep(planned, display.update, name=by_date, hold=lease.renew)
-        outcome = read_outcome(store, finished.run_id) if finished.unchanged else None
+        is_told = finished.unchanged and store.exists(f"runs/{finished.run_id}/report.html")
+        outcome = read_outcome(store, finished.run_id) if is_told else None
         if outcome is None:
             outcome = _conclude(console, planned, finished, config, lease.renew)
             code = outcome.exit_code

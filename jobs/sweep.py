@@ -36,7 +36,7 @@ def _run(config: SweepConfig) -> int:
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
     show_judged(console, planned, finished)
-    if not finished.unchanged:
+    if not planned.store.exists(f"runs/{finished.run_id}/report.html"):
         report = f"jobs.report run={finished.run_id}"
         _afterwards(console, "report", report, lambda: _report(console, planned, finished))
     show_renewed(console, finished)

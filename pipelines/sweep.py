@@ -26,7 +26,7 @@ from pipelines.cells.lease import LeaseLost
 from pipelines.cells.plan import Plan, make_plan
 from pipelines.cells.results import Results, error_counts, gather_results
 from pipelines.cells.retry import Retried, count_retried
-from pipelines.cells.runs import CELLS, NameRun, Run, by_time, newest_first, run_ids
+from pipelines.cells.runs import CELLS, NameRun, Run, by_time, name_newest, newest_first, run_ids
 from pipelines.cells.store import LATEST, Store, open_store
 from pipelines.config import SweepConfig
 from pipelines.endings import exit_code
@@ -139,6 +139,7 @@ def run_sweep(
     Where the newest run stands on the same and is whole, it is the result, and no other run is written. `hold` is
     called before anything of the run is published, and raises where that may not be any more.
     """
+    name_newest(planned.store, hold)
     standing = _standing_run(planned)
     if standing is not None:
         LOG.info("nothing changed since run %s", standing.run_id)
@@ -298,7 +299,7 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
 
 def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
     """The newest run of its kind, where nothing is to be computed and it stands on the same; a damaged run does not
-    stand.
+    stand, and one without a report does: its sweep died before that was written.
     """
     newest = None if planned.plan.missing else _newest_like(planned)
     if newest is None or newest.manifest is None:
@@ -309,7 +310,7 @@ def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
         if manifest.get("stands_on") != _stands_on(planned):
             return None
         results = _read_results(planned, folder, manifest["counts"])
-        if len(store.files(results.path)) != results.parts or not store.exists(f"{folder}/report.html"):
+        if len(store.files(results.path)) != results.parts:
             return None
     except (PlumblineError, KeyError):
         return None

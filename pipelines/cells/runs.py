@@ -149,6 +149,29 @@ def newest_run(store: Store) -> str | None:
     return next(reversed(run_ids(store)), None)
 
 
+def name_newest(store: Store, hold: Callable[[], None]) -> None:
+    """Names as the newest a run whose sweep died when its manifest was written and its name was not yet told.
+
+    That is one which began after the newest and did not end before it. `hold` is called before anything is written.
+    """
+    newest = newest_run(store)
+    if newest is None:
+        return
+    ended = _ended(_run(store, newest, latest=True))
+    later = [run_id for run_id in store.folders("runs") if _in_time(run_id) > _in_time(newest)]
+    for run_id in sorted(later, key=_in_time, reverse=True):
+        ended_later = _ended(_run(store, run_id, latest=False))
+        if ended_later and ended_later >= ended:
+            hold()
+            store.write_text(LATEST, run_id + "\n")
+            return
+
+
+def _ended(run: Run) -> str:
+    """When a run ended, in UTC, as its manifest says; empty where it does not."""
+    return str((run.manifest or {}).get("ended") or "")
+
+
 def find_run(store: Store, run: str, key: str = "run") -> str:
     """The id of a run, `latest` being the newest; raises ConfigError naming those there are."""
     standing = run_ids(store)

@@ -350,6 +350,30 @@ def test_a_stopped_night_that_goes_on_leaves_the_other_ones_work_alone(
     assert outcome is not None and nights.outcome() == outcome
 
 
+@pytest.mark.parametrize("name", [LATEST, "report.html"])
+def test_a_night_that_ended_between_its_manifest_and_its_report_is_told_of_and_not_repeated(
+    name: str, nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(store: Store, path: str, text: str) -> None:
+        if path.endswith(name):
+            raise KeyboardInterrupt
+        write_text(store, path, text)
+
+    nights.run()
+    first = newest_run(nights.store)
+    nights.add("flint", 0.4)
+    write_text = Store.write_text
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write_text", write)
+        assert nights.run() == 130
+    (left,) = {*run_ids(nights.store)} - {first}
+    assert nights.run() == 3, "nothing is new, but of that run nothing was told"
+    outcome = nights.outcome(left)
+    assert run_ids(nights.store) == [first, left] and newest_run(nights.store) == left
+    assert outcome is not None and outcome["compared_with"] == first
+    assert nights.latest_report() == nights.store.read_text(f"runs/{left}/report.html") != ""
+
+
 def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
     nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,7 +60,7 @@ def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(
 
 
 HARMS = [
-    *((file, "delete") for file in ("", "manifest.json", "report.html", "scores.parquet", "summary.parquet")),
+    *((file, "delete") for file in ("", "manifest.json", "scores.parquet", "summary.parquet")),
     *((file, "damage") for file in ("manifest.json", "summary.parquet", "errors.parquet")),
 ]
 
@@ -81,6 +81,15 @@ def test_a_run_that_was_harmed_by_hand_is_made_anew(file: str, harm: str, sweep:
     assert newest not in (None, first)
     names = {file.name for file in (Path(sweep.store.url) / f"runs/{newest}").iterdir()}
     assert names >= {"report.html", "summary.csv", "summary.md", "manifest.json", "scores.parquet"}
+
+
+def test_a_report_that_is_not_there_is_written_for_the_run_that_stands(sweep: Sweep) -> None:
+    sweep.run()
+    (first,) = run_ids(sweep.store)
+    report = Path(sweep.store.url) / "runs" / first / "report.html"
+    report.unlink()
+    assert sweep.run() == 0
+    assert run_ids(sweep.store) == [first] and report.read_text().startswith("<!doctype html>")
 
 
 def test_a_run_whose_cells_could_not_be_read_when_it_was_gathered_does_not_stand(

@@ -16,6 +16,7 @@ from pipelines.cells.runs import (
     earlier_runs,
     find_run,
     list_runs,
+    name_newest,
     newest_first,
     newest_run,
     read_manifest,
@@ -132,6 +133,34 @@ def test_runs_named_by_date_and_by_time_stand_in_the_order_in_which_they_began(s
     assert [run.run_id for run in earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], NEW, OLD]
     assert newest_run(store) == NEW, "the one that ended last, as it is told"
     assert [run.run_id for run in newest_first(store)][:3] == [NEW, ids[-1], ids[-2]]
+
+
+ENDED = {"ended": "2026-01-02T03:00:00+00:00"}
+
+
+@pytest.mark.parametrize(
+    "run_id, manifest, is_newest",
+    [
+        ("2026-01-03", {"ended": "2026-01-03T03:00:00+00:00"}, True),
+        ("2026-01-03", ENDED, True),
+        ("2026-01-03", {"ended": "2026-01-02T02:59:59+00:00"}, False),  # it was overtaken
+        ("2026-01-03", {}, False),
+        ("2026-01-03", None, False),
+        ("2026-01-01-230000", {"ended": "2026-01-03T03:00:00+00:00"}, False),  # it lost its lease
+    ],
+)
+def test_a_run_that_its_sweep_could_not_name_any_more_is_named_the_newest(
+    run_id: str, manifest: dict[str, str] | None, is_newest: bool, tmp_path: Path
+) -> None:
+    store = Store(url=str(tmp_path), storage=StorageConfig())
+    name_newest(store, pytest.fail)
+    store.write_text("runs/2026-01-02/manifest.json", json.dumps(ENDED))
+    store.write_text(f"runs/{run_id}/manifest.json", "{" if manifest is None else json.dumps(manifest))
+    store.write_text("runs/2026-01-04/claim.json", "{}")
+    store.write_text(LATEST, "2026-01-02\n")
+    held: list[str] = []
+    name_newest(store, lambda: held.append("held"))
+    assert newest_run(store) == (run_id if is_newest else "2026-01-02") and len(held) == is_newest
 
 
 def test_a_day_has_one_run_of_its_name_and_no_two_runs_share_a_folder(store: Store) -> None:

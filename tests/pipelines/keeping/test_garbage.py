@@ -22,7 +22,7 @@ from pipelines.cells.store import Store, draft_path
 from pipelines.config import SweepConfig
 from pipelines.keeping.config import GcConfig, KeepRuns
 from pipelines.keeping.garbage import Collected, collect_garbage
-from pipelines.keeping.presence import DELETING, SWEEPS
+from pipelines.keeping.presence import DELETING, SWEEPS, present
 from pipelines.keeping.watching import running_sweeps
 from pipelines.report.report import write_report
 from pipelines.storage import StorageConfig, locate, remove_all
@@ -32,6 +32,7 @@ from tests.here import compute_here
 
 GENERATORS = ("atlas", "flint", "cobalt")
 METRICS = ("edge_density", "entropy")
+DIED = "its run has no manifest: the sweep that wrote it died"
 UNREFERENCED = "no run that is kept refers to it"
 
 
@@ -164,7 +165,7 @@ def test_a_run_whose_removal_was_broken_off_is_no_run(bench: Path, store: Path, 
     break_off_after(count, lambda: collect(store, keep_runs=KeepRuns(last=1)))
     assert run_ids(Store(url=str(store), storage=StorageConfig())) == [last.run_id]
     assert len(list(store.glob("runs/*/*.parquet"))) > 4
-    assert collect(store).free["runs", "its run has no manifest: the sweep that wrote it died"].files > 0
+    assert collect(store).free["runs", DIED].files > 0
     assert [path.name for path in store.glob("runs/*/")] == [last.run_id]
 
 
@@ -201,7 +202,7 @@ def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store
         ("scores", UNREFERENCED): 12,
         ("tallies", "no part of a run's scores is counted by it"): 4,
         ("markers", "left by a writer that died"): 1,
-        ("runs", "its run has no manifest: the sweep that wrote it died"): 1,
+        ("runs", DIED): 1,
     }
     assert all(amount.size > 0 for amount in collected.free.values())
     assert collect(store, keep_runs=KeepRuns(last=1)).free == collected.free
@@ -272,6 +273,16 @@ def test_a_sweep_at_work_keeps_its_cells_and_says_how_far_it_is(bench: Path, sto
         assert list(collected.in_use) == ["mine"] and cells_of(store) == cells
     assert not running_sweeps(planned.store, 0.0) and not list((store / SWEEPS).iterdir())
     assert collect(store, keep_runs=first).free["scores", UNREFERENCED].files == 12
+
+
+def test_the_claim_of_a_night_that_died_goes_when_it_cannot_be_stalled_any_more(store: Path) -> None:
+    within = Store(url=str(store), storage=StorageConfig())
+    within.check()
+    within.write_text("runs/2020-01-01/claim.json", "{}")
+    with present(within, run="2020-01-01"):
+        assert not collect(store).free, "its night is at work"
+    assert not collect(store, grace_days=7.0).free, "it may go on"
+    assert collect(store).free["runs", DIED].files == 1 and within.folders("runs") == []
 
 
 def test_the_sign_of_a_sweep_that_died_keeps_nothing_for_ever(
