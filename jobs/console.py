@@ -28,6 +28,8 @@ from pipelines.sweep import FinishedSweep, PlannedSweep
 WIDTH_OF_A_LOG = 140
 SECONDS_BETWEEN_LINES = 10.0
 EMPTY = "-"
+MOST_PROBLEMS = 10
+"""Of the rows of a question pack that are told of."""
 
 
 class JobConsole(Console):
@@ -88,6 +90,11 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     show_table(console, "plan", names, rows, numbers=slice(1, None))
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
+    for problem in sources.pack_problems[:MOST_PROBLEMS]:
+        warn(console, problem)
+    if len(sources.pack_problems) > MOST_PROBLEMS:
+        others = len(sources.pack_problems) - MOST_PROBLEMS
+        warn(console, f"{others} other rows of benchmark.questions; log.format=text tells of all")
     if planned.config.retry_failed:
         _show_retry(console, planned.plan)
     elif not planned.plan.missing:

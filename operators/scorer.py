@@ -39,6 +39,12 @@ class ScorerConfig:
     """Whether the models run on this machine's GPU."""
 
     def __post_init__(self) -> None:
+        packed = [name for name, metric in self.metrics.items() if metric.packed]
+        if packed:
+            raise ConfigError(
+                f"metrics.{packed[0]}: it scores by questions that a benchmark ships, and there is none here; run a "
+                "sweep"
+            )
         check_models(make_nodes(self.metrics), self.models)
 
 

@@ -55,6 +55,12 @@ class SweepConfig:
             raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
         if self.shard_rows < 1:
             raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
+        for name, metric in self.metrics.items():
+            if metric.packed and self.benchmark.packed is None:
+                raise ConfigError(
+                    f"metrics.{name}: it scores by questions that the benchmark ships; name them by "
+                    "benchmark.questions and benchmark.question_pack (docs/questions.md)"
+                )
         check_models(make_nodes(self.metrics), self.models)
         self.cluster.check_pools(STAGES, self.models)
 

@@ -110,9 +110,20 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
     config = settle(config)
+    check_pack(config, sources)
     deleted = deletions(store)  # before its cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
     return PlannedSweep(config=config, store=store, sources=sources, plan=plan, wanted=wanted, deletions=deleted)
+
+
+def check_pack(config: SweepConfig, sources: Sources) -> None:
+    """Raises ConfigError where a metric cannot score by the questions that the benchmark ships; logs their problems."""
+    for name, metric in config.metrics.items():
+        refusal = metric.refusal_of_pack(sources.pack_choices) if metric.packed else None
+        if refusal is not None:
+            raise ConfigError(f"metrics.{name}: with the questions of {config.benchmark.questions}, {refusal}")
+    for problem in sources.pack_problems:
+        LOG.warning("%s", problem)
 
 
 def settle(config: SweepConfig) -> SweepConfig:
@@ -293,6 +304,7 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
         limits=planned.config.limits,
         uris=benchmark_uris(planned.config.benchmark, planned.config.storage, planned.config.limits),
         prompt_shards=tuple(planned.sources.prompt_shards),
+        packed=planned.sources.packed,
     )
     return run_plan(planned.plan, context, planned.config.cluster, report)
 

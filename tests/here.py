@@ -15,6 +15,7 @@ def compute_here(planned: PlannedSweep, report: object = None) -> dict[str, Outc
         limits=config.limits,
         uris=benchmark_uris(config.benchmark, config.storage, config.limits),
         prompt_shards=tuple(planned.sources.prompt_shards),
+        packed=planned.sources.packed,
     )
     outcomes: dict[str, Outcome] = {}
     for item in planned.plan.nodes:

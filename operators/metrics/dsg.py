@@ -182,31 +182,13 @@ def read_dependencies(numbers: Sequence[int], reply: str, parts: Parts = reading
     would score higher than it should.
     """
     lines = [line for line in parts(reply) if line.number in numbers]
-    parents = {line.number: line.text for line in lines if named_parents(line.text) is not None}
+    parents = {line.number: line.text for line in lines if reading.named_parents(line.text) is not None}
     unread = next((line for line in lines if line.number not in parents), None)
     if unread is not None:
         raise UnreadableReply(f'expected numbers such as "1,3", or 0, after "{unread.number} |", found "{unread.text}"')
     if not parents:
         raise UnreadableReply('no line such as "2 | 1" or "1 | 0" was found')
     return parents
-
-
-_PARENT = re.compile(rf"{reading.NUMBER}(?: ?[(:|=-] ?\D.*)?", re.IGNORECASE)
-_BETWEEN_PARENTS = re.compile(r"[,;&]|\band\b|(?<=\d) (?=\d)", re.IGNORECASE)
-_NO_PARENT = {"", "-", "none", "null", "n/a"}
-
-
-def named_parents(written: str) -> list[int] | None:
-    """The tuples that `1,4` names, none for 0; None where it cannot be read.
-
-    Words beside the numbers do not count (`5, background`), as in the release's parser; models also write `1 (dog)`
-    and `tuple 1`.
-    """
-    parts = [part.strip(" .[]()") for part in _BETWEEN_PARENTS.split(written)]
-    numbers = [int(match[1]) for match in map(_PARENT.fullmatch, parts) if match]
-    if not numbers and not {part.casefold() for part in parts} <= _NO_PARENT:
-        return None
-    return [number for number in numbers if number != 0]
 
 
 def json_tuples(reply: str) -> list[NumberedLine]:
@@ -266,7 +248,7 @@ def _written(
 
 
 def _parents(number: int, written: str, questions: Mapping[int, str]) -> tuple[str, ...]:
-    named = dict.fromkeys(named_parents(written) or ())
+    named = dict.fromkeys(reading.named_parents(written) or ())
     return tuple(str(parent) for parent in named if parent in questions and parent != number)
 
 

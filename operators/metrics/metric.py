@@ -1,11 +1,11 @@
 """What a metric is: a chain of stages that ends in a score, and what each of them has to know of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from operators.metrics.answered import Answered, Scored
+from operators.metrics.answered import Answered, Scored, mean_over_images
 
 if TYPE_CHECKING:
     from operators.models.vqa_kinds import VqaKind
@@ -52,6 +52,8 @@ class Metric(ABC):
     """Its keys that name a role among the sweep's models."""
     ranks: ClassVar[bool] = True
     """Whether one score is better than another; what only says how images are, ranks nothing."""
+    packed: ClassVar[bool] = False
+    """Whether it scores by the questions that the benchmark ships, and has none written."""
 
     @property
     @abstractmethod
@@ -84,6 +86,14 @@ class Metric(ABC):
     def settled(self, kind_of: Callable[[str], "VqaKind"]) -> Self:
         """The metric with what it leaves open filled in, given the kind of the VQA model of a role."""
         return self
+
+    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
+        """Why it cannot score by shipped questions, which have these numbers of choices, if it cannot."""
+        return None
+
+    def combined(self, images: Sequence[Scored]) -> Scored:
+        """The score of a row by those of its images: their mean."""
+        return mean_over_images(images)
 
     @property
     def falling(self) -> bool:

@@ -222,3 +222,21 @@ def skip(text: str, prompt: str, start: int) -> int:
 def _pattern(words: str) -> str:
     """A regular expression for the words with any spacing and any kind of quotes and dashes."""
     return r"\s+".join("".join(_VARIANTS.get(char, re.escape(char)) for char in word) for word in words.split())
+
+
+_PARENT = re.compile(rf"{NUMBER}(?: ?[(:|=-] ?\D.*)?", re.IGNORECASE)
+_BETWEEN_PARENTS = re.compile(r"[,;&]|\band\b|(?<=\d) (?=\d)", re.IGNORECASE)
+_NO_PARENT = {"", "-", "none", "null", "n/a"}
+
+
+def named_parents(written: str) -> list[int] | None:
+    """The tuples that `1,4` names, none for 0; None where it cannot be read.
+
+    Words beside the numbers do not count (`5, background`), as in the release's parser; models also write `1 (dog)`
+    and `tuple 1`.
+    """
+    parts = [part.strip(" .[]()") for part in _BETWEEN_PARENTS.split(written)]
+    numbers = [int(match[1]) for match in map(_PARENT.fullmatch, parts) if match]
+    if not numbers and not {part.casefold() for part in parts} <= _NO_PARENT:
+        return None
+    return [number for number in numbers if number != 0]

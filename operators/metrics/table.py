@@ -15,6 +15,7 @@ from operators.metrics.gpt4v_eval import Gpt4vEvalConfig
 from operators.metrics.image_statistic import ImageStatisticConfig
 from operators.metrics.llmscore import LlmScoreConfig
 from operators.metrics.metric import Metric
+from operators.metrics.question_pack import QuestionPackConfig
 from operators.metrics.sentence_matching import SentenceMatchingConfig
 from operators.metrics.similarity import SimilarityConfig
 from operators.metrics.tifa import TifaConfig
@@ -37,6 +38,7 @@ METRICS: tuple[type[Metric], ...] = (
     Gpt4vEvalConfig,
     VpevalConfig,
     ImageStatisticConfig,
+    QuestionPackConfig,
 )
 
 

@@ -14,18 +14,23 @@ from operators.metrics.metric import Metric
 from operators.metrics.writing import Writing, WrittenQuestion, identified
 from operators.models.calls import GenerateModel
 from operators.stages.programs import generate, run_programs
-from operators.stages.stage import Inputs, RowStage, StageOptions
+from operators.stages.question_pack import PackIndex, taken
+from operators.stages.stage import Inputs, RowStage, StageOptions, remembered
 
 Written = Mapping[str, Sequence[Mapping[str, Any]]]
 """By prompt text, its rows (schema QUESTIONS)."""
 
 
 @runtime_checkable
-class WritingMetric(Protocol):
-    """A metric with questions."""
+class AskingMetric(Protocol):
+    """A metric with questions: it has them written, or they are the benchmark's own (Metric.packed)."""
 
     def asking(self) -> dict[str, Any]:
-        """All that decides the questions, but for the model that writes them."""
+        """All that decides the questions, but for the model that writes them, and for a pack's content."""
+
+
+class WritingMetric(AskingMetric, Protocol):
+    """A metric that has questions written."""
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The program that has the questions about a prompt written; one that requests nothing needs no model.
@@ -40,6 +45,8 @@ class PreparedPrompts(NamedTuple):
     prompts: pa.Table
     written: Mapping[str, Written]
     """By metric; nothing is written about these texts."""
+    pack: PackIndex | None = None
+    """The questions that the benchmark ships."""
 
 
 class QuestionsStage(RowStage):
@@ -52,11 +59,15 @@ class QuestionsStage(RowStage):
     version = 3
     schema = rows.QUESTIONS
     over = "prompts"
-    needs = WritingMetric
+    needs = AskingMetric
     calls: ClassVar = {"writer": "generate"}
     optional = frozenset({"writer"})
     keeps_rows = True
     side_by_side = True
+
+    @classmethod
+    def reads_pack(cls, metric: Metric) -> bool:
+        return metric.packed
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -67,12 +78,14 @@ class QuestionsStage(RowStage):
         return metric.expected(words).calls
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        self.metrics: Mapping[str, WritingMetric] = metrics
+        self.metrics = metrics
         self.model: GenerateModel | None = models.get("writer")
+        self._pack = remembered(lambda pack: PackIndex(pack.read()))
 
     def prepare(self, inputs: Inputs) -> PreparedPrompts:
         kept = {name: kept_questions(inputs.earlier.get(name, ())) for name in inputs.metrics}
-        return PreparedPrompts(inputs.rows, kept)
+        pack = self._pack(inputs.pack) if any(self.metrics[name].packed for name in inputs.metrics) else None
+        return PreparedPrompts(inputs.rows, kept, pack)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedPrompts:
         refused = {text or "": [{"error": rows.error_value(error)}] for text in inputs.rows.column("text").to_pylist()}
@@ -82,10 +95,16 @@ class QuestionsStage(RowStage):
         """All metrics' questions at once, so that the model's batches are full."""
         with ThreadPoolExecutor(len(prepared.written)) as pool:
             tables = pool.map(
-                lambda name: write(prepared.prompts, self.metrics[name], self.model, prepared.written[name]),
+                lambda name: self._table(name, prepared),
                 prepared.written,
             )
             return dict(zip(prepared.written, tables, strict=True))
+
+    def _table(self, name: str, prepared: PreparedPrompts) -> pa.Table:
+        metric, written = self.metrics[name], prepared.written[name]
+        if metric.packed and prepared.pack is not None:
+            return taken(prepared.prompts, prepared.pack)
+        return write(prepared.prompts, metric, self.model, written)
 
 
 def write(

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from operators import rows
 from operators.errors import RowError
-from operators.metrics.answered import Answered, Scored, incomplete, mean_over_images
+from operators.metrics.answered import Answered, Scored, incomplete
 from operators.metrics.metric import Evidence, Metric
 from operators.metrics.modules import Seen
 from operators.metrics.reading import shown
@@ -77,12 +77,12 @@ class ScoresStage(Stage):
 def _scored(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:
     """The columns of a score; its basis where it stands on more than its row does."""
     if written is None:
-        return _columns(mean_over_images([metric.score(Evidence(image)) for image in rows.per_image(row)]))
+        return _columns(metric.combined([metric.score(Evidence(image)) for image in rows.per_image(row)]))
     error = written.error_of(row["prompt_id"], {answer["question_id"] for answer in row["answers"]})
     if error is not None:
         return {"error": rows.error_value(error)}
     images = [Evidence(image, _answered(image, written)) for image in rows.per_image(row)]
-    scored = mean_over_images([metric.score(evidence) for evidence in images])
+    scored = metric.combined([metric.score(evidence) for evidence in images])
     return {**_columns(scored), "basis": written.bases[row["prompt_id"]]}
 
 

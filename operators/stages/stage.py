@@ -60,6 +60,8 @@ class Inputs(NamedTuple):
     """`prompt_id` and `text` of all prompts that images of the shard may be of."""
     earlier: Mapping[str, Sequence[pa.Table]] = {}
     """By metric, tables of earlier cells, newest first, of which rows may stand that need no computing."""
+    pack: Upstream | None = None
+    """The questions (schema QUESTIONS) that the benchmark ships, where it does."""
 
 
 class StageOptions(NamedTuple):
@@ -104,6 +106,11 @@ class Stage(ABC):
     def reads(cls, metric: Any) -> tuple[str, ...]:
         """The stages of the metric's chain whose tables it reads; None but the shard's rows by default."""
         return ()
+
+    @classmethod
+    def reads_pack(cls, metric: Metric) -> bool:
+        """Whether it reads the questions that the benchmark ships."""
+        return False
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class Shard:
     objects: str = ""
     """Of images that are named by address: the digest of what stands there (ETags, or sizes and times)."""
 
+    pack: str = ""
+    """Of prompts that are read of a benchmark's own questions, in which layout these are."""
+
     @property
     def holds_prompts(self) -> bool:
         """Whether each row holds the text of its own prompt."""

@@ -151,7 +151,8 @@ def make_plan(
     cells that are committed and cannot be used.
     """
     nodes = [_resolved(node, config, store) for node in make_nodes(config.metrics)]
-    recipes = {name: recipes_of(name, metric, nodes) for name, metric in config.metrics.items()}
+    pack = sources.packed.digest if sources.packed is not None else ""
+    recipes = {name: recipes_of(name, metric, nodes, pack) for name, metric in config.metrics.items()}
     each_once = _each_once(chain.from_iterable(chain_of.values() for chain_of in recipes.values()), nodes)
     over_prompts, over_images = (
         [recipe for recipe in each_once if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
@@ -190,13 +191,18 @@ def _resolved(node: GraphNode, config: SweepConfig, store: Store) -> Node:
     return Node(name=node.name, stage=node.stage.name, models=models, metrics=node.metrics)
 
 
-def recipes_of(name: str, metric: Metric, nodes: Sequence[Node]) -> dict[str, Recipe]:
-    """By stage of a metric's chain; each holds those that it reads: a change is seen in all that stands below it."""
+def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], pack: str = "") -> dict[str, Recipe]:
+    """By stage of a metric's chain; each holds those that it reads: a change is seen in all that stands below it.
+
+    `pack` is the digest of the benchmark's own questions, where it has any.
+    """
     node_of = {node.name: node for node in nodes}
     recipes: dict[str, Recipe] = {}
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
         node = node_of[node_name(stage, metric)]
         config = stage.recipe(name, metric) | _models_of(stage, metric, node)
+        if stage.reads_pack(metric):
+            config["pack"] = pack
         reads = (recipes[read] for read in stage.reads(metric))
         recipes[stage.name] = make_recipe(stage.name, stage.version, config, *reads, node=node.name, metric=name)
     return recipes

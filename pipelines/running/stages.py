@@ -17,6 +17,7 @@ from pipelines.cells.plan import Node
 from pipelines.cells.store import BrokenCell, Store
 from pipelines.sources.benchmark import IMAGE_COLUMNS
 from pipelines.sources.prompts import read_prompts
+from pipelines.sources.question_packs import PackFile, read_pack
 from pipelines.sources.shards import read_shard
 from pipelines.sources.uris import Uris
 
@@ -29,6 +30,8 @@ class StageContext:
     limits: ImageLimits
     uris: Uris
     prompt_shards: tuple[Shard, ...]
+    packed: PackFile | None = None
+    """The benchmark's own questions, where it has any."""
 
 
 class NodeStage:
@@ -94,6 +97,7 @@ class NodeStage:
                 for cell in cells
             },
             prompts=self._prompts(work.shard),
+            pack=self._pack(work.shard.group),
             earlier={cell.metric: read_earlier(cell, self.context.limits, read) for cell in cells},
         )
 
@@ -112,6 +116,15 @@ class NodeStage:
             return [store.read(path, draft=draft) for path, draft in zip(paths, drafts, strict=True)]
 
         return Upstream(tuple(paths), read_each, STAGES[stage].schema, state=drafts)
+
+    def _pack(self, suite: str) -> Upstream | None:
+        """The questions that the benchmark ships, read when they are wanted."""
+        packed, storage = self.context.packed, self.context.store.storage
+        if packed is None:
+            return None
+        return Upstream(
+            (packed.url,), lambda: [read_pack(packed, suite, storage).questions], rows.QUESTIONS, state=packed.digest
+        )
 
     def _prompts(self, shard: Shard) -> Upstream:
         """The prompts of a shard's images: its own, where its rows hold them, or else the benchmark's."""

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from operators import rows
-from operators.errors import ConfigError
+from operators.errors import ConfigError, suggest
+from pipelines.sources.question_packs import PACKS, PackFile
+from pipelines.sources.question_packs.pack import Convention
 
 IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
@@ -72,6 +74,20 @@ class BenchmarkConfig:
     """Folders and s3:// prefixes that rows may name images below, besides the images' own."""
     require_every_prompt: bool = True
     """Whether a generator without an image of some prompt counts as a failed row."""
+    questions: str | None = None
+    """The released file or folder with the benchmark's own questions; where it is benchmark.prompts too, prompts are
+    read of it."""
+    question_pack: str | None = None
+    """In which release's layout they are (pipelines/sources/question_packs)."""
+    convention: Convention = "released"
+    """Whether they are read as the release's code reads them, or as they are meant (docs/questions.md)."""
+
+    @property
+    def packed(self) -> PackFile | None:
+        """Where its own questions are, if it has any."""
+        if self.questions is None or self.question_pack is None:
+            return None
+        return PackFile(pack=self.question_pack, url=self.questions, convention=self.convention)
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
@@ -84,6 +100,15 @@ class BenchmarkConfig:
         if self.prompts is not None and self.columns.prompt_id is None:
             raise ConfigError(
                 "benchmark.columns.prompt_id: expected a name, got None; null fits benchmark.prompts=null"
+            )
+        if (self.questions is None) != (self.question_pack is None):
+            raise ConfigError(
+                "benchmark: expected questions and question_pack together, "
+                f"got questions={self.questions!r} and question_pack={self.question_pack!r}; set both, or none"
+            )
+        if self.question_pack is not None and self.question_pack not in PACKS:
+            raise ConfigError(
+                f"benchmark.question_pack: unknown pack {self.question_pack!r}; {suggest(self.question_pack, PACKS)}"
             )
         for root in self.uri_roots:
             if not root or ("://" in root and not root.startswith(("s3://", "file://"))):

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from operators.images import id_text, image_records
 from pipelines.cells.cells import Shard, digest
 from pipelines.sources import prompt_files
 from pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
+from pipelines.sources.question_packs import PackFile, read_pack
 from pipelines.sources.shards import (
     FILE_READERS,
     BrokenFile,
@@ -34,7 +36,7 @@ from pipelines.sources.shards import (
     where,
 )
 from pipelines.sources.uris import LocateImage, StoredObjects
-from pipelines.storage import StorageConfig, locate, readable_errors
+from pipelines.storage import Location, StorageConfig, locate, readable_errors
 from pipelines.tables import SEPARATORS
 
 FILES_AT_ONCE = 2 * FILE_READERS
@@ -65,6 +67,8 @@ class Prompted(NamedTuple):
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Prompts:
     """The prompts of benchmark.prompts; whatever is wrong with them stops the sweep before anything is computed."""
     place = locate(str(benchmark.prompts), storage)
+    if benchmark.packed is not None and place.url == locate(benchmark.packed.url, storage).url:
+        return _packed_prompts(benchmark.packed, place, benchmark.name, storage)
     with readable_errors(place, "benchmark.prompts"):
         suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
         files = list(list_files(place, benchmark.name, suffixes))
@@ -80,6 +84,25 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     _check_prompts(shards, tables)
     keyed = [replace(shard, prompts=digest(sorted(_pairs(table)))) for shard, table in zip(shards, tables, strict=True)]
     return Prompts(pa.concat_tables(tables), keyed, tables)
+
+
+def _packed_prompts(packed: PackFile, place: Location, suite: str, storage: StorageConfig) -> Prompts:
+    """The prompts that a question pack names: one shard, however many they are."""
+    try:
+        table = read_pack(packed, suite, storage).prompts
+    except SourceError as error:
+        raise ConfigError(f"benchmark.prompts: {error}") from error
+    shard = Shard(
+        group=suite, name=PurePosixPath(place.path).name, url=packed.url, size=0, etag="", row_groups=(),
+        rows=len(table), prompts=digest(sorted(_pairs(table))), pack=packed.pack,
+    )  # fmt: skip
+    if not len(table):
+        raise ConfigError(f"benchmark.prompts {place.url}: no prompt can be read of it; is it a {packed.pack}?")
+    if not any(table.column("text").to_pylist()):
+        raise ConfigError(
+            f"benchmark.prompts {place.url}: the pack has questions and no texts; name the benchmark's prompts"
+        )
+    return Prompts(table, [shard], [table])
 
 
 def _pairs(table: pa.Table) -> list[tuple[str, str]]:
@@ -217,6 +240,11 @@ def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
 
     Of an images shard whose rows hold their own prompts, each id and text once; raises SourceError naming the file.
     """
+    if shard.pack:
+        table = read_pack(PackFile(pack=shard.pack, url=shard.url), shard.group, storage).prompts
+        if digest(sorted(_pairs(table))) != shard.prompts:
+            raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
+        return table
     records = [
         {
             "prompt_id": _prompt_id(found["prompt_id"], shard, row),

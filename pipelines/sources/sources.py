@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -14,10 +15,12 @@ from numpy.typing import NDArray
 from operators import rows
 from operators.errors import ConfigError, SourceError
 from operators.images import ImageLimits
+from operators.stages.question_pack import PackIndex
 from pipelines.cells.cells import Shard
 from pipelines.cells.store import MARK, is_mark
 from pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
 from pipelines.sources.prompts import gather_prompts, match_prompts, open_prompts
+from pipelines.sources.question_packs import PackFile, pack_digest, read_pack
 from pipelines.sources.shards import (
     FILE_READERS,
     BrokenFile,
@@ -50,6 +53,12 @@ class Sources(NamedTuple):
     generators: list[str]
     extra: pa.Schema
     """The further columns that go to the scores."""
+    packed: PackFile | None = None
+    """The benchmark's own questions, with the digest of what they are."""
+    pack_problems: tuple[str, ...] = ()
+    """A line for each of their rows that is left out, or read otherwise than it stands."""
+    pack_choices: frozenset[int] = frozenset()
+    """How many choices they have."""
 
     @property
     def image_shards(self) -> list[Shard]:
@@ -102,7 +111,7 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         if prompts is None
         else match_prompts(images.shards, prompts, storage, uris.locate)
     )
-    return Sources(
+    opened = Sources(
         prompts=prompted.prompts.table,
         prompt_shards=prompted.prompts.shards,
         prompts_of=prompted.images,
@@ -110,6 +119,32 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         broken=images.broken + prompted.broken,
         generators=images.generators,
         extra=images.extra,
+    )
+    return opened if benchmark.packed is None else _with_pack(opened, benchmark.packed, benchmark.name, storage)
+
+
+def _with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageConfig) -> Sources:
+    """The sources with the benchmark's own questions, and what is wrong with these."""
+    try:
+        pack = read_pack(packed, suite, storage)
+    except SourceError as error:
+        raise ConfigError(f"benchmark.questions: {error}") from error
+    ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
+    index = PackIndex(pack.questions)
+    known = {index.id_of(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
+    strangers = [prompt_id for prompt_id in pack.places if prompt_id not in known]
+    problems = [*pack.problems]
+    if strangers:
+        others = f", nor are {len(strangers) - 1} other prompts of the pack" if len(strangers) > 1 else ""
+        problems.append(
+            f"{pack.places[strangers[0]]}: prompt_id {strangers[0]!r} is not among the benchmark's prompts{others}; "
+            "nothing is asked about it"
+        )
+    choices = pack.questions.filter(pack.questions.column("error").is_null()).column("choices").to_pylist()
+    return sources._replace(
+        packed=replace(packed, digest=pack_digest(pack)),
+        pack_problems=tuple(problems),
+        pack_choices=frozenset(map(len, choices)),
     )
 
 

@@ -19,6 +19,7 @@ from pipelines.cells.plan import Plan
 from pipelines.config import StatusConfig, SweepConfig, read_config
 from pipelines.judging.protocols import MetaevalConfig
 from pipelines.running.progress import NodeProgress
+from pipelines.sources.question_packs import PACKS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -58,7 +59,7 @@ SWEEP = {
     "cluster.pools": set(STAGES),
     **{f"cluster.pools.{stage}": POOL for stage in STAGES},
     "benchmark": {"name", "prompts", "images", "generators", "columns", "prompt_columns", "uri_roots",
-                  "require_every_prompt"},
+                  "require_every_prompt", "questions", "question_pack", "convention"},
     "benchmark.columns": {"image_id", "prompt_id", "image", "uri", "prompt", "extra"},
     "benchmark.prompt_columns": {"prompt_id", "text", "skills"},
     "models": set(ROLES),
@@ -86,9 +87,10 @@ RELEASED = SWEEP | {
 }
 CHOICES = {
     "sweep": {"shapes", "own_images", "own_rows", "gecko_ablation"},
-    "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k"},
+    "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k", "tifa_v1", "dsg_1k"},
     "models": {"shapes", "released"},
     "metric": {"vqascore", "clipscore", "gecko", "gecko_baseline", "gecko_coverage", "gecko_normalised", "tifa", "dsg",
+               "tifa_v1", "dsg_1k",
                "vq2", "vq2_released", "vqascore_normalised", "pickscore", "alignscore", "siglipscore", "itm", "itc",
                "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip", "vnli", "vpeval", "capclip", "capmeteor",
                "descclip", "descmeteor", "gpt4v_eval", "llmscore", "llmscore_error_counting", "llmscore_rule_enhanced",
@@ -136,6 +138,7 @@ def test_score_has_the_keys_of_the_sweep() -> None:
 @pytest.mark.parametrize("benchmark", sorted(CHOICES["benchmark"]))
 def test_every_ready_made_benchmark_has_the_same_keys_and_fits_any_sweep(benchmark: str) -> None:
     given = ["benchmark.prompts=s3://b/prompts.json", "benchmark.images=s3://b/images"]
+    given += ["benchmark.questions=s3://b/questions.json"] if benchmark in PACKS else []
     values = load_values("sweep", ["sweep=own_images", f"benchmark={benchmark}", *given])
     assert set(dotted_keys(values)) == dotted(RELEASED)
     assert read_config(values, SweepConfig).benchmark.columns.prompt == "prompt"
@@ -212,8 +215,9 @@ def test_there_are_exactly_these_choices() -> None:
 def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
     own = ["benchmark.prompts=s3://b/prompts.parquet", "benchmark.images=s3://b/images"]
     everything = "metric=[" + ",".join(CHOICES["metric"]) + "]"
+    asked = ["benchmark.questions=s3://b/questions.csv", "benchmark.question_pack=dsg_1k"]
     for overrides in (["sweep=shapes"], ["sweep=own_images", *own], ["sweep=gecko_ablation"]):
-        given = [*overrides, everything, "models=released", f"cluster={cluster}"]
+        given = [*overrides, everything, *asked, "models=released", f"cluster={cluster}"]
         config = read_config(load_values("sweep", given), SweepConfig)
         assert set(config.metrics) == CHOICES["metric"]
     assert read_config(load_values("status", []), StatusConfig).store == "store"
@@ -373,4 +377,4 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
 def test_help_names_the_choices() -> None:
     text = job("jobs.sweep", "--help").stdout
     assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text
-    assert "|tifa|viescore|vnli|vpeval|vq2|vq2_released|vqascore" in text
+    assert "|tifa|tifa_v1|viescore|vnli|vpeval|vq2|vq2_released|vqascore" in text

@@ -9,12 +9,15 @@ from pipelines import sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
 from tests.operators.tiny.roles import tiny_models
+from tests.question_packs import write_pack
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = sorted(file.stem for file in (ROOT / "conf/metric").glob("*.yaml"))
 
 OPTIONS = {"vpeval": ["metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512"]}
 """What the pack's writer needs for a form that it has not learnt."""
+PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}
+"""Of metrics that score by a benchmark's own questions, whose these are."""
 SCORELESS = {"vq2_released"}
 """Whose phrases are drawn at a temperature of 1, where the pack's writer says nothing readable."""
 
@@ -34,9 +37,11 @@ def test_a_metric_scores_images_with_a_checkpoint_of_its_family(
     name: str, models: list[str], bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "_compute", compute_here)
-    planned = sweep.plan_sweep(
-        sweep_config(bench, tmp_path / "store", f"metric=[{name}]", *models, *OPTIONS.get(name, []))
-    )
+    given = [f"metric=[{name}]", *models, *OPTIONS.get(name, [])]
+    if name in PACKS:
+        questions = write_pack(PACKS[name], tmp_path)
+        given += [f"benchmark.question_pack={PACKS[name]}", f"benchmark.questions={questions}"]
+    planned = sweep.plan_sweep(sweep_config(bench, tmp_path / "store", *given))
     finished = sweep.run_sweep(planned, lambda progress: None)
     (metric,) = planned.config.metrics
     scores = pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.metrics import dsg, forms, gecko, tifa, vq2
+from operators.metrics import dsg, forms, gecko, reading, tifa, vq2
 from operators.metrics.blocks import Block, read_json_blocks
 from operators.metrics.dsg import DsgConfig
 from operators.metrics.forms import entries
@@ -68,10 +68,11 @@ def test_the_dependencies_of_the_examples_are_those_of_the_text() -> None:
     for in_text, in_json in zip(
         *(examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
     ):
-        said = {line.number: dsg.named_parents(line.text) for line in dsg.json_dependencies(in_json.reply)}
+        said = {line.number: reading.named_parents(line.text) for line in dsg.json_dependencies(in_json.reply)}
         numbers = list(said)
         assert said == {
-            number: dsg.named_parents(text) for number, text in dsg.read_dependencies(numbers, in_text.reply).items()
+            number: reading.named_parents(text)
+            for number, text in dsg.read_dependencies(numbers, in_text.reply).items()
         }
 
 

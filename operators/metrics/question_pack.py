@@ -1,0 +1,201 @@
+"""Questions that a benchmark ships, answered by a VQA model and counted in the benchmark's own way."""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from operators.errors import ConfigError
+from operators.metrics import reading
+from operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
+from operators.metrics.dsg import Zeroing, holding
+from operators.metrics.metric import Evidence, Expected, Metric
+from operators.metrics.vqascore import Reduction, log_likelihood
+from operators.metrics.writer import likeliest
+from operators.metrics.writing import Put
+from operators.models.vqa_kinds import VqaKind
+
+Aggregate = Literal["share", "soft_mean", "soft_geometric"]
+Spelling = Literal["released", "fixed"]
+SPACED = ("{}", " {}")
+NUMBER_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+DIGITS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionPackConfig(Metric):
+    """Who answers a benchmark's own questions, how they are put, and how answers become a score."""
+
+    kind: Literal["question_pack"] = "question_pack"
+    story: ClassVar[str] = "puts the benchmark's own questions to a model that sees the image, and counts its answers"
+    packed: ClassVar[bool] = True
+    chain: ClassVar[tuple[str, ...]] = ("questions", "answers", "scores")
+    scored_from: ClassVar[tuple[str, ...]] = ("answers", "questions")
+    model: str = "vqa"
+    """The role, among the sweep's models, of the VQA model."""
+    matcher: str = "matcher"
+    """The role of the text embedder that finds the choice nearest to a reply; only with `answers=reply`."""
+    template: str = "{}"
+    """How a question is put; `{}` stands for it."""
+    answers: Literal["likelihood", "reply"] | None = None
+    """The likeliest choice counts, or the model's own words and the choice that they mean; null takes likelihood."""
+    yes_no: Literal["capitalised", "as_written"] | None = None
+    """Whether yes and no are put as `Yes` and `No`; null is as models of the kind answer VQAScore."""
+    reduction: Reduction = "product"
+    """How the likelihoods of a choice's tokens become one (operators/metrics/vqascore.py)."""
+    aggregate: Aggregate = "share"
+    """`share`: of questions answered right; `soft_mean` and `soft_geometric` (GenEval2's Soft-TIFA): the arithmetic and
+    the geometric mean of the probabilities that an answer begins with a spelling of the right one."""
+    spelling: Spelling = "released"
+    """Of soft means: `released` sums the first tokens of all spellings, with and without a space before; `fixed` whole
+    spellings, without the space."""
+    zeroing: Zeroing | Literal["in_order"] | None = None
+    """Of a share: a question counts where its parents hold (`direct`), all its ancestors do (`recursive`), or those do
+    that have not been zeroed before it (`in_order`); null takes every question by itself."""
+    images: Literal["mean", "last"] = "mean"
+    """Of a row of several images: the mean of their scores, or the last one's."""
+
+    def __post_init__(self) -> None:
+        if self.template.count("{}") != 1:
+            raise ConfigError(f"question_pack template: expected one {{}} for the question, got {self.template!r}")
+        if self.soft and (self.zeroing is not None or self.form == "reply"):
+            raise ConfigError(
+                f"question_pack aggregate: {self.aggregate} weighs spellings; expected zeroing=null and no reply, got "
+                f"zeroing={self.zeroing} and answers={self.answers}; leave them out, or use aggregate=share"
+            )
+
+    @property
+    def soft(self) -> bool:
+        """Whether a question's score is a probability."""
+        return self.aggregate != "share"
+
+    @property
+    def form(self) -> Literal["likelihood", "reply"]:
+        """In which the VQA model answers."""
+        return self.answers or "likelihood"
+
+    @property
+    def roles(self) -> dict[str, str]:
+        return {"model": self.model} if self.form == "likelihood" else {"model": self.model, "matcher": self.matcher}
+
+    def settled(self, kind_of: Callable[[str], VqaKind]) -> "QuestionPackConfig":
+        """The metric with what it leaves open as models of the kind have it."""
+        kind = kind_of(self.model)
+        if kind.compares and (self.soft or self.form == "reply"):
+            raise ConfigError(
+                f"question_pack model: the role {self.model!r} is a {kind.name} model, which compares choices and has "
+                "no words of its own; use another VQA model, or aggregate=share with answers=likelihood"
+            )
+        if self.yes_no is not None:
+            return self
+        return replace(self, yes_no="capitalised" if kind.asks.answer.istitle() else "as_written")
+
+    def expected(self, words: float) -> Expected:
+        """No call to a writer; about a question for each content word."""
+        return Expected(0, words)
+
+    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
+        """A share is of questions with wrong choices too, a soft mean of those with the right one alone."""
+        if self.soft and set(choices) - {1}:
+            return f"aggregate={self.aggregate} sums the spellings of one answer; use aggregate=share"
+        if not self.soft and min(choices, default=2) < 2:
+            return "aggregate=share takes the likeliest of several choices; use another aggregate, or a judge"
+        return None
+
+    def asking(self) -> dict[str, Any]:
+        """Nothing: the questions are the pack's."""
+        return {}
+
+    def answering(self) -> dict[str, Any]:
+        """All that decides how questions are put to the VQA model."""
+        asked = {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
+        return {**asked, "spelling": self.spelling} if self.soft else asked
+
+    def scoring(self) -> dict[str, Any]:
+        """All that decides the score once the answers are there."""
+        own = {"aggregate": self.aggregate, "images": self.images}
+        if self.soft:
+            return {**own, "spelling": self.spelling}
+        return {**own, "zeroing": self.zeroing, **({} if self.form == "reply" else {"reduction": self.reduction})}
+
+    def put(self, text: str, choices: Sequence[str]) -> Put:
+        """A question as it is put to the VQA model, its choices in the same order; of a soft mean all spellings."""
+        before, after = self.template.split("{}")
+        free = self.form == "reply"
+        if self.soft:
+            choices = spellings(choices[0], self.spelling)
+        elif not free and self.yes_no != "as_written":
+            choices = [choice.capitalize() if choice.lower() in reading.YES_NO else choice for choice in choices]
+        return Put(before + text + after, tuple(choices), free)
+
+    def score(self, evidence: Evidence) -> Scored:
+        """The score of an image by its answered questions."""
+        answered = evidence.answered
+        if self.soft:
+            return _soft(answered, self.spelling, geometric=self.aggregate == "soft_geometric")
+        given = [answer.chosen if self.form == "reply" else likeliest(answer, self.reduction) for answer in answered]
+        right = {
+            answer.question.question_id: said == answer.question.answer
+            for answer, said in zip(answered, given, strict=True)
+        }
+        holds = self._holding(right, {answer.question.question_id: answer.question.parents for answer in answered})
+        return mean_scored(
+            [
+                element(answer, given=said, score=float(holds[answer.question.question_id]))
+                for answer, said in zip(answered, given, strict=True)
+            ]
+        )
+
+    def _holding(self, right: Mapping[str, bool], parents: Mapping[str, Sequence[str]]) -> Mapping[str, bool]:
+        if self.zeroing is None:
+            return right
+        return holding_in_order(right, parents) if self.zeroing == "in_order" else holding(right, parents, self.zeroing)
+
+    def combined(self, images: Sequence[Scored]) -> Scored:
+        """The mean over a row's images, or the last one's score."""
+        return images[-1] if self.images == "last" else mean_over_images(images)
+
+
+def holding_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]]) -> dict[str, bool]:
+    """Which questions count where each, in its turn, is zeroed in place, as in DPG-Bench's code.
+
+    A parent that was zeroed before zeroes its children too; one that stands behind them does only by its own answer.
+    """
+    holds = dict(right)
+    for name, needed in parents.items():
+        holds[name] = holds[name] and all(holds.get(parent, True) for parent in needed)
+    return holds
+
+
+def spellings(answer: str, spelling: Spelling) -> list[str]:
+    """What counts as an answer: as written, with a capital, and a number to ten in digits; `released` adds each with a
+    space before it. GenEval2 has a yes as `Yes` and `yes`.
+    """
+    words = (
+        ("Yes", "yes") if answer.lower() == "yes" else (answer, answer.capitalize(), *filter(None, [_digits(answer)]))
+    )
+    forms = SPACED if spelling == "released" else SPACED[:1]
+    return list(dict.fromkeys(form.format(word) for word in words for form in forms))
+
+
+def _digits(answer: str) -> str | None:
+    return DIGITS.get(answer.lower())
+
+
+def _soft(answered: Sequence[Answered], spelling: Spelling, *, geometric: bool) -> Scored:
+    """The mean of the probabilities of the right answers."""
+    scored = mean_scored([_probable(answer, spelling) for answer in answered])
+    if not geometric or scored.elements is None or scored.score is None:
+        return scored
+    scores = [one.score for one in scored.elements if one.score is not None]
+    product = 0.0 if 0.0 in scores else math.exp(math.fsum(map(math.log, scores)) / len(scores))
+    return scored._replace(score=product)
+
+
+def _probable(answered: Answered, spelling: Spelling) -> Element:
+    """The probability that an answer begins with one of the spellings; the end of the turn does not count."""
+    logs = [
+        log_likelihood(tokens, "first") if spelling == "released" else math.fsum(tokens[:-1])
+        for tokens in answered.token_logprobs
+    ]
+    return element(answered, given=None, score=math.fsum(map(math.exp, logs)))

@@ -1,0 +1,62 @@
+"""The questions that a benchmark ships, found by the prompts that they are about."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from operators import rows
+from operators.errors import EMPTY_PROMPT, RowError
+from operators.metrics.reading import one_line, shown
+
+
+class PackIndex:
+    """The questions that a benchmark ships (schema QUESTIONS), by prompt."""
+
+    def __init__(self, questions: pa.Table) -> None:
+        self.asked: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in questions.to_pylist():
+            self.asked[row["prompt_id"]].append(row)
+        self.ids_of: dict[str, list[str]] = defaultdict(list)
+        """By text, the prompts that have it."""
+        for prompt_id, of_prompt in self.asked.items():
+            self.ids_of[one_line(of_prompt[0]["prompt"])].append(prompt_id)
+
+    def id_of(self, prompt_id: str, text: str) -> str | RowError:
+        """Under which of its ids the pack has a prompt: its own, or that of the one prompt that has its text.
+
+        A text that the pack has for the same id must be the same, but for white space; a pack without texts has none.
+        """
+        text, by_text = one_line(text), self.ids_of.get(one_line(text), [])
+        theirs = one_line(self.asked[prompt_id][0]["prompt"]) if prompt_id in self.asked else None
+        if theirs in (text, ""):
+            return prompt_id
+        if len(by_text) == 1:
+            return by_text[0]
+        if theirs is not None:
+            problem = f"benchmark.questions has another text for prompt_id {prompt_id!r}: {shown(theirs)}"
+        else:
+            problem = f"benchmark.questions has no question about prompt_id {prompt_id!r}, nor about its text"
+        return RowError("no_questions", f"{problem}; correct the prompt, or leave it out")
+
+    def of(self, prompt_id: str, text: str) -> Sequence[Mapping[str, Any]]:
+        """The rows about a prompt, or the one that says why there are none."""
+        known = EMPTY_PROMPT if not text.strip() else self.id_of(prompt_id, text)
+        return [{"error": rows.error_value(known)}] if isinstance(known, RowError) else self.asked[known]
+
+
+def taken(prompts: pa.Table, pack: PackIndex) -> pa.Table:
+    """Prompts (schema PROMPTS) to the questions that the benchmark ships about them (schema QUESTIONS)."""
+    ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
+    records = [
+        {**_placed(row, text or ""), "prompt_id": prompt_id, "prompt": text or ""}
+        for prompt_id, text in zip(ids, texts, strict=True)
+        for row in pack.of(prompt_id, text or "")
+    ]
+    return rows.table(records, rows.QUESTIONS)
+
+
+def _placed(row: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """The row, without the place of its words where the prompt is not letter for letter the pack's."""
+    return dict(row) if row.get("prompt") == text else {**row, "start": None, "end": None}

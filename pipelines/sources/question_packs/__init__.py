@@ -1,0 +1,43 @@
+"""The question packs by name: each is a file `<name>.py` here, with a function `read`."""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from operators.errors import SourceError
+from pipelines.cells.cells import digest
+from pipelines.sources.question_packs.pack import Convention, QuestionPack, gather
+from pipelines.storage import StorageConfig, locate, readable_errors
+
+PACKS = ("dsg_1k", "tifa_v1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackFile:
+    """Where a benchmark's own questions are, and how they are read."""
+
+    pack: str
+    """One of PACKS."""
+    url: str
+    convention: Convention = "released"
+    digest: str = ""
+    """Of what was read when the run was planned; empty where nothing has been read yet."""
+
+
+def read_pack(file: PackFile, suite: str, storage: StorageConfig) -> QuestionPack:
+    """What the file holds; raises ConfigError where it cannot be had and SourceError where it is not what was planned.
+
+    A row that cannot be read is one of the pack's `problems` and costs nothing else.
+    """
+    place = locate(file.url, storage)
+    with readable_errors(place, "benchmark.questions"):
+        pack = gather(import_module(f"{__name__}.{file.pack}").read(place, file.convention), suite)
+    if file.digest and pack_digest(pack) != file.digest:
+        raise SourceError(
+            f"{place.url}: the questions have changed since the run was planned; run again: the plan is made anew"
+        )
+    return pack
+
+
+def pack_digest(pack: QuestionPack) -> str:
+    """The digest of all in a pack that can change a result."""
+    return digest(pack.questions.to_pylist())

@@ -1,0 +1,202 @@
+"""What a benchmark's own questions are read into, and what the readers of released files share."""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from operators import rows
+from operators.errors import RowError, SourceError
+from operators.images import id_text
+from operators.metrics import reading
+from operators.metrics.writing import WrittenQuestion, identified
+from pipelines.storage import Location
+from pipelines.tables import (
+    JSON_LINES,
+    SEPARATORS,
+    Refused,
+    Rejection,
+    Row,
+    Values,
+    open_csv,
+    read_json,
+    read_json_lines,
+)
+
+Convention = Literal["released", "fixed"]
+"""Whether a pack is read as its release's code reads it, slips included, or as it is meant."""
+
+
+class PackRow(NamedTuple):
+    """What a reader makes of one row of a released file."""
+
+    where: str
+    """Its file and its row there, from 0."""
+    prompt_id: str
+    text: str | None
+    """The prompt; None where the file does not have it."""
+    question: WrittenQuestion | None = None
+    """Its id is the file's own, and so are its parents."""
+    skills: tuple[str, ...] = ()
+    """Of the prompt."""
+    error: RowError | None = None
+    """Why nothing can be asked about the prompt."""
+
+
+PackRows = Iterator[PackRow | str]
+"""Rows, and in place of one that cannot be read a line that says where it stands and why."""
+
+
+class QuestionPack(NamedTuple):
+    """A benchmark's own questions."""
+
+    prompts: pa.Table
+    """Schema PROMPTS; the texts of a pack that has none are empty."""
+    questions: pa.Table
+    """Schema QUESTIONS."""
+    problems: tuple[str, ...]
+    """A line for each row that could not be read, or is read otherwise than it stands."""
+    places: dict[str, str]
+    """By prompt_id, the file and the row in which it stands first."""
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """A prompt while its rows are gathered."""
+
+    where: str
+    text: str | None
+    skills: tuple[str, ...]
+    questions: dict[str, WrittenQuestion] = field(default_factory=dict)
+    error: RowError | None = None
+
+
+def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
+    """The rows by their prompts, in the order of the file.
+
+    Of a prompt's questions with one id the last counts; a parent that is not among them is no more a parent.
+    """
+    prompts: dict[str, _Prompt] = {}
+    problems: list[str] = []
+    for row in found:
+        if isinstance(row, str):
+            problems.append(row)
+            continue
+        prompt = prompts.setdefault(row.prompt_id, _Prompt(row.where, row.text, row.skills))
+        prompt.error = prompt.error or row.error
+        if prompt.text != row.text:
+            problems.append(
+                f"{row.where}: prompt_id {row.prompt_id!r} has another text than in {prompt.where}; the question is "
+                "left out; make ids unique"
+            )
+        elif row.question is not None:
+            if row.question.question_id in prompt.questions:
+                problems.append(f"{row.where}: question {row.question.question_id!r} stands twice; the last one counts")
+            prompt.questions[row.question.question_id] = row.question
+    asked = [row for name, one in prompts.items() for row in _question_rows(name, one)]
+    return QuestionPack(
+        prompts=rows.table([_prompt_row(name, one, suite) for name, one in prompts.items()], rows.PROMPTS),
+        questions=rows.table(asked, rows.QUESTIONS),
+        problems=tuple(problems),
+        places={name: prompt.where for name, prompt in prompts.items()},
+    )
+
+
+def _prompt_row(prompt_id: str, prompt: _Prompt, suite: str) -> dict[str, Any]:
+    return {"prompt_id": prompt_id, "text": prompt.text or "", "skills": list(prompt.skills), "suite": suite}
+
+
+def _question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]:
+    """The rows of a prompt's questions, or the one that says why there are none."""
+    own = {"prompt_id": prompt_id, "prompt": prompt.text or ""}
+    error = prompt.error
+    if error is None and not prompt.questions:
+        error = RowError("no_questions", f"{prompt.where}: no question about the prompt can be read; correct the file")
+    if error is not None:
+        return [{**own, "error": rows.error_value(error)}]
+    asked = [_placed(question, prompt) for question in prompt.questions.values()]
+    return [{**own, **question._asdict()} for question in identified(asked)]
+
+
+def _placed(question: WrittenQuestion, prompt: _Prompt) -> WrittenQuestion:
+    """The question with the place of its span in the prompt, and with those parents that are there."""
+    place = reading.find(question.span, prompt.text) if question.span and prompt.text else None
+    parents = tuple(parent for parent in question.parents if parent in prompt.questions)
+    start, end = place or (None, None)
+    return question._replace(parents=parents, start=start, end=end)
+
+
+# What readers share
+
+
+class Line(NamedTuple):
+    """One row of a released file."""
+
+    where: str
+    values: Values
+
+
+def read_rows(file: Location, read: Callable[[Line], Iterable[PackRow]]) -> PackRows:
+    """What `read` makes of every row of a file; a row that it refuses (Refused) is a line in its place."""
+    for line in read_lines(file):
+        if isinstance(line, str):
+            yield line
+            continue
+        try:
+            yield from read(line)
+        except Refused as refused:
+            yield f"{line.where}: {refused}; the row is left out"
+
+
+def read_lines(file: Location) -> Iterator[Line | str]:
+    """The rows of a CSV, TSV or JSON Lines file, or of the list of a JSON file, by its suffix."""
+    content = file.fs.cat_file(file.path)
+    suffix = PurePosixPath(file.path).suffix.lower()
+    if suffix in SEPARATORS:
+        found: Iterable[Row | Rejection] = open_csv(io.BytesIO(content), file.url).rows
+    elif suffix in JSON_LINES:
+        found = read_json_lines(io.BytesIO(content), file.url)
+    else:
+        found = _listed(content, file)
+    for number, row in enumerate(found):
+        where = f"{file.url}, row {number}"
+        if isinstance(row, Rejection):
+            yield f"{where}: {row.message}; the row is left out"
+        else:
+            yield Line(where, row.values)
+
+
+def _listed(content: bytes, file: Location) -> Iterator[Row | Rejection]:
+    listed = read_json(content, file.url)
+    if not isinstance(listed, list):
+        found = type(listed).__name__
+        raise SourceError(f"{file.url}: expected a list of objects, found {found}; is it the right file?")
+    for number, one in enumerate(listed):
+        problem = f"expected an object, found {type(one).__name__}"
+        yield Row(number, one) if isinstance(one, dict) else Rejection(file.url, None, "unreadable_json", problem)
+
+
+def the_id(values: Values, name: str) -> str:
+    """A row's id as text; raises Refused where it has none."""
+    value = values.get(name)
+    if value is None or isinstance(value, bool | list | dict) or not str(value).strip():
+        raise Refused("no_id", f"expected {name!r} as text or a number, found {reading.shown(str(value))}")
+    return id_text(value) or ""
+
+
+def the_text(values: Values, name: str) -> str:
+    """A row's text, as it stands; raises Refused where it has none."""
+    value = values.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise Refused("no_text", f"expected {name!r} as text, found {reading.shown(str(value))}")
+    return value
+
+
+def the_texts(value: Any, name: str) -> tuple[str, ...]:
+    """A list of texts; raises Refused for anything else."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(one, str) for one in value):
+        raise Refused("no_list", f"expected {name!r} as a list of texts, found {reading.shown(str(value))}")
+    return tuple(value)

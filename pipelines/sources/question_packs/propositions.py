@@ -1,0 +1,47 @@
+"""The layout that DSG-1k and DPG-Bench share: a CSV row for each proposition, a yes/no question with its parents."""
+
+import re
+from collections.abc import Iterator
+
+from operators.metrics import reading
+from operators.metrics.writing import WrittenQuestion
+from pipelines.sources.question_packs.pack import Line, PackRow, the_id, the_text
+from pipelines.tables import Refused, Values
+
+NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
+"""What the releases' code reads a dependency of."""
+
+
+def proposition(line: Line) -> Iterator[PackRow]:
+    """A row with `item_id`, `text`, `proposition_id`, `dependency`, `tuple` and `question_natural_language`.
+
+    Of a dependency such as `5, background` the number counts.
+    """
+    values = line.values
+    asked = WrittenQuestion(
+        question_id=_number(values),
+        text=the_text(values, "question_natural_language"),
+        choices=reading.YES_NO,
+        answer="yes",
+        kind=category(values),
+        span=values.get("keywords") or None,
+        parents=tuple(map(str, reading.named_parents(dependency(values)) or ())),
+    )
+    yield PackRow(line.where, the_id(values, "item_id"), the_text(values, "text"), asked)
+
+
+def dependency(values: Values) -> str:
+    """What a row says of its parents; 0 where it says nothing."""
+    return str(values.get("dependency") or "0")
+
+
+def category(values: Values) -> str | None:
+    """What stands before the bracket of a tuple: `attribute - color`."""
+    return str(values.get("tuple") or "").split("(")[0].strip() or None
+
+
+def _number(values: Values) -> str:
+    found = the_id(values, "proposition_id")
+    if not found.isdecimal():
+        raise Refused("no_id", f"expected 'proposition_id' as a number, found {reading.shown(found)}")
+    return str(int(found))

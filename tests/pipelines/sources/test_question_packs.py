@@ -1,0 +1,130 @@
+"""Each release's question file is read as its own code reads it; one that cannot be is a line and costs no other."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operators.errors import ConfigError, SourceError
+from pipelines.sources.question_packs import PACKS, PackFile, pack_digest, read_pack
+from pipelines.sources.question_packs.pack import Convention, QuestionPack
+from pipelines.storage import StorageConfig
+from tests.question_packs import ANNOTATIONS, choice, proposition, propositions, write_csv, write_json
+
+STORAGE = StorageConfig()
+
+
+def pack_of(name: str, path: Path, convention: Convention = "released") -> QuestionPack:
+    return read_pack(PackFile(pack=name, url=str(path), convention=convention), "suite", STORAGE)
+
+
+def questions(pack: QuestionPack, prompt_id: str) -> list[dict[str, Any]]:
+    return [row for row in pack.questions.to_pylist() if row["prompt_id"] == prompt_id]
+
+
+def parents(pack: QuestionPack, prompt_id: str) -> list[list[str]]:
+    """Of each question the texts of its parents."""
+    rows = questions(pack, prompt_id)
+    text_of = {row["question_id"]: row["text"] for row in rows}
+    return [[text_of[parent] for parent in row["parents"]] for row in rows]
+
+
+# TIFA v1.0
+
+
+def test_tifa_has_choices_with_their_answer_and_the_place_of_their_element(tmp_path: Path) -> None:
+    row = choice("coco_1", "a red circle", "what is it?", ["circle", "square"], "circle", coco_val_id="7")
+    pack = pack_of("tifa_v1", write_json(tmp_path / "q.json", [row, row]))
+    first, second = questions(pack, "coco_1")
+    assert (first["text"], first["choices"], first["answer"]) == ("what is it?", ["circle", "square"], "circle")
+    assert (first["kind"], first["span"], first["start"], first["end"]) == ("object", "circle", 6, 12)
+    assert second["question_id"] == first["question_id"] + "-2", "a question that stands twice counts twice"
+    assert pack.prompts.to_pylist() == [{"prompt_id": "coco_1", "text": "a red circle", "skills": [], "suite": "suite"}]
+    assert pack.problems == ()
+
+
+def test_a_row_that_cannot_be_read_is_one_line_and_costs_nothing_else(tmp_path: Path) -> None:
+    good = choice("a", "a circle", "is there a circle?", ["yes", "no"], "yes")
+    rows = [
+        good,
+        {**good, "answer": "maybe"},
+        {**good, "question": None},
+        "circle",
+        {**good, "choices": "yes"},
+        {**good, "id": None},
+        {**good, "caption": "a square"},
+        {**good, "question": "is it red?"},
+    ]
+    path = write_json(tmp_path / "q.json", rows)
+    pack = pack_of("tifa_v1", path)
+    assert [row["text"] for row in questions(pack, "a")] == ["is there a circle?", "is it red?"]
+    assert [line.split(": ")[0] for line in pack.problems] == [f"{path}, row {row}" for row in (1, 2, 3, 4, 5, 6)]
+    assert "'maybe'" in pack.problems[0] and "another text" in pack.problems[5]
+
+
+def test_a_prompt_whose_questions_can_none_of_them_be_read_has_an_error(tmp_path: Path) -> None:
+    rows = propositions("a", "a circle")[:1]
+    path = write_csv(
+        tmp_path / "q.csv", ANNOTATIONS, [{**rows[0], "question_natural_language": " "}, *propositions("b", "b")]
+    )
+    pack = pack_of("dsg_1k", path)
+    assert "a" not in pack.places and len(questions(pack, "b")) == 3, "as if it were not in the file"
+    assert pack.problems[0].startswith(f"{path}, row 0: expected 'question_natural_language' as text")
+
+
+@pytest.mark.parametrize(("content", "said"), [("{", "not JSON"), ('{"a": 1}', "expected a list"), ("", "empty")])
+def test_a_file_of_another_form_is_refused_by_name(content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "q.json").write_text(content)
+    with pytest.raises(SourceError, match=said):
+        pack_of("tifa_v1", tmp_path / "q.json")
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_a_file_that_is_not_there_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"q\.json"):
+        pack_of(name, tmp_path / "q.json")
+
+
+# DSG-1k
+
+
+def test_dsg_has_yes_no_questions_with_their_parents(tmp_path: Path) -> None:
+    pack = pack_of("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, propositions("tifa_1", "a red circle")))
+    first, second, _ = questions(pack, "tifa_1")
+    assert (first["choices"], first["answer"], first["kind"]) == (["yes", "no"], "yes", "entity - whole")
+    assert second["kind"] == "attribute - color"
+    assert parents(pack, "tifa_1") == [[], ["Is there a circle?"], ["Is the circle red?"]]
+
+
+def test_a_dependency_with_words_costs_the_release_all_of_its_prompt(tmp_path: Path) -> None:
+    odd = propositions("a", "a circle")[:2] + [proposition("a", "a circle", 3, "1, background", "Is it far?", "global")]
+    path = write_csv(tmp_path / "q.csv", ANNOTATIONS, [*odd, *propositions("b", "a square")])
+    released, fixed = pack_of("dsg_1k", path, "released"), pack_of("dsg_1k", path, "fixed")
+    assert parents(released, "a") == [[], [], []]
+    assert parents(fixed, "a") == [[], ["Is there a circle?"], ["Is there a circle?"]]
+    assert parents(released, "b") == parents(fixed, "b") != [[], [], []]
+    assert len(released.problems) == len(fixed.problems) == 1
+    assert released.problems[0].startswith(f"{path}, row 2: the dependency '1, background'")
+
+
+def test_of_a_number_that_stands_twice_the_last_row_counts(tmp_path: Path) -> None:
+    again = proposition("a", "a circle", 2, "0", "Is it round?", "attribute - shape")
+    pack = pack_of("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, [*propositions("a", "a circle"), again]))
+    assert [row["text"] for row in questions(pack, "a")][1] == "Is it round?"
+    assert "stands twice" in pack.problems[0]
+
+
+# All
+
+
+def test_the_digest_is_of_what_is_asked_and_not_of_the_file(tmp_path: Path) -> None:
+    rows = [choice("a", "a circle", "is it red?", ["yes", "no"], "yes")]
+    one, other = write_json(tmp_path / "one.json", rows), tmp_path / "other.json"
+    other.write_text(json.dumps(rows))
+    assert pack_digest(pack_of("tifa_v1", one)) == pack_digest(pack_of("tifa_v1", other))
+    write_json(other, [{**rows[0], "answer": "no"}])
+    assert pack_digest(pack_of("tifa_v1", one)) != pack_digest(pack_of("tifa_v1", other))
+    planned = PackFile(pack="tifa_v1", url=str(other), digest=pack_digest(pack_of("tifa_v1", one)))
+    with pytest.raises(SourceError, match="have changed since the run was planned"):
+        read_pack(planned, "suite", STORAGE)

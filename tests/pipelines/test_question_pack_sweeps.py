@@ -1,0 +1,143 @@
+"""Sweeps over a benchmark's own questions: prompts, questions, answers and scores of one released file."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from operators.errors import ConfigError
+from pipelines.cells.store import Store
+from pipelines.questions import plan_questions, write_questions
+from pipelines.storage import StorageConfig
+from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.question_packs import (
+    ANNOTATIONS,
+    choice,
+    propositions,
+    write_csv,
+    write_json,
+    write_propositions,
+    write_tifa_v1,
+)
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
+
+
+def planned(folder: Path, store: Path, pack: str, questions: Path, *overrides: str) -> PlannedSweep:
+    given = [f"benchmark={pack}", "benchmark.name=packed", f"benchmark.questions={questions}", f"metric=[{pack}]"]
+    return plan_sweep(sweep_config(folder, store, *given, "benchmark.prompts=${benchmark.questions}", *overrides))
+
+
+def run(plan: PlannedSweep) -> FinishedSweep:
+    return run_sweep(plan, lambda progress: None)
+
+
+def elements(plan: PlannedSweep) -> list[list[float]]:
+    """Of every image the scores of its questions."""
+    store = Store(url=plan.store.url, storage=StorageConfig())
+    cells = [store.read(cell.path) for cell in plan.plan.cells if cell.recipe.stage == "scores"]
+    return [[one["score"] for one in row["elements"] or ()] for cell in cells for row in cell.to_pylist()]
+
+
+def test_a_released_file_is_all_that_a_sweep_asks_by(folder: Path, tmp_path: Path) -> None:
+    plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "dsg.csv"))
+    assert "llm" not in {item.node.name.partition(":")[2] for item in plan.plan.nodes}, "nobody writes"
+    finished = run(plan)
+    scores = finished.results.read_scores().to_pylist()
+    assert finished.exit_code == 0 and len(scores) == 4
+    for row, of_questions in zip(scores, elements(plan), strict=True):
+        assert len(of_questions) == row["n_questions"] == 3
+        assert row["score"] == pytest.approx(sum(of_questions) / 3)
+
+
+def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: Path) -> None:
+    finished = run(planned(folder, tmp_path / "store", "tifa_v1", write_tifa_v1(tmp_path / "tifa.json")))
+    scores = finished.results.read_scores().to_pylist()
+    assert finished.exit_code == 0 and {row["n_questions"] for row in scores} == {2}
+
+
+def test_what_does_not_fit_is_told_by_file_and_row_and_costs_nothing_else(folder: Path, tmp_path: Path) -> None:
+    """A prompt that the benchmark has not, a row that cannot be read, and a prompt that the pack has not."""
+    known = pq.read_table(folder / "prompts.parquet").to_pylist()
+    about = [choice(one["prompt_id"], one["text"], "is there a circle?", ["yes", "no"], "yes") for one in known[:3]]
+    rows = [*about[:2], {**about[2], "question": "is it red?"}, {**about[1], "answer": "?"}]
+    stranger = choice("elsewhere", "a dog", "is there a dog?", ["yes", "no"], "yes")
+    questions = write_json(tmp_path / "tifa.json", [*rows, stranger])
+    prompts = f"benchmark.prompts={folder}/prompts.parquet"
+    plan = planned(folder, tmp_path / "store", "tifa_v1", questions, prompts)
+    refused, strange = plan.sources.pack_problems
+    assert refused.startswith(f"{questions}, row 3: expected the answer '?'")
+    assert strange.startswith(f"{questions}, row 4: prompt_id 'elsewhere' is not among the benchmark's prompts")
+    scores = run(plan).results.read_scores().to_pylist()
+    assert [row["error"] and row["error"]["kind"] for row in scores] == [None, None, None, "no_questions"]
+    assert scores[3]["score"] is None and known[3]["prompt_id"] in scores[3]["error"]["message"]
+
+
+def test_prompts_with_ids_of_their_own_are_found_by_their_texts(folder: Path, tmp_path: Path) -> None:
+    known = pq.read_table(folder / "prompts.parquet").to_pylist()
+    rows = [row for one in known for row in propositions(f"item_{one['prompt_id']}", one["text"] + " ")]
+    prompts = f"benchmark.prompts={folder}/prompts.parquet"
+    plan = planned(folder, tmp_path / "store", "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, rows), prompts)
+    assert plan.sources.pack_problems == ()
+    assert run(plan).exit_code == 0
+
+
+def test_other_questions_are_other_cells_and_the_same_in_another_file_are_not(folder: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    run(planned(folder, store, "dsg_1k", write_propositions(tmp_path / "one.csv")))
+    copied = planned(folder, store, "dsg_1k", write_propositions(tmp_path / "copy.csv"))
+    assert not copied.plan.missing
+    rows = [row for one in pq.read_table(folder / "prompts.parquet").to_pylist()
+            for row in propositions(one["prompt_id"], one["text"])[:2]]  # fmt: skip
+    fewer = planned(folder, store, "dsg_1k", write_csv(tmp_path / "fewer.csv", ANNOTATIONS, rows))
+    assert len(fewer.plan.missing) == len(fewer.plan.cells)
+    assert {len(scores) for scores in elements(planned_and_run(fewer))} == {2}
+
+
+def planned_and_run(plan: PlannedSweep) -> PlannedSweep:
+    run(plan)
+    return plan
+
+
+def test_how_answers_are_counted_asks_no_model_again(folder: Path, tmp_path: Path) -> None:
+    questions, store = write_propositions(tmp_path / "q.csv"), tmp_path / "store"
+    run(planned(folder, store, "dsg_1k", questions))
+    again = planned(folder, store, "dsg_1k", questions, "metrics.dsg_1k.zeroing=recursive")
+    assert {cell.recipe.stage for cell in again.plan.missing} == {"scores"}
+
+
+def test_the_questions_can_be_looked_at_without_images(folder: Path, tmp_path: Path) -> None:
+    plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
+    written = write_questions(plan_questions(plan.config), lambda progress: None)
+    assert written.quality["dsg_1k"].prompts == 4 and written.quality["dsg_1k"].failed == 0
+
+
+def test_a_file_that_changes_after_the_plan_fails_its_cells(folder: Path, tmp_path: Path) -> None:
+    questions = write_propositions(tmp_path / "q.csv")
+    plan = planned(folder, tmp_path / "store", "dsg_1k", questions)
+    write_propositions(questions, count=3)
+    errors = run(plan).results.errors.to_pylist()
+    assert len(errors) == 4 and all("have changed since the run was planned" in row["message"] for row in errors)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["benchmark.question_pack=null"], "questions and question_pack together"),
+        (["benchmark.question_pack=dsg1k"], "did you mean dsg_1k"),
+        (["benchmark.question_pack=null", "benchmark.questions=null"], "scores by questions that the benchmark ships"),
+        (["metrics.dsg_1k.aggregate=soft_mean", "metrics.dsg_1k.zeroing=null"], "use aggregate=share"),
+        (["benchmark.questions=/nowhere/q.csv"], "not found"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_one_line(
+    overrides: list[str], said: str, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"), *overrides)

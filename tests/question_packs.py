@@ -1,0 +1,88 @@
+"""Tiny question packs in the layouts of the releases, made here: no line of them is a release's."""
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench_of import prompts
+
+ANNOTATIONS = (
+    "item_id", "text", "keywords", "proposition_id", "dependency", "category_broad", "category_detailed", "tuple",
+    "question_natural_language",
+)  # fmt: skip
+
+
+def write_json(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False))
+    return path
+
+
+def write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows([dict(row) for row in rows])
+    return path
+
+
+def choice(
+    prompt_id: str, text: str, question: str, choices: Sequence[str], answer: str, **more: Any
+) -> dict[str, Any]:
+    """A question as TIFA v1.0 has it."""
+    own = {"id": prompt_id, "caption": text, "question": question, "choices": [*choices], "answer": answer}
+    return {**own, "element_type": "object", "element": "circle", **more}
+
+
+def write_tifa_v1(path: Path, count: int = 4) -> Path:
+    """Two questions about each of the first prompts of the shapes."""
+    return write_json(
+        path,
+        [
+            row
+            for one in prompts(count)
+            for row in (
+                choice(one["prompt_id"], one["text"], "is there a circle?", ["yes", "no"], "yes"),
+                choice(one["prompt_id"], one["text"], "what color is it?", ["red", "blue", "green"], "red"),
+            )
+        ],
+    )
+
+
+def proposition(item: str, text: str, number: int, dependency: str, question: str, kind: str) -> dict[str, Any]:
+    """A row as DSG-1k and DPG-Bench have it."""
+    broad, _, detailed = kind.partition(" - ")
+    return {
+        "item_id": item, "text": text, "keywords": "circle", "proposition_id": number, "dependency": dependency,
+        "category_broad": broad, "category_detailed": detailed, "tuple": f"{kind} (circle)",
+        "question_natural_language": question,
+    }  # fmt: skip
+
+
+def propositions(item: str, text: str) -> list[dict[str, Any]]:
+    """Three questions, each of which depends on the one before."""
+    return [
+        proposition(item, text, 1, "0", "Is there a circle?", "entity - whole"),
+        proposition(item, text, 2, "1", "Is the circle red?", "attribute - color"),
+        proposition(item, text, 3, "2", "Is the circle above a square?", "relation - spatial"),
+    ]
+
+
+def write_propositions(path: Path, count: int = 4) -> Path:
+    """DSG-1k's file, or DPG-Bench's, about the first prompts of the shapes."""
+    rows = [row for one in prompts(count) for row in propositions(one["prompt_id"], one["text"])]
+    return write_csv(path, ANNOTATIONS, rows)
+
+
+WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
+    "dsg_1k": ("q.csv", write_propositions),
+    "tifa_v1": ("q.json", write_tifa_v1),
+}
+"""By pack, what its file is called here and what writes it."""
+
+
+def write_pack(name: str, folder: Path) -> Path:
+    """The pack about the first prompts of the shapes."""
+    file, write = WRITTEN[name]
+    return write(folder / file)
