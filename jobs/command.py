@@ -38,6 +38,8 @@ class Command(NamedTuple):
     """What may be written for longer keys: images=PATH for benchmark.images=PATH."""
     flags: tuple[str, ...] = ()
     """Keys that may be written as --KEY for KEY=true."""
+    stopped: str = "stopped; what was computed is kept, run the same command to go on"
+    """What is said where somebody ends the job."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -72,7 +74,7 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
         return _say(refusal(error), 1)
     except KeyboardInterrupt as stop:
         code = 143 if isinstance(stop, Terminated) else 130
-        return _say("stopped; what was computed is kept, run the same command to go on", code)
+        return _say(command.stopped, code)
 
 
 def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None) -> int:
