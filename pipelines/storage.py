@@ -25,6 +25,11 @@ CREDENTIALS = (
 )
 SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
 CHECK_S3 = "check AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
+RENEW = "renew the credentials"
+PERHAPS_RENEW = f"where the credentials are those of a session it may have expired: {RENEW}; or {CHECK_S3}"
+"""S3 answers a HEAD with no more than a status, and an expired session with 400 as it does a malformed call."""
+ENDED_SESSION = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
+"""What S3 calls credentials that were valid and are no more."""
 CHECK_DISK = "check the path and the rights to it"
 S3_RETRIES = 5
 """After a call's first try, with pauses that double; s3fs repeats all of them five times for what may pass."""
@@ -321,8 +326,21 @@ def write_errors(path: str) -> Iterator[None]:
 
 
 def _remedy(error: Exception) -> str:
+    if (session := session_remedy(error)) is not None:
+        return session
     code = error.errno if isinstance(error, OSError) else None
     return REMEDIES.get(code or 0, "check the store's server or disk and the rights to it")
+
+
+def session_remedy(error: Exception) -> str | None:
+    """What to do about credentials that have expired, or may have; None for another error."""
+    for source in (error, error.__cause__, error.__context__):
+        code = (getattr(source, "response", None) or {}).get("Error", {}).get("Code")
+        if code in ENDED_SESSION:
+            return RENEW
+        if code == "400":
+            return PERHAPS_RENEW
+    return None
 
 
 def list_folder(location: Location) -> list[Mapping[str, Any]]:
@@ -375,9 +393,9 @@ def readable_errors(location: Location, what: str) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise ConfigError(
-            f"{what} {location.url}: access denied ({first_line(error)}); check the credentials' rights"
-        ) from error
+        local = isinstance(location.fs, LocalFileSystem)
+        remedy = CHECK_DISK if local else session_remedy(error) or "check the credentials' rights"
+        raise ConfigError(f"{what} {location.url}: access denied ({first_line(error)}); {remedy}") from error
     except FileNotFoundError as error:
         raise ConfigError(f"{what} {location.url}: not found; check the path and its bucket") from error
     except Exception as error:
@@ -385,7 +403,7 @@ def readable_errors(location: Location, what: str) -> Iterator[None]:
             raise
         if isinstance(error, OSError) and error.errno in REMEDIES:
             raise ConfigError(f"{what} {location.url}: {REMEDIES[error.errno]}") from error
-        check = CHECK_DISK if isinstance(location.fs, LocalFileSystem) else CHECK_S3
+        check = CHECK_DISK if isinstance(location.fs, LocalFileSystem) else session_remedy(error) or CHECK_S3
         raise ConfigError(f"{what} {location.url}: cannot be reached ({first_line(error)}); {check}") from error
 
 

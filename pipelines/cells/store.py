@@ -32,6 +32,7 @@ from pipelines.storage import (
     readable_errors,
     remove_all,
     replace,
+    session_remedy,
     write_errors,
 )
 
@@ -335,7 +336,10 @@ def _content(location: Location, path: str) -> bytes:
     except Exception as error:
         if not is_storage_error(error):
             raise
-        raise StoreError(f"{location.at(path)}: the cell cannot be read ({first_line(error)}); run again") from error
+        renew = f"{remedy} and " if (remedy := session_remedy(error)) else ""
+        raise StoreError(
+            f"{location.at(path)}: the cell cannot be read ({first_line(error)}); {renew}run again"
+        ) from error
 
 
 class DamagedError(Exception):

@@ -7,9 +7,11 @@ writing of two of its files.
 """
 
 import json
+import logging
 import math
 import os
 import socket
+import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -21,6 +23,7 @@ from operators.errors import PlumblineError
 from pipelines.cells.lease import LEASES, Lease, see, take
 from pipelines.cells.store import Store
 
+LOG = logging.getLogger(__name__)
 SWEEPS = "sweeps"
 """The folder of their signs."""
 DELETING = "deleting"
@@ -133,9 +136,15 @@ def deletions(store: Store) -> int:
 
 
 def wait_for_deletions(store: Store) -> int:
-    """Waits until nobody deletes in the store, or whoever did is dead; gives how often something was deleted."""
+    """Waits until nobody deletes in the store, or whoever did is dead; gives how often something was deleted.
+
+    On whom it waits is said in a line on stderr, for that may take minutes.
+    """
     sight = see(store, DELETING)
     if sight.is_free:
         return sight.number
+    line = f"waiting while cells are removed from {store.location.url} by {sight}; this sweep goes on by itself"
+    print(line, file=sys.stderr, flush=True)
+    LOG.info(line)
     with take(store, DELETING, "sweep", wait=math.inf) as lease:  # so that the next one need not wait for a dead one
         return lease.number

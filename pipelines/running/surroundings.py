@@ -21,9 +21,8 @@ from pipelines.storage import (
     StorageConfig,
     aws_variables,
     etag,
-    first_line,
-    is_storage_error,
     locate,
+    readable_errors,
     replace,
     write_errors,
 )
@@ -62,20 +61,32 @@ class Surroundings:
             problem = self._problem(landmark)
             if problem is not None:
                 machine = ray.util.get_node_ip_address()
-                raise RunnerError(
-                    f"the machine {machine} does not see the {landmark.place} as the driver does ({problem}); "
-                    "name an s3:// address, or a folder that all machines of the cluster share"
-                )
+                raise RunnerError(f"the machine {machine} {problem}")
 
     def _problem(self, landmark: Landmark) -> str | None:
+        """What is wrong there, with the remedy; that nothing can be told of a place is not that it is another."""
         try:
             location = locate(landmark.url, self.storage)
-            entry = location.fs.info(location.path)
-        except Exception as error:
-            if not (is_storage_error(error) or isinstance(error, PlumblineError)):
-                raise
-            return first_line(error)
-        return None if (entry["size"], etag(entry)) == (landmark.size, landmark.etag) else "another file is there"
+            with readable_errors(location, "file"):
+                seen = _look(location)
+        except PlumblineError as error:
+            return f"cannot look at the {landmark.place} ({error})"
+        if seen == (landmark.size, landmark.etag):
+            return None
+        difference = "nothing is there" if seen is None else "another file is there"
+        return (
+            f"does not see the {landmark.place} as the driver does ({landmark.url}: {difference}); "
+            "name an s3:// address, or a folder that all machines of the cluster share"
+        )
+
+
+def _look(location: Location) -> tuple[int, str] | None:
+    """The size and etag of a file; None where it is not there."""
+    try:
+        entry = location.fs.info(location.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return entry["size"], etag(entry)
 
 
 def of_sweep(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:

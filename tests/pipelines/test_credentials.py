@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cells.store import Store
-from pipelines.storage import StorageConfig, create, locate
+from operators.errors import ConfigError
+from pipelines.cells.store import Store, StoreError
+from pipelines.storage import StorageConfig, WriteError, create, locate
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
@@ -51,6 +52,22 @@ def test_a_shared_file_that_is_written_anew_is_read_anew_where_the_server_refuse
     assert not create(location, location.at("cell"), b"second")
     assert location.fs.exists(location.at("cell"))
     assert proxy.counts["400"] > 0
+
+
+def test_what_an_expired_session_is_answered_is_told_as_that(bucket: str, proxy: FaultProxy) -> None:
+    """Also of a HEAD, whose answer has no word but its status."""
+    store = Store(url=bucket, storage=StorageConfig(key="of-yesterday", secret="secret"))
+    remedy = "may have expired: renew the credentials; or check AWS_ENDPOINT_URL"
+    with pytest.raises(ConfigError, match=rf"store {bucket}: cannot be reached \(.*Bad Request\); .*{remedy}"):
+        store.exists("note")
+    with pytest.raises(ConfigError, match=r"access denied \(a fault of the test\); renew the credentials"):
+        store.listing("notes")
+    with pytest.raises(
+        StoreError, match=r"the cell cannot be read \(a fault of the test\); renew the credentials and run"
+    ):
+        store.read("cell.parquet")
+    with pytest.raises(WriteError, match=r"note: cannot be written \(.*\); .*renew the credentials.* and run again"):
+        store.write_text("note", "text")
 
 
 def test_a_process_that_says_when_its_credentials_end_is_asked_again_in_time(

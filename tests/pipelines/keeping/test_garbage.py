@@ -308,7 +308,9 @@ def test_a_sweep_that_was_planned_before_cells_were_deleted_is_planned_again(ben
     assert (done.computed, done.exit_code) == (6, 0)
 
 
-def test_a_sweep_waits_while_somebody_deletes_and_is_planned_again(bench: Path, store: Path) -> None:
+def test_a_sweep_waits_while_somebody_deletes_says_so_and_is_planned_again(
+    bench: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(ALL.config(bench, store))
     planned = plan_sweep(ALL.config(bench, store))
     with ThreadPoolExecutor(1) as pool:
@@ -320,6 +322,7 @@ def test_a_sweep_waits_while_somebody_deletes_and_is_planned_again(bench: Path, 
             assert len(run_ids(planned.store)) == 1
         done = running.result()
     assert (len(planned.plan.missing), done.computed, done.results.n_null) == (3, 13, 2)
+    assert f"waiting while cells are removed from {store} by gc on " in capsys.readouterr().err
 
 
 def test_nothing_is_removed_where_a_kept_run_cannot_tell_what_it_needs(

@@ -1,0 +1,63 @@
+"""A machine that sees another place than the driver is told from one that cannot look at all."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from pipelines.running import surroundings as module
+from pipelines.running.errors import RunnerError
+from pipelines.running.surroundings import Landmark, Surroundings, landmark
+from pipelines.storage import Location, StorageConfig, locate
+
+STORAGE = StorageConfig()
+
+
+def enter(mark: Landmark) -> None:
+    Surroundings(variables={}, landmarks=(mark,), storage=STORAGE).enter()
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Landmark:
+    (tmp_path / "mark").write_text("the driver's")
+    return landmark("store /somewhere", locate(str(tmp_path / "mark"), STORAGE))
+
+
+def test_a_machine_that_sees_the_same_enters(mark: Landmark) -> None:
+    enter(mark)
+
+
+def test_a_machine_that_sees_another_place_is_told_to_share_it(mark: Landmark) -> None:
+    seen = r"the machine \S+ does not see the store /somewhere as the driver does "
+    Path(mark.url).write_text("somebody else's")
+    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: another file is there\); name an s3:// address"):
+        enter(mark)
+    Path(mark.url).unlink()
+    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: nothing is there\); name an s3:// address"):
+        enter(mark)
+
+
+def test_a_machine_that_cannot_reach_s3_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreachable:
+        def info(self, path: str) -> dict[str, Any]:
+            raise EndpointConnectionError(endpoint_url="http://s3.example")
+
+    def unreachable(url: str, storage: StorageConfig) -> Location:
+        return Location(fs=Unreachable(), path="bucket/mark", url=url)
+
+    monkeypatch.setattr(module, "locate", unreachable)
+    told = r"cannot look at the store s3://bucket \(file s3://bucket/mark: cannot be reached \(.*s3\.example"
+    with pytest.raises(RunnerError, match=told) as refusal:
+        enter(Landmark(place="store s3://bucket", url="s3://bucket/mark", size=1, etag="1"))
+    assert "as the driver does" not in str(refusal.value)
+
+
+def test_a_machine_without_credentials_is_told_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pipelines.storage._no_credentials", lambda: True)
+    other = StorageConfig(region="of-this-test")
+    mark = Landmark(place="store s3://bucket", url="s3://bucket/mark", size=1, etag="1")
+    with pytest.raises(RunnerError, match=r"cannot look at the store s3://bucket \(s3://: no credentials found; set"):
+        Surroundings(variables={}, landmarks=(mark,), storage=other).enter()
