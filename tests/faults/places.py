@@ -14,6 +14,7 @@ from pipelines.cells.store import Store
 from pipelines.keeping import presence
 from pipelines.keeping.config import GcConfig
 from pipelines.keeping.garbage import collect_garbage
+from pipelines.report.report import LATEST_REPORT
 from pipelines.storage import StorageConfig, etag, modified
 from tests.bench_of import images, prompts, write_rows
 
@@ -124,4 +125,4 @@ def _has_its_place(path: str, whole_runs: set[str]) -> bool:
     folder, _, name = path.partition("/")
     if folder == "runs":
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
-    return is_cell(path) or (folder in ("tallies", "digests", "leases", "store.json") and "/." not in path)
+    return path == LATEST_REPORT or is_cell(path) or (folder in ("tallies", "digests", "leases", "store.json") and "/." not in path)
