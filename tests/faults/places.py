@@ -125,4 +125,6 @@ def _has_its_place(path: str, whole_runs: set[str]) -> bool:
     folder, _, name = path.partition("/")
     if folder == "runs":
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
-    return path == LATEST_REPORT or is_cell(path) or (folder in ("tallies", "digests", "leases", "store.json") and "/." not in path)
+    if path == LATEST_REPORT or is_cell(path):
+        return True
+    return folder in ("tallies", "digests", "leases", "store.json") and "/." not in path
