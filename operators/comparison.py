@@ -2,23 +2,23 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from evalica import Winner
 from evalica import bradley_terry as fit_bradley_terry
 from numpy.typing import NDArray
 
 from operators.metrics.metric import direction
+from operators.run_scores import NONE, RunScores
 from operators.statistics.letters import compact_letters
 from operators.statistics.ordering import holm, signed_rank
 from operators.statistics.poisson import ratio_intervals, weighted_sums
-from operators.summary import OVERALL, best_first
+from operators.summary import OVERALL, Skills, best_first
 
 Floats = NDArray[np.float64]
 
@@ -218,43 +218,50 @@ def _ranked(rows: pd.DataFrame, apart: Collection[frozenset[str]], towards: int)
         yield Standing(**record, rank=place, group=groups.get(record["generator"], ""), direction=towards)
 
 
-def duels(scores: pa.Table, skills: Mapping[str, Sequence[str]], falling: Container[str] = ()) -> list[Duel]:
-    """Every two generators by every metric, overall and at every skill; by those `falling` a lower score is better."""
+def duels(scores: RunScores, metrics: Iterable[str], skills: Skills, falling: Container[str] = ()) -> list[Duel]:
+    """Every two generators by each of the metrics, overall and at every skill; by those `falling` a lower score is
+    better.
+    """
     return [
         duel
-        for metric, means in prompt_means(scores)
-        for skill, prompts in by_skill(means, skills)
+        for metric in metrics
+        for skill, prompts in by_skill(prompt_means(scores, metric), skills)
         for duel in compare_columns(metric, skill, prompts, direction(metric, falling))
     ]
 
 
-def prompt_means(scores: pa.Table) -> Iterator[tuple[str, pd.DataFrame]]:
-    """By metric, the mean score of every prompt (down) and generator (across)."""
-    for metric in pc.unique(scores.column("metric")).to_pylist():
-        of_metric = scores.filter(pc.equal(scores.column("metric"), metric))
-        frame = of_metric.select(["generator", "prompt_id", "score"]).to_pandas(strings_to_categorical=True)
-        means = frame.dropna(subset=["score"]).groupby(["prompt_id", "generator"], observed=True)["score"].mean()
-        wide = means.unstack("generator")
-        named = wide.set_axis(wide.index.astype(str)).set_axis(wide.columns.astype(str), axis=1)
-        yield str(metric), named.sort_index().sort_index(axis=1)
+def prompt_means(scores: RunScores, metric: str) -> pd.DataFrame:
+    """The mean score by a metric of every prompt (down, by the hash of its id) and generator (across), where there are
+    any.
+    """
+    columns = scores.of(metric)
+    columns = columns.where(np.isfinite(columns.score) & (columns.prompt != NONE))
+    prompts, place = np.unique(columns.prompt, return_inverse=True)
+    cell = place * len(scores.generators) + columns.generator
+    shape = (len(prompts), len(scores.generators))
+    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    totals = np.bincount(cell, weights=columns.score, minlength=shape[0] * shape[1]).reshape(shape)
+    means = np.divide(totals, counts, out=np.full(shape, np.nan), where=counts > 0)
+    scored = sorted(np.flatnonzero(counts.any(axis=0)), key=lambda generator: scores.generators[generator])
+    return pd.DataFrame(means[:, scored], pd.Index(prompts), [scores.generators[generator] for generator in scored])
 
 
-def by_skill(means: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, pd.DataFrame]]:
+def by_skill(means: pd.DataFrame, skills: Skills) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows of all prompts, and of each skill's."""
-    yield OVERALL, means
-    for skill in sorted({skill for names in skills.values() for skill in names} - {OVERALL}):
-        prompts = means[[skill in (skills.get(prompt) or ()) for prompt in means.index]]
-        if len(prompts):
-            yield skill, prompts
+    for skill, has_it in skills.each(means.index.to_numpy()):
+        if skill == OVERALL:
+            yield OVERALL, means
+        elif has_it.any():
+            yield skill, means[has_it]
 
 
 def compare_columns(metric: str, skill: str, means: pd.DataFrame, towards: int = 1) -> list[Duel]:
-    """Every two columns of a frame of means by prompt; `towards` is the metric's direction."""
+    """Every two columns of a frame of means by prompt's hash; `towards` is the metric's direction."""
     values = means.to_numpy(np.float64)
     pairs = list(combinations(range(len(means.columns)), 2))
     tests = [signed_rank(towards * values[:, a], towards * values[:, b]) for a, b in pairs]
     compared = [(pair, test) for pair, test in zip(pairs, tests, strict=True) if test.n]
-    intervals = _intervals(list(means.index), values, [pair for pair, _ in compared])
+    intervals = _intervals(means.index.to_numpy(), values, [pair for pair, _ in compared])
     corrected = holm([test.p_value for _, test in compared])
     return [
         _decided(
@@ -281,7 +288,7 @@ def _decided(duel: Duel) -> Duel:
     return duel._replace(better=duel.generator_a if duel.effect > 0 else duel.generator_b)
 
 
-def _intervals(prompt_ids: Sequence[str], values: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:
+def _intervals(prompts: NDArray[np.uint64], values: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:
     """Low and high ends (2, pairs) of the mean differences of pairs of columns (prompts, k); nan are left out."""
     first, second = np.array(pairs, np.intp).reshape(-1, 2).T
 
@@ -290,28 +297,37 @@ def _intervals(prompt_ids: Sequence[str], values: Floats, pairs: Sequence[tuple[
         both = np.isfinite(apart)
         return np.hstack([np.where(both, apart, 0.0), both])
 
-    sums = weighted_sums(prompt_ids, differences)
+    sums = weighted_sums(prompts, differences)
     return ratio_intervals(sums[: len(pairs)], sums[len(pairs) :])
 
 
-def bradley_terry(scores: pa.Table, falling: Container[str] = ()) -> dict[str, dict[str, float]]:
+def bradley_terry(
+    scores: RunScores, metrics: Iterable[str], falling: Container[str] = ()
+) -> dict[str, dict[str, float]]:
     """By metric and generator, the Bradley-Terry rating on Elo's scale: 400 points more win ten of eleven prompts.
 
     Every two generators' images of a prompt are a match, won by the better score, by the metrics `falling` the lower
     one, and one more match of every two counts as a draw, so that who never wins has a rating too. Ratings of a metric
     average 0.
     """
-    return {metric: _ratings(direction(metric, falling) * means) for metric, means in prompt_means(scores)}
+    return {metric: _ratings(direction(metric, falling) * prompt_means(scores, metric)) for metric in metrics}
 
 
 def _ratings(means: pd.DataFrame) -> dict[str, float]:
     matches = [
-        (str(a), str(b), Winner.Draw if left == right else Winner.X if left > right else Winner.Y)
+        (str(a), str(b), winner, float(count))
         for a, b in combinations(means.columns, 2)
-        for left, right in [*means[[a, b]].dropna().itertuples(index=False), (0.0, 0.0)]
+        for winner, count in _won(means[a].to_numpy(), means[b].to_numpy())
     ]
     if not matches:
         return {}
-    first, second, winners = zip(*matches, strict=True)
-    ratings = 400 * np.log10(fit_bradley_terry(first, second, winners).scores)
+    first, second, winners, counts = zip(*matches, strict=True)
+    ratings = 400 * np.log10(fit_bradley_terry(first, second, winners, weights=list(counts)).scores)
     return {str(name): float(value) for name, value in (ratings - ratings.mean()).items()}
+
+
+def _won(a: Floats, b: Floats) -> Iterator[tuple[Winner, int]]:
+    """How many matches of two generators each has won, and how many are drawn, with the one more."""
+    yield Winner.X, int((a > b).sum())
+    yield Winner.Y, int((a < b).sum())
+    yield Winner.Draw, int((a == b).sum()) + 1

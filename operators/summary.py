@@ -1,7 +1,8 @@
 """The summary stage: every generator's mean per metric, overall and per skill, with its interval and coverage."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -10,9 +11,10 @@ from numpy.typing import NDArray
 
 from operators import rows
 from operators.metrics.metric import direction
-from operators.statistics.poisson import ratio_intervals, weighted_sums
+from operators.statistics.poisson import hash_ids, ratio_intervals, weighted_sums
 
 OVERALL = "overall"
+PROMPTS_AT_ONCE = 4096
 Floats = NDArray[np.float64]
 
 TALLIES = pa.schema(
@@ -32,27 +34,51 @@ TALLIES = pa.schema(
 
 
 class Skills:
-    """The skills of every prompt, laid out once for any number of tallies.
+    """The skills of every prompt, laid out once for any number of tallies and comparisons, in 12 bytes a prompt.
 
     Every prompt also counts under `overall`, and one whose skills are not known under that alone.
     """
 
-    def __init__(self, skills: Mapping[str, Sequence[str]]) -> None:
-        """`skills` maps prompt_id to the prompt's skills."""
-        self.names = [OVERALL, *sorted({skill for of_prompt in skills.values() for skill in of_prompt} - {OVERALL})]
-        place = {skill: number for number, skill in enumerate(self.names)}
-        sets: dict[tuple[int, ...], int] = {(0,): 0}
-        self._set_of = {
-            prompt: sets.setdefault(tuple(sorted({0, *(place[skill] for skill in of_prompt)})), len(sets))
-            for prompt, of_prompt in skills.items()
-        }
-        self._sets = np.zeros((len(sets), len(self.names)))
-        for places, number in sets.items():
-            self._sets[number, list(places)] = 1
+    def __init__(self, skills: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """`skills` are pairs of a prompt_id and that prompt's skills."""
+        sets: dict[tuple[str, ...], int] = {(): 0}
+        hashes, set_of = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)]
+        pairs = iter(skills)
+        while some := list(islice(pairs, PROMPTS_AT_ONCE)):
+            hashes.append(hash_ids([prompt for prompt, _ in some]))
+            numbers = [sets.setdefault(tuple(of_prompt), len(sets)) for _, of_prompt in some]
+            set_of.append(np.array(numbers, np.int32))
+        prompts = np.concatenate(hashes)
+        order = np.argsort(prompts)
+        self._prompts, self._set_of = prompts[order], np.concatenate(set_of)[order]
+        self._sets = list(sets)
+        self.names = [OVERALL, *sorted({skill for of_set in sets for skill in of_set} - {OVERALL})]
+        self._member = np.array([[name == OVERALL or name in of_set for name in self.names] for of_set in sets])
 
-    def membership(self, prompts: Iterable[str]) -> Floats:
-        """Which prompts have which skills, (prompts, skills)."""
-        return self._sets[[self._set_of.get(prompt, 0) for prompt in prompts]]
+    def __len__(self) -> int:
+        """How many prompts are known."""
+        return len(self._prompts)
+
+    def _numbers(self, prompts: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The number of each prompt's set of skills; 0, the empty one's, of one that is not known."""
+        if not len(self):
+            return np.zeros(len(prompts), np.int32)
+        places = np.minimum(np.searchsorted(self._prompts, prompts), len(self) - 1)
+        return np.where(self._prompts[places] == prompts, self._set_of[places], 0)
+
+    def membership(self, prompts: NDArray[np.uint64]) -> Floats:
+        """Which prompts, by their ids' hashes, have which skills, (prompts, skills)."""
+        return self._member[self._numbers(prompts)].astype(np.float64)
+
+    def each(self, prompts: NDArray[np.uint64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Every skill, `overall` first, and which prompts, by their ids' hashes, have it."""
+        numbers = self._numbers(prompts)
+        for place, name in enumerate(self.names):
+            yield name, self._member[:, place][numbers]
+
+    def of(self, prompt_id: str) -> tuple[str, ...]:
+        """The skills of a prompt, in the order in which they were given."""
+        return self._sets[int(self._numbers(hash_ids([prompt_id]))[0])]
 
 
 @dataclass(slots=True)
@@ -116,7 +142,8 @@ class Tally:
         scores = frame["score"].to_numpy(np.float64)
         scored = ~np.isnan(scores)
         codes_scored, scores = codes[scored], scores[scored]
-        member = self.skills.membership(names)
+        hashes = hash_ids(names)
+        member = self.skills.membership(hashes)
 
         def per_prompt(of: NDArray[np.intp], values: Floats | None = None) -> Floats:
             return np.bincount(of, weights=values, minlength=len(names)).astype(np.float64)
@@ -129,7 +156,7 @@ class Tally:
         apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
         per_prompt_sums = np.stack([total, n], axis=1)
         weighted = weighted_sums(
-            names, lambda part: (per_prompt_sums[part, :, None] * member[part, None, :]).reshape(-1, 2 * len(mean))
+            hashes, lambda part: (per_prompt_sums[part, :, None] * member[part, None, :]).reshape(-1, 2 * len(mean))
         )
         return _Sums(
             rows=member.T @ per_prompt(codes),

@@ -3,18 +3,18 @@
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from operators.comparison import SIGNIFICANT, Duel, by_skill, compare_columns, prompt_means
 from operators.metrics.metric import Metric, direction
 from operators.metrics.table import falling_metrics, read_metrics
 from operators.report.marks import cut
 from operators.report.words import Sentence, Shown, names, plural, shown, signed
+from operators.run_scores import RunScores
 from operators.sentinel import Movement, alarm, suspicious
 from operators.statistics.ordering import holm
-from operators.summary import OVERALL
+from operators.summary import OVERALL, Skills
 
 MOST_SENTENCES = 6
 TEST = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"
@@ -78,13 +78,13 @@ def comparable_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> l
 
 
 def compare(
-    before: pa.Table,
-    after: pa.Table,
-    skills: Mapping[str, Sequence[str]],
+    before: RunScores,
+    after: RunScores,
+    skills: Skills,
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]],
     reward: str | None = None,
 ) -> Changes:
-    """Scores of two runs (schema SCORES), paired by generator, metric and prompt; `manifests` are (before, after).
+    """Scores of two runs, paired by generator, metric and prompt; `manifests` are (before, after).
 
     A metric whose settings or models differ is another metric: its scores are not compared. `reward` is the metric that
     the generators were trained on since, where they were: who seems to game it is said first.
@@ -92,8 +92,8 @@ def compare(
     metrics = read_metrics(manifests[1])
     settings = list(_settings(*manifests))
     altered = _altered(*manifests, settings)
-    before_and_after = (_without(before, altered), _without(after, altered))
-    changes = _judged(list(_changes(*before_and_after, skills, falling_metrics(manifests[1]))), metrics)
+    common = [metric for metric in before.metrics if metric in after.metrics and metric not in altered]
+    changes = _judged(_changes(before, after, common, skills, falling_metrics(manifests[1])), metrics)
     overall = [change for change in changes if change.duel.skill == OVERALL]
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
     alone = [
@@ -160,11 +160,6 @@ def _identity(role: str, manifest: Mapping[str, Any]) -> list[str]:
     return stages or [f"config.models.{role}.{name}" for name in NAMING]
 
 
-def _without(table: pa.Table, metrics: Mapping[str, Any]) -> pa.Table:
-    """The scores of all other metrics."""
-    return table.filter(pc.invert(pc.is_in(table.column("metric"), pa.array(list(metrics), pa.string()))))
-
-
 def _altered_sentences(altered: Mapping[str, Sequence[Setting]]) -> list[Sentence]:
     return [
         Sentence(
@@ -175,60 +170,56 @@ def _altered_sentences(altered: Mapping[str, Sequence[Setting]]) -> list[Sentenc
     ]
 
 
-def _alone_sentences(lead: str, table: pa.Table, other: pa.Table) -> list[Sentence]:
+def _alone_sentences(lead: str, scores: RunScores, other: RunScores) -> list[Sentence]:
     """What one run has and the other lacks: generators, metrics and prompts, and of those of both, scores."""
     parts = [
-        f"{column}{'s' * (len(values) > 1)} {names(values)}"
-        for column in ("generator", "metric")
-        if (values := _alone(table, other, column))
+        f"{kind}{'s' * (len(alone) > 1)} {names(alone)}"
+        for kind, own, known in (
+            ("generator", scores.generators, other.generators),
+            ("metric", scores.metrics, other.metrics),
+        )
+        if (alone := [name for name in own if name not in known])
     ]
-    if prompts := _alone(table, other, "prompt_id"):
-        parts.append(plural(len(prompts), "prompt"))
+    if prompts := len(np.setdiff1d(scores.prompts, other.prompts, assume_unique=True)):
+        parts.append(plural(prompts, "prompt"))
     parts += [
         f"scores of {generator} by {metric} on {plural(count, 'prompt')}"
-        for generator, metric, count in _alone_scores(table, other)
+        for metric in scores.metrics
+        if metric in other.metrics
+        for generator, count in _alone_scores(prompt_means(scores, metric), prompt_means(other, metric), scores, other)
     ]
     return [Sentence(lead, f"{names(parts, MOST_SENTENCES)}.")] if parts else []
 
 
-def _values(table: pa.Table, column: str) -> list[str]:
-    return [value for value in pc.unique(table.column(column)).to_pylist() if value is not None]
-
-
-def _alone(table: pa.Table, other: pa.Table, column: str) -> list[str]:
-    known = set(_values(other, column))
-    return [value for value in _values(table, column) if value not in known]
-
-
-def _alone_scores(table: pa.Table, other: pa.Table) -> list[tuple[str, str, int]]:
-    """By generator and metric, how many prompts of both runs have a score in one of them alone."""
-    keys = ["generator", "metric", "prompt_id"]
-    scored, known = (
-        side.select([*keys, "score"]).to_pandas().dropna(subset=["score"])[keys].drop_duplicates()
-        for side in (table, other)
-    )
-    alone = scored.merge(known, on=keys, how="left", indicator="side").query("side == 'left_only'")
-    for key in keys:
-        alone = alone[alone[key].isin(_values(other, key))]
-    counts = alone.groupby(keys[:2], sort=False).size()
-    return [(str(generator), str(metric), int(count)) for (generator, metric), count in counts.items()]
+def _alone_scores(
+    means: pd.DataFrame, others: pd.DataFrame, scores: RunScores, other: RunScores
+) -> Iterator[tuple[str, int]]:
+    """By generator of both runs, how many prompts of both have a score in the first alone."""
+    means = means[np.isin(means.index, other.prompts, assume_unique=True)]
+    for generator in scores.generators:
+        if generator in means and generator in other.generators:
+            scored = means.index[means[generator].notna()]
+            known = others.index[others[generator].notna()] if generator in others else others.index[:0]
+            if alone := len(scored.difference(known)):
+                yield generator, alone
 
 
 def _changes(
-    before: pa.Table, after: pa.Table, skills: Mapping[str, Sequence[str]], falling: Container[str]
-) -> Iterator[Change]:
+    before: RunScores, after: RunScores, metrics: Sequence[str], skills: Skills, falling: Container[str]
+) -> list[Change]:
     """Every generator's two runs, compared as if they were two generators; p-values are not corrected yet."""
-    earlier, later = dict(prompt_means(before)), dict(prompt_means(after))
-    for generator in _values(after, "generator"):
-        for metric in earlier:
-            columns = [means[metric].get(generator) for means in (later, earlier) if metric in means]
-            if len(columns) < 2 or any(column is None for column in columns):
-                continue
+    changes = []
+    for metric in metrics:
+        later, earlier = prompt_means(after, metric), prompt_means(before, metric)
+        for generator in later.columns.intersection(earlier.columns):
+            columns = [later[generator], earlier[generator]]
             both = pd.concat(columns, axis=1, keys=["after", "before"], join="inner").dropna()
             for skill, prompts in by_skill(both, skills):
                 for duel in compare_columns(metric, skill, prompts, direction(metric, falling)):
                     verdict = "unchanged" if prompts["before"].equals(prompts["after"]) else "not clear"
-                    yield Change(generator, prompts["before"].mean(), prompts["after"].mean(), duel, verdict)
+                    means = {run: float(prompts[run].mean()) for run in ("before", "after")}
+                    changes.append(Change(generator=str(generator), **means, duel=duel, verdict=verdict))
+    return sorted(changes, key=lambda change: after.generators.index(change.generator))
 
 
 def _alarms(overall: Sequence[Change], reward: str | None, metrics: Mapping[str, Metric]) -> list[Sentence]:

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import vl_convert
 from markupsafe import Markup
 
 from operators.comparison import Board
 from operators.report.words import number
+from operators.run_scores import RunScores
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30
@@ -78,7 +77,7 @@ def interval_chart(board: Board) -> Chart:
     return Chart(_draw("interval", {"means": means}), label, len(board.standings) - len(scored))
 
 
-def distribution_chart(scores: pa.Table, board: Board) -> Chart:
+def distribution_chart(scores: RunScores, board: Board) -> Chart:
     """How each generator's scores spread: a histogram a line, and their median."""
     values = _scores_by_generator(scores, board)
     low = min((float(column.min()) for column in values.values()), default=0.0)
@@ -116,13 +115,14 @@ def trend_chart(lines: Sequence[Line], breaks: Sequence[str | int], label: str) 
     return Chart(_draw("trend", data, encoding={"x": x}), label, 0)
 
 
-def _scores_by_generator(scores: pa.Table, board: Board) -> dict[str, np.ndarray]:
+def _scores_by_generator(scores: RunScores, board: Board) -> dict[str, np.ndarray]:
     """The scores by the board's metric of its first generators, in its order."""
-    own = scores.filter(pc.equal(scores.column("metric"), board.metric)).select(["generator", "score"])
-    frame = own.to_pandas(strings_to_categorical=True).dropna(subset=["score"])
-    groups = {str(name): rows["score"].to_numpy() for name, rows in frame.groupby("generator", observed=True)}
+    columns = scores.of(board.metric)
     order = [standing.generator for standing in board.scored()[:MOST_GENERATORS]]
-    return {name: groups[name] for name in order if name in groups}
+    places = {name: scores.generators.index(name) for name in order if name in scores.generators}
+    own = {name: columns.score[columns.generator == place] for name, place in places.items()}
+    groups = {name: values[~np.isnan(values)] for name, values in own.items()}
+    return {name: values for name, values in groups.items() if len(values)}
 
 
 def _histogram(row: int, values: np.ndarray, edges: np.ndarray) -> Values:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
-import pyarrow as pa
+from numpy.typing import NDArray
 from PIL import Image
 
 from operators.errors import RowError
@@ -17,14 +18,19 @@ from operators.images import ImageLimits, decode_image
 from operators.metrics.metric import direction
 from operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt
 from operators.report.words import names
+from operators.run_scores import NONE, RunScores, ScoreColumns
 
 THUMBNAIL_SIDE = 256
 THUMBNAIL_BYTES = 12_000
 QUALITIES = (82, 70, 55, 40, 25, 10)
+MOST_CARDS = 100
+LOOKED_AT = 200
+"""Images for each place of the gallery."""
+MOST_COMPARED = 1 << 17
+"""So many images have their ranks by all metrics in memory at once."""
 
 Kind = Literal["best", "worst", "disagreed"]
-Place = tuple[str, str, str]
-"""An image's row: its generator, its id and its prompt's."""
+Floats = NDArray[np.float64]
 
 
 class ImageKey(NamedTuple):
@@ -53,6 +59,8 @@ class Pick(NamedTuple):
     ranks: Mapping[str, float]
     """By metric, the share of images that score worse, ties half."""
     reasons: tuple[Reason, ...]
+    rows: tuple[int, ...] = ()
+    """Where it stands in the run's scores, by every metric."""
 
 
 class ImageDetail(NamedTuple):
@@ -125,33 +133,77 @@ class Card(NamedTuple):
         return json.dumps(self.skills)
 
 
-def pick_images(scores: pa.Table, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> list[Pick]:
-    """At most `most` images: by each metric the best, the worst, and those that the metrics disagree on most.
+class _Seen(NamedTuple):
+    """The images that a metric scored, each once."""
+
+    columns: ScoreColumns
+    worth: Floats
+    """Their scores so turned that more is better."""
+    ranks: Floats
+    """The share of images that score worse, ties half."""
+
+    def first(self, order: Floats) -> ScoreColumns:
+        """As many as are ever looked at, those of the lowest `order` first."""
+        return self.columns.where(np.argsort(order, kind="stable")[: LOOKED_AT * MOST_CARDS])
+
+
+class _Choice(NamedTuple):
+    """An image that a metric puts into the gallery."""
+
+    image: int
+    """Its hash."""
+    row: int
+    """One of its rows in the run's scores."""
+    reason: Reason
+
+
+def pick_images(scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> list[Pick]:
+    """At most `most` images, and MOST_CARDS: by each metric the best, the worst, and those that the metrics disagree on
+    most.
 
     By the metrics `falling` a lower score is better. No prompt is taken twice for one reason, and generators share the
-    places.
+    places. Of more than MOST_COMPARED images, disagreement is looked for among about so many, drawn by their hashes.
     """
-    wide = _wide(scores, metrics)
-    if wide.empty or most < 1:
+    ends: dict[tuple[Kind, str], ScoreColumns] = {}
+    sizes: dict[str, int] = {}
+    compared = _Compared(len(scores) // max(len(scores.metrics), 1))
+    for metric in metrics:
+        seen = _seen(scores, metric, falling)
+        if not len(seen.ranks):
+            continue
+        ends["worst", metric], ends["best", metric] = seen.first(seen.worth), seen.first(-seen.worth)
+        sizes[metric] = len(np.unique(seen.columns.generator))
+        compared.add(metric, seen)
+    most = min(most, MOST_CARDS)
+    if not sizes or most < 1:
         return []
-    worth = wide * [direction(metric, falling) for metric in wide.columns]
-    ranks = worth.rank(pct=True) - 0.5 / wide.notna().sum()
-    quotas = _quotas(len(wide.columns), most)
-    chosen = [_chosen(kind, metric, worth, ranks, quotas[kind]) for kind in quotas for metric in wide.columns]
-    reasons: dict[Place, list[Reason]] = {}
-    for choices in zip_longest(*chosen):  # the first of every kind and metric before any's second
-        for place, reason in filter(None, choices):
-            reasons.setdefault(place, []).append(reason)
-    return [_pick(place, why, wide, ranks) for place, why in list(reasons.items())[:most]]
+    quotas = _quotas(len(sizes), most)
+    chosen: dict[tuple[Kind, str], list[_Choice]] = {
+        (kind, metric): [
+            _Choice(image, row, Reason(kind, metric))
+            for image, row in _spread(columns, sizes[metric], quotas[kind]).places()
+        ]
+        for (kind, metric), columns in ends.items()
+    }
+    chosen |= {("disagreed", metric): compared.disputed(metric, quotas["disagreed"]) for metric in sizes}
+    reasons: dict[int, list[Reason]] = {}
+    rows: dict[int, int] = {}
+    for choices in zip_longest(*(chosen[kind, metric] for kind in quotas for metric in sizes)):
+        for choice in filter(None, choices):  # the first of every kind and metric before any's second
+            reasons.setdefault(choice.image, []).append(choice.reason)
+            rows.setdefault(choice.image, choice.row)
+    return _picks({image: reasons[image] for image in list(reasons)[:most]}, rows, scores, list(sizes), falling)
 
 
-def _wide(scores: pa.Table, metrics: Sequence[str]) -> pd.DataFrame:
-    """A row per image (generator, image_id, prompt_id) and a column per metric that scored any."""
-    columns = ["generator", "image_id", "prompt_id", "metric", "score"]
-    frame = scores.select(columns).to_pandas().dropna(subset=["image_id", "prompt_id", "score"])
-    frame = frame.drop_duplicates(["generator", "image_id", "prompt_id", "metric"])
-    wide = frame.pivot(index=["generator", "image_id", "prompt_id"], columns="metric", values="score")
-    return wide[[metric for metric in metrics if metric in wide.columns]]
+def _seen(scores: RunScores, metric: str, falling: Container[str]) -> _Seen:
+    columns = scores.of(metric)
+    columns = columns.where((columns.image != NONE) & ~np.isnan(columns.score))
+    first = np.sort(np.unique(columns.image, return_index=True)[1])
+    if len(first) < len(columns.image):
+        columns = columns.where(first)
+    worth = direction(metric, falling) * columns.score
+    ranks = pd.Series(worth).rank(pct=True).to_numpy() - 0.5 / max(len(worth), 1)
+    return _Seen(columns, worth, ranks)
 
 
 def _quotas(n_metrics: int, most: int) -> dict[Kind, int]:
@@ -165,23 +217,38 @@ def _quotas(n_metrics: int, most: int) -> dict[Kind, int]:
     return {"worst": worst, "disagreed": max(1, int(share) - worst - best), "best": best}
 
 
-def _chosen(
-    kind: Kind, metric: str, worth: pd.DataFrame, ranks: pd.DataFrame, count: int
-) -> list[tuple[Place, Reason]]:
-    """A metric's choices of one kind; `worth` are the scores so turned that more is better."""
-    if kind == "disagreed":
-        places = _spread(_disagreement(ranks, metric), count)
-        return [(place, Reason(kind, metric, _disagreement_text(ranks.loc[place], metric))) for place in places]
-    column = worth[metric].dropna().sort_values(ascending=kind == "worst", kind="stable")
-    return [(place, Reason(kind, metric)) for place in _spread(column, count)]
+class _Compared:
+    """The ranks by every metric of so many images, or of MOST_COMPARED of them, which are drawn by their hashes."""
 
+    def __init__(self, n_images: int) -> None:
+        self._share = MOST_COMPARED / max(n_images, 1)
+        self._images: ScoreColumns | None = None
+        """Each once, in the order in which they were seen."""
+        self._ranks: dict[str, pd.Series] = {}
 
-def _disagreement(ranks: pd.DataFrame, metric: str) -> pd.Series:
-    """How far one metric's rank of an image is from the other metrics' median, the farthest first."""
-    others = ranks.drop(columns=metric)
-    if others.empty:
-        return pd.Series(dtype=float, index=ranks.index[:0])
-    return (ranks[metric] - others.median(axis=1)).abs().dropna().sort_values(ascending=False, kind="stable")
+    def add(self, metric: str, seen: _Seen) -> None:
+        drawn = (seen.columns.image >> np.uint64(11)) * 2.0**-53 < self._share
+        columns = seen.columns.where(drawn)
+        self._ranks[metric] = pd.Series(seen.ranks[drawn], columns.image)
+        if self._images is None:
+            self._images = columns
+        else:
+            new = columns.where(~np.isin(columns.image, self._images.image))
+            self._images = self._images.followed_by(new)
+
+    def disputed(self, metric: str, count: int) -> list[_Choice]:
+        """The images of which a metric's rank is the farthest from the other metrics' median, the farthest first."""
+        if self._images is None or len(self._ranks) < 2:
+            return []
+        ranks = pd.DataFrame({name: own.reindex(self._images.image) for name, own in self._ranks.items()})
+        apart = (ranks[metric] - ranks.drop(columns=metric).median(axis=1)).abs().to_numpy()
+        known = np.flatnonzero(~np.isnan(apart))
+        farthest = known[np.argsort(-apart[known], kind="stable")]
+        generators = len(np.unique(self._images.generator[known]))
+        return [
+            _Choice(image, row, Reason("disagreed", metric, _disagreement_text(ranks.loc[image], metric)))
+            for image, row in _spread(self._images.where(farthest), generators, count).places()
+        ]
 
 
 def _disagreement_text(ranks: pd.Series, metric: str) -> str:
@@ -189,24 +256,54 @@ def _disagreement_text(ranks: pd.Series, metric: str) -> str:
     return f"{metric} puts it above {ranks[metric]:.0%} of the images, the other metrics above {others:.0%}"
 
 
-def _spread(ordered: pd.Series, count: int) -> list[Place]:
-    """The first `count` of the series, each prompt once, and no generator before its turn."""
-    generators = ordered.index.get_level_values("generator").nunique() if len(ordered) else 0
+def _spread(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
+    """The first `count` images, each prompt once, and none of so many generators before its turn."""
     share = -(-count // generators) if generators else 0
-    taken: Counter[str] = Counter()
-    places: dict[str, Place] = {}
-    for generator, image_id, prompt_id in ordered.index[: 200 * max(count, 1)]:
-        if len(places) < count and prompt_id not in places and taken[generator] < share:
-            places[prompt_id] = (generator, image_id, prompt_id)
+    taken: Counter[int] = Counter()
+    places: dict[int, int] = {}
+    looked_at = ordered.where(slice(LOOKED_AT * max(count, 1)))
+    named = zip(looked_at.prompt.tolist(), looked_at.generator.tolist(), strict=True)
+    for place, (prompt, generator) in enumerate(named):
+        if len(places) < count and prompt not in places and taken[generator] < share:
+            places[prompt] = place
             taken[generator] += 1
-    return list(places.values())
+    return looked_at.where(np.array([*places.values()], np.intp))
 
 
-def _pick(place: Place, reasons: Sequence[Reason], wide: pd.DataFrame, ranks: pd.DataFrame) -> Pick:
-    generator, image_id, prompt_id = place
-    scores = {str(metric): float(score) for metric, score in wide.loc[place].dropna().items()}
-    own_ranks = {metric: float(ranks.loc[place][metric]) for metric in scores}
-    return Pick(ImageKey(generator, image_id), prompt_id, scores, own_ranks, tuple(reasons))
+def _picks(
+    reasons: Mapping[int, Sequence[Reason]],
+    row_of: Mapping[int, int],
+    scores: RunScores,
+    scored: Sequence[str],
+    falling: Container[str],
+) -> list[Pick]:
+    """The chosen images with what all metrics say of them; `scored` are those that rank images."""
+    hashes = np.array(list(reasons), np.uint64)
+    rows: dict[int, list[int]] = {image: [] for image in reasons}
+    values: dict[int, dict[str, tuple[float, float]]] = {image: {} for image in reasons}
+    for metric in scores.metrics:
+        columns = scores.of(metric)
+        its = columns.where(np.isin(columns.image, hashes))
+        for image, row in zip(its.image.tolist(), its.row.tolist(), strict=True):
+            rows[image].append(row)
+    for metric in scored:
+        seen = _seen(scores, metric, falling)
+        places = np.flatnonzero(np.isin(seen.columns.image, hashes))
+        for place in places.tolist():
+            given = float(seen.columns.score[place]), float(seen.ranks[place])
+            values[int(seen.columns.image[place])][metric] = given
+    ids = scores.ids([row_of[image] for image in reasons])
+    return [
+        Pick(
+            key=ImageKey(whose.generator, str(whose.image_id)),
+            prompt_id=str(whose.prompt_id),
+            scores={metric: score for metric, (score, _) in values[image].items()},
+            ranks={metric: rank for metric, (_, rank) in values[image].items()},
+            reasons=tuple(reasons[image]),
+            rows=tuple(sorted(rows[image])),
+        )
+        for image, whose in zip(reasons, ids, strict=True)
+    ]
 
 
 def make_card(pick: Pick, detail: ImageDetail, prompt: str | None, skills: Sequence[str]) -> Card:

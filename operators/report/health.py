@@ -12,6 +12,7 @@ from operators.errors import REMEDIES
 from operators.report.findings import Boards
 from operators.report.marks import cut
 from operators.report.words import Shown, plural, shown
+from operators.run_scores import RunScores
 
 MOST_KINDS = 30
 CELLS = {
@@ -70,16 +71,16 @@ class Health(NamedTuple):
         return 1 - self.rows_null / self.rows if self.rows else 1.0
 
 
-def health(manifest: Mapping[str, Any], scores: pa.Table, errors: pa.Table, overall: Boards) -> Health:
+def health(manifest: Mapping[str, Any], scores: RunScores, errors: pa.Table, overall: Boards) -> Health:
     """What can be told from a run's manifest and tables; what an old manifest lacks is left out."""
     uneven = [standing for board in overall.values() for standing in board.standings if standing.n_null]
     metrics = _mapping(manifest, "config", "metrics")
     return Health(
         rows=len(scores),
-        rows_null=int(scores.column("score").null_count),
+        rows_null=scores.n_null,
         uneven=shown(sorted(uneven, key=lambda standing: standing.coverage), MOST_KINDS),
         failures=_failures(errors, len(scores)),
-        truncated=_counted(scores.filter(pc.fill_null(scores.column("truncated"), False)).column("metric")),
+        truncated=list(scores.truncated.items()),
         models={stage: _model(stage, manifest) for stage in _mapping(manifest, "models")},
         conventions={name: _named(options) for name, options in metrics.items()},
         facts=_facts(manifest),

@@ -17,7 +17,8 @@ from operators.report.findings import Boards, Decision, decide, mean_ranks, over
 from operators.report.gallery import NO_DETAIL, Card, ImageDetail, ImageKey, Pick, make_card
 from operators.report.health import Health, health, reasons
 from operators.report.words import Sentence, Shown, plural, shown
-from operators.summary import OVERALL
+from operators.run_scores import RunScores
+from operators.summary import OVERALL, Skills
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,14 +27,13 @@ class GatheredRun:
 
     run_id: str
     manifest: Mapping[str, Any]
-    scores: pa.Table
-    """Schema SCORES, further columns after it."""
+    scores: RunScores
     summary: pa.Table
     errors: pa.Table
     prompts: Mapping[str, str]
     """Text by prompt_id."""
-    skills: Mapping[str, Sequence[str]]
-    """Skills by prompt_id; empty where the prompts cannot be read."""
+    skills: Skills
+    """Of its prompts; of none where the prompts cannot be read."""
     unreadable: str = ""
     """Why the prompts and images cannot be read, where they cannot."""
 
@@ -46,10 +46,10 @@ class GatheredRun:
         unranked = self.unranked()
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
-    def ranked_scores(self) -> pa.Table:
-        """The scores by these."""
-        unranked = pa.array(sorted(self.unranked()), pa.string())
-        return self.scores.filter(pc.invert(pc.is_in(self.scores.column("metric"), unranked)))
+    def compared(self) -> list[str]:
+        """The metrics that have scores, but for those."""
+        unranked = self.unranked()
+        return [name for name in self.scores.metrics if name not in unranked]
 
 
 class MetricPanel(NamedTuple):
@@ -97,7 +97,7 @@ def _standings(run: GatheredRun, compared: Sequence[Duel], *, rated: bool) -> li
     falling = falling_metrics(run.manifest)
     ranked = standings(run.summary if run.skills else overall, compared, falling)
     if rated:
-        ratings = bradley_terry(run.ranked_scores(), falling)
+        ratings = bradley_terry(run.scores, run.compared(), falling)
         ranked = [
             row._replace(rating=ratings.get(row.metric, {}).get(row.generator)) if row.skill == OVERALL else row
             for row in ranked
@@ -131,7 +131,7 @@ def build_page(
     `reward` is the metric that generators were trained on since that run; `rated` adds Bradley-Terry ratings to the
     overall standings.
     """
-    compared = duels(run.ranked_scores(), run.skills, falling_metrics(run.manifest))
+    compared = duels(run.scores, run.compared(), run.skills, falling_metrics(run.manifest))
     ranked = _standings(run, compared, rated=rated)
     at_skills = boards(ranked, compared)
     overall = overall_boards(at_skills, run.manifest.get("metrics", ()))
@@ -176,13 +176,13 @@ def _decision(at_skills: Mapping[tuple[str, str], Board], overall: Boards, ranki
 
 def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> Card:
     detail = details.get(pick.key, NO_DETAIL)
-    return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.get(pick.prompt_id) or ())
+    return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.of(pick.prompt_id))
 
 
 def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
     """The size of the run in a few words."""
     generators = len({standing.generator for board in overall.values() for standing in board.standings})
-    prompts = len(set(run.scores.column("prompt_id").unique().to_pylist()) - {None})
+    prompts = len(run.scores.prompts)
     images = len(run.scores) // max(len(overall), 1)
     began = str(run.manifest.get("began", ""))[:16].replace("T", " ")
     counts = {"generator": generators, "prompt": prompts, "image": images, "metric": len(overall)}

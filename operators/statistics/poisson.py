@@ -1,5 +1,5 @@
-"""A bootstrap that needs no table at hand: every prompt's Poisson(1) weights follow from its id, so that sums can be
-merged.
+"""A bootstrap that needs no table at hand: every prompt's Poisson(1) weights follow from its id's hash, so that sums
+can be merged.
 
 A resample's statistic is the ratio of two weighted sums. Whoever adds up parts of the rows, in any order and on any
 machine, gets the sums of the whole. Source: Chamandy et al. 2012, Estimating Uncertainty for Massive Data Streams.
@@ -24,25 +24,30 @@ PROMPTS_AT_ONCE = 1024
 STEP, FIRST, SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
-def poisson_weights(prompt_ids: Sequence[str]) -> NDArray[np.uint8]:
-    """Each prompt's weight in every resample, (prompts, RESAMPLES), from a hash of its id (SplitMix64 streams)."""
-    seeds = pd.util.hash_array(np.asarray(list(prompt_ids), dtype=object))
-    mixed = seeds[:, None] + np.arange(1, RESAMPLES + 1, dtype=np.uint64) * STEP
+def hash_ids(ids: Sequence[str]) -> NDArray[np.uint64]:
+    """A number for each id, the same in every process."""
+    return np.asarray(pd.util.hash_array(np.asarray(ids, dtype=object), categorize=False))
+
+
+def poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Each prompt's weight in every resample, (prompts, RESAMPLES), from its id's hash (SplitMix64 streams)."""
+    mixed = prompts[:, None] + np.arange(1, RESAMPLES + 1, dtype=np.uint64) * STEP
     mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
     uniform = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
     return np.asarray(np.searchsorted(CUMULATIVE, uniform, side="right"), np.uint8)
 
 
-def weighted_sums(prompt_ids: Sequence[str], values: Callable[[slice], Floats]) -> Floats:
+def weighted_sums(prompts: NDArray[np.uint64], values: Callable[[slice], Floats]) -> Floats:
     """Sums over the prompts of k values each by their weights in every resample, (k, RESAMPLES).
 
-    `values` gives those of a run of the prompts, (prompts, k): so neither they nor the weights are held whole.
+    `prompts` are the hashes of their ids; `values` gives those of a run of the prompts, (prompts, k): so neither they
+    nor the weights are held whole.
     """
     sums: Floats = np.zeros((1, RESAMPLES))
-    for first in range(0, len(prompt_ids), PROMPTS_AT_ONCE):
+    for first in range(0, len(prompts), PROMPTS_AT_ONCE):
         part = slice(first, first + PROMPTS_AT_ONCE)
-        sums = sums + values(part).T @ poisson_weights(prompt_ids[part]).astype(np.float64)
+        sums = sums + values(part).T @ poisson_weights(prompts[part]).astype(np.float64)
     return sums
 
 

@@ -118,7 +118,7 @@ def gather_results(
     folder = f"runs/{run_id}/scores.parquet"
     parts = list(_cut_parts(plan, sources, store, folder))
     standing = _standing_parts(store, run_id, {part.identity for part in parts})
-    skills = Skills(sources.skills)
+    skills = sources.skills
     total = Tally(skills)
     counted: list[CountedPart] = []
     with ThreadPoolExecutor(CELL_READERS) as readers, ThreadPoolExecutor(PARTS_AT_ONCE) as pool:

@@ -174,15 +174,15 @@ class Store:
             cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
             raise BrokenCell(cell, f"{location.at(path)}: the cell is damaged ({error}); run again") from error
 
-    def read_table(self, path: str, columns: Sequence[str] | None = None, *, encoded: Sequence[str] = ()) -> pa.Table:
-        """A run's output table, of one file or of a folder of parts; columns `encoded` hold each value once.
+    def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """A run's output table, of one file or of a folder of parts.
 
         Raises StoreError naming the file where it is damaged or out of reach.
         """
-        parts = [self._read_part(part, columns, encoded) for part in self.files(path) or [path]]
-        return pa.concat_tables(parts).unify_dictionaries()
+        return pa.concat_tables([self.read_file(part, columns) for part in self.files(path) or [path]])
 
-    def _read_part(self, path: str, columns: Sequence[str] | None, encoded: Sequence[str]) -> pa.Table:
+    def read_file(self, path: str, columns: Sequence[str] | None = None, *, encoded: Sequence[str] = ()) -> pa.Table:
+        """One file of a run's output table; columns `encoded` hold each value once."""
         return self._parsed(path, _content(self.location, path), columns, encoded)
 
     def _parsed(

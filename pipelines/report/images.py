@@ -54,7 +54,7 @@ def read_details(
 
     Reads the scores cells that hold a pick, and of each pick's source file its row group as far as its row.
     """
-    places = _find_places(picks, run.scores, _scores_cells(store, run.run_id))
+    places = _find_places(picks, _scores_cells(store, run.run_id))
     shards = {(shard.group, shard.name): shard for shard in (originals.sources.image_shards if originals else ())}
 
     def show(pick: Pick) -> str | RowError:
@@ -95,21 +95,18 @@ def _scores_cells(store: Store, run_id: str) -> pa.Table:
     return cells.filter(pc.is_valid(cells.column("first_row"))).sort_by("first_row")
 
 
-def _find_places(picks: Sequence[Pick], scores: pa.Table, cells: pa.Table) -> Places:
+def _find_places(picks: Sequence[Pick], cells: pa.Table) -> Places:
     """Where the images stand, one place for each metric that scored them."""
-    wanted = {(*pick.key, pick.prompt_id): pick.key for pick in picks}
-    table_rows = pc.indices_nonzero(
-        pc.is_in(scores.column("image_id"), pa.array([key[1] for key in wanted], pa.string()))
-    )
-    images = scores.select(["generator", "image_id", "prompt_id"]).take(table_rows).to_pylist()
     first_rows = cells.column("first_row").to_numpy()
     places: dict[ImageKey, list[Place]] = {}
-    for row, image in zip(table_rows.to_pylist(), images, strict=True):
-        key, number = wanted.get(tuple(image.values())), int(np.searchsorted(first_rows, row, side="right")) - 1
-        if key is not None and number >= 0:
-            cell = {name: cells.column(name)[number].as_py() for name in ("path", "state", "first_row")}
-            path = draft_path(cell["path"]) if cell["state"] == "draft" else cell["path"]
-            places.setdefault(key, []).append(Place(path, _shard_name(cell["path"]), row - cell["first_row"]))
+    for pick in picks:
+        for row in pick.rows:
+            number = int(np.searchsorted(first_rows, row, side="right")) - 1
+            if number >= 0:
+                cell = {name: cells.column(name)[number].as_py() for name in ("path", "state", "first_row")}
+                path = draft_path(cell["path"]) if cell["state"] == "draft" else cell["path"]
+                place = Place(path, _shard_name(cell["path"]), row - cell["first_row"])
+                places.setdefault(pick.key, []).append(place)
     return places
 
 

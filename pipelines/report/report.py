@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ from operators.metrics.table import falling_metrics
 from operators.report.gallery import pick_images
 from operators.report.page import GatheredRun, Page, build_page
 from operators.report.rendering import render, to_csv, to_markdown
+from operators.run_scores import RunScores
+from operators.summary import Skills
 from pipelines.cells.runs import earlier_runs, find_run, newest_run, read_manifest
 from pipelines.cells.store import Store
 from pipelines.config import read_config
@@ -26,10 +28,8 @@ from pipelines.storage import StorageConfig, first_line, is_storage_error
 MOST_IMAGES = 96
 LATEST_REPORT = "latest/report.html"
 """In the store: the newest run's report, at an address that stays."""
-SCORE_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "score", "truncated")
-"""Of a run's scores, what a report reads."""
-NAMES = ("prompt_id", "generator", "metric")
-"""Those of them that many rows share."""
+SHARED = ("generator", "metric")
+"""Columns of a run's scores whose values many rows share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +149,7 @@ def _earlier(store: Store, run: GatheredRun, compare: str | None) -> GatheredRun
     if compare is None:
         return None
     run_id = _previous(store, run) if compare == "previous" else find_run(store, compare, key="compare")
-    return _gathered(store, run_id, read_manifest(store, run_id))
+    return _gathered(store, run_id, read_manifest(store, run_id), Skills(()))
 
 
 def _previous(store: Store, run: GatheredRun) -> str:
@@ -172,7 +172,7 @@ def open_run(store: Store, run_id: str, sources: Sources | None = None) -> Opene
     except Exception as error:
         if not isinstance(error, PlumblineError) and not is_storage_error(error):
             raise
-        return OpenedRun(_gathered(store, run_id, manifest, unreadable=first_line(error)), None)
+        return OpenedRun(_gathered(store, run_id, manifest, Skills(()), unreadable=first_line(error)), None)
     uris = benchmark_uris(benchmark, store.storage, limits)
     return OpenedRun(_gathered(store, run_id, manifest, sources.skills), Originals(sources, limits, uris))
 
@@ -181,15 +181,16 @@ def _gathered(
     store: Store,
     run_id: str,
     manifest: Mapping[str, Any],
-    skills: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    skills: Skills,
     unreadable: str = "",
 ) -> GatheredRun:
     """A run without the texts of its prompts."""
     folder = f"runs/{run_id}"
+    parts = store.files(f"{folder}/scores.parquet") or [f"{folder}/scores.parquet"]
     return GatheredRun(
         run_id=run_id,
         manifest=manifest,
-        scores=store.read_table(f"{folder}/scores.parquet", SCORE_COLUMNS, encoded=NAMES),
+        scores=RunScores([partial(store.read_file, path, encoded=SHARED) for path in parts]),
         summary=store.read_table(f"{folder}/summary.parquet"),
         errors=store.read_table(f"{folder}/errors.parquet"),
         prompts={},

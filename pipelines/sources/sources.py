@@ -16,6 +16,7 @@ from operators import rows
 from operators.errors import ConfigError, SourceError
 from operators.images import ImageLimits
 from operators.stages.question_pack import PackIndex
+from operators.summary import Skills
 from pipelines.cells.cells import Shard
 from pipelines.cells.store import MARK, is_mark
 from pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
@@ -65,14 +66,11 @@ class Sources(NamedTuple):
         return list(self.prompts_of)
 
     @property
-    def skills(self) -> Mapping[str, Sequence[str]]:
-        """The skills of each prompt; prompts with the same share them."""
-        of_prompts: dict[str, list[str]] = {}
-        sets: dict[tuple[str, ...], list[str]] = {}
-        for batch in self.prompts.select(["prompt_id", "skills"]).to_batches(max_chunksize=PROMPTS_AT_ONCE):
-            for prompt_id, skills in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                of_prompts[prompt_id] = sets.setdefault(tuple(skills), skills)
-        return of_prompts
+    def skills(self) -> Skills:
+        """The skills of each prompt."""
+        batches = self.prompts.select(["prompt_id", "skills"]).to_batches(max_chunksize=PROMPTS_AT_ONCE)
+        columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
+        return Skills(pair for both in columns for pair in zip(*both, strict=True))
 
     @property
     def skill_labels(self) -> NDArray[np.uint64]:

@@ -1,6 +1,6 @@
 """A sweep in a process of its own whose scores are made up and all else is real: what its driver takes, as JSON.
 
-python -m tests.benchmarks.scripted_sweep FOLDER STORE
+python -m tests.benchmarks.scripted_sweep FOLDER STORE [METRICS]
 """
 
 import json
@@ -24,7 +24,6 @@ from pipelines.sources.shards import read_shard
 from pipelines.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import sweep_config
 
-METRIC = "clipscore"
 ROW_GROUP = 250
 SKILLS = ("colour", "counting", "negation", "spatial")
 
@@ -42,13 +41,13 @@ def write_prompts(folder: Path, count: int) -> None:
     pq.write_table(pa.table(table), folder / "prompts.parquet", row_group_size=ROW_GROUP)
 
 
-def write_images(folder: Path, generator: str, count: int) -> None:
-    """One row for each of the first `count` prompts; nothing looks at its image."""
-    ids = [f"prompt-{number:06d}" for number in range(count)]
+def write_images(folder: Path, generator: str, count: int, copies: int = 1) -> None:
+    """So many rows for each of the first `count` prompts; nothing looks at their images."""
+    ids = [f"prompt-{number:06d}" for _ in range(copies) for number in range(count)]
     table = {
-        "image_id": [f"{generator}-{number:07d}" for number in range(count)],
+        "image_id": [f"{generator}-{number:07d}" for number in range(len(ids))],
         "prompt_id": ids,
-        "image": [b""] * count,
+        "image": [b""] * len(ids),
     }
     (folder / "images" / generator).mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(table), folder / "images" / generator / "00000.parquet", row_group_size=ROW_GROUP)
@@ -105,8 +104,8 @@ def peak_megabytes() -> float:
     return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
 
-def measure(folder: str, store: str) -> dict[str, Any]:
-    """Plans, scores, gathers, and reports; the CPU seconds of each step, and the peak memory in MB."""
+def measure(folder: str, store: str, metrics: str = "1") -> dict[str, Any]:
+    """Plans, scores by so many metrics, gathers and reports; each step's CPU seconds, and the peak memory in MB."""
     read: list[str] = []
     read_cell = Store.read
 
@@ -122,7 +121,8 @@ def measure(folder: str, store: str) -> dict[str, Any]:
     job.plan_sweep = timed(seconds, "plan", plan_sweep)
     job.judge_metrics = timed(seconds, "agreement", sweep.judge_metrics)
     report.write_report = timed(seconds, "report", report.write_report)
-    config = sweep_config(folder, store, f"metric=[{METRIC}]", f"shard_rows={ROW_GROUP}", "benchmark.name=large")
+    more = [f"+metrics.clipscore_{number}={{kind: clipscore, model: clip}}" for number in range(2, int(metrics) + 1)]
+    config = sweep_config(folder, store, "metric=[clipscore]", *more, f"shard_rows={ROW_GROUP}", "benchmark.name=large")
     code = job.main(config)
     return {"exit_code": code, "cells_read": len(read), "seconds": seconds, "peaks": peaks, "peak": peak_megabytes()}
 

@@ -1,23 +1,32 @@
 """What grows with a sweep and what must not: planning over many committed cells, memory over many rows."""
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from jobs.command import load_values
+from operators import rows
+from pipelines.cells.results import Results
 from pipelines.cells.store import Store
-from pipelines.sweep import PlannedSweep, plan_sweep
-from tests.bench_of import images, prompts, sweep_config, write_rows
+from pipelines.config import SweepConfig, read_config
+from pipelines.nightly.outcome import Outcome, outcome_path
+from pipelines.sweep import PlannedSweep, _write_run, plan_sweep
+from tests.bench_of import images, prompts, write_rows
 
 GENERATORS = ("atlas", "flint")
 FILES, SHARDS = 250, 500
 """Of each generator, and of each file; each shard has four cells: with those of the questions over a million."""
 PLANNING_SECONDS = 60
+NIGHT_SECONDS = 10
 ROOT = Path(__file__).parent.parent.parent
 ROWS, COPIES = 125, 80
 """10,000 rows, and then ten times as many."""
@@ -25,25 +34,42 @@ FLAT = 1.25
 """The most that memory may grow by while rows grow tenfold."""
 
 
-def planned(folder: Path, store: Path) -> PlannedSweep:
-    return plan_sweep(sweep_config(folder, store, "metric=[vqascore,clipscore]", "shard_rows=1", "benchmark.name=many"))
+def many_shards(folder: Path, files: int) -> list[str]:
+    """Writes so many files of each generator, with shards of one row, and says how a sweep over them is called."""
+    write_rows(folder / "bench/prompts.parquet", prompts(8))
+    row = {**images("atlas", 1)[0], "image": b""}
+    for generator in GENERATORS:
+        for file in range(files):
+            records = [{**row, "image_id": f"{generator}{file}-{n}"} for n in range(SHARDS)]
+            write_rows(folder / f"bench/images/{generator}/{file:05d}.parquet", records, row_group=1)
+    return [
+        "sweep=shapes",
+        "metric=[vqascore,clipscore]",
+        "shard_rows=1",
+        "benchmark.name=many",
+        f"benchmark.prompts={folder}/bench/prompts.parquet",
+        f"benchmark.images={folder}/bench/images",
+        f"store={folder}/store",
+    ]
+
+
+def planned(overrides: Sequence[str]) -> PlannedSweep:
+    return plan_sweep(read_config(load_values("sweep", overrides), SweepConfig))
+
+
+def commit_every_cell(sweep: PlannedSweep, store: Path) -> None:
+    """Makes a file for each; a plan looks at no cell's content."""
+    for cell in sweep.plan.cells:
+        path = store / cell.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
 
 
 def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_one_listing_per_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_rows(tmp_path / "bench/prompts.parquet", prompts(8))
-    row = {**images("atlas", 1)[0], "image": b""}
-    for generator in GENERATORS:
-        for file in range(FILES):
-            rows = [{**row, "image_id": f"{generator}{file}-{n}"} for n in range(SHARDS)]
-            write_rows(tmp_path / f"bench/images/{generator}/{file:05d}.parquet", rows, row_group=1)
-    first = planned(tmp_path / "bench", tmp_path / "store")
-    for cell in first.plan.cells:
-        path = tmp_path / "store" / cell.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    del first
+    overrides = many_shards(tmp_path, FILES)
+    commit_every_cell(planned(overrides), tmp_path / "store")
 
     listed = []
     listing = Store.listing
@@ -54,7 +80,7 @@ def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_on
 
     monkeypatch.setattr(Store, "listing", counted)
     began = time.process_time()
-    again = planned(tmp_path / "bench", tmp_path / "store")
+    again = planned(overrides)
     seconds = time.process_time() - began
     with capsys.disabled():
         print(
@@ -65,6 +91,47 @@ def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_on
     recipes = {cell.path.rsplit("/", 2)[0] for cell in again.plan.cells}
     assert len(listed) == len(recipes)
     assert seconds < PLANNING_SECONDS
+
+
+def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_than_ten_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = many_shards(tmp_path, FILES // 10)
+    commit_every_cell(planned(overrides), tmp_path / "store")
+    sweep = planned(overrides)
+    write_standing_run(sweep)
+    before = os.times()
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "jobs.nightly", *overrides]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    elapsed, after = time.perf_counter() - began, os.times()
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    with capsys.disabled():
+        print(
+            f"\na night with nothing to do over {len(sweep.plan.cells):,} cells: {seconds:.1f} s of CPU, "
+            f"{elapsed:.1f} s by the clock"
+        )
+    assert ended.returncode == 0 and "nothing new since run 2026-01-02" in ended.stdout, ended.stdout + ended.stderr
+    assert len(sweep.plan.cells) > 100_000
+    assert seconds < NIGHT_SECONDS
+
+
+def write_standing_run(sweep: PlannedSweep) -> None:
+    """A run that stands on the sweep's cells, and of which a night has told; its tables have no rows."""
+    store, folder = sweep.store, "runs/2026-01-02"
+    store.write_table(f"{folder}/scores.parquet/00000-{'0' * 32}.parquet", rows.SCORES.empty_table())
+    store.write_text(f"{folder}/report.html", "")
+    results = Results(
+        store=store, path=f"{folder}/scores.parquet", parts=1, rows=0, n_null=0, n_truncated=0,
+        summary=rows.SUMMARY.empty_table(), errors=rows.ERRORS.empty_table(),
+    )  # fmt: skip
+    began = datetime(2026, 1, 2, tzinfo=UTC)
+    _write_run(sweep, "2026-01-02", results, {}, began=began, exit_code=0, seconds={}, hold=lambda: None)
+    outcome = Outcome(
+        run_id="2026-01-02", exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
+        compared_with=None, not_compared=None, regressions=(), improvements=(), sentences=(),
+    )  # fmt: skip
+    store.write_text(outcome_path("2026-01-02"), json.dumps(outcome.to_json()))
 
 
 class Peaks(NamedTuple):
@@ -88,9 +155,9 @@ def test_memory_stays_flat_while_rows_grow_tenfold(tmp_path: Path, capsys: pytes
 def peaks_of_a_sweep(folder: Path, copies: int) -> Peaks:
     """A sweep of the tiny CLIP over so many copies of a generator's images."""
     write_rows(folder / "bench/prompts.parquet", prompts(ROWS))
-    rows = images("atlas", ROWS)
+    records = images("atlas", ROWS)
     for copy in range(copies):
-        write_rows(folder / f"bench/images/atlas/{copy}.parquet", rows, row_group=ROWS)
+        write_rows(folder / f"bench/images/atlas/{copy}.parquet", records, row_group=ROWS)
     command = [sys.executable, "-m", "jobs.sweep", "sweep=shapes", f"store={folder}/store", "metric=[clipscore]"]
     command += [f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images"]
     with (folder / "log").open("w") as log:

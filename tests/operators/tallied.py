@@ -1,14 +1,24 @@
-"""The summary of scores that are all at hand."""
+"""The summary and the pairs of scores that are all at hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import pyarrow as pa
 
+from operators.comparison import Duel, duels
+from operators.run_scores import of_table
 from operators.summary import Skills, Tally
 
 
 def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:
     """Scores (schema SCORES) to the summary (schema SUMMARY)."""
-    tally = Tally(Skills(skills))
+    tally = Tally(Skills(skills.items()))
     tally.add(scores)
     return tally.summary()
+
+
+def paired(
+    scores: pa.Table, skills: Mapping[str, Sequence[str]] | None = None, falling: Container[str] = ()
+) -> list[Duel]:
+    """Every pair of generators of scores (schema SCORES) by all their metrics."""
+    of_run = of_table(scores)
+    return duels(of_run, of_run.metrics, Skills((skills or {}).items()), falling)

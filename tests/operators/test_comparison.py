@@ -1,6 +1,7 @@
 """Generators compared: who is told apart, by how much, with ties, gaps and several images of a prompt."""
 
 import math
+from collections.abc import Container
 from random import Random
 
 import pyarrow as pa
@@ -8,8 +9,10 @@ import pyarrow.compute as pc
 import pytest
 
 from operators import rows
-from operators.comparison import Standing, boards, bradley_terry, duels, standings
-from tests.operators.tallied import summarise
+from operators.comparison import Standing, boards, standings
+from operators.comparison import bradley_terry as rate
+from operators.run_scores import of_table
+from tests.operators.tallied import paired, summarise
 
 
 def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
@@ -32,12 +35,17 @@ def noisy(level: float, seed: int, prompts: int = 40) -> list[float | None]:
 BOARD = scores_table({"good": noisy(0.8, 1), "twin": noisy(0.8, 2), "poor": noisy(0.4, 3)})
 
 
+def bradley_terry(scores: pa.Table, falling: Container[str] = ()) -> dict[str, dict[str, float]]:
+    of_run = of_table(scores)
+    return rate(of_run, of_run.metrics, falling)
+
+
 def board(scores: pa.Table) -> list[Standing]:
-    return standings(summarise(scores, {}), duels(scores, {}))
+    return standings(summarise(scores, {}), paired(scores, {}))
 
 
 def test_a_clear_difference_is_told_and_a_tie_is_not() -> None:
-    told = {frozenset((its.generator_a, its.generator_b)): its.better for its in duels(BOARD, {})}
+    told = {frozenset((its.generator_a, its.generator_b)): its.better for its in paired(BOARD, {})}
     assert told[frozenset(("good", "poor"))] == "good"
     assert told[frozenset(("twin", "poor"))] == "twin"
     assert told[frozenset(("good", "twin"))] is None
@@ -46,7 +54,7 @@ def test_a_clear_difference_is_told_and_a_tie_is_not() -> None:
 
 
 def test_a_duel_has_its_size_interval_and_wins() -> None:
-    [duel] = duels(scores_table({"a": [0.9, 0.5, 0.7, 0.4], "b": [0.4, 0.5, 0.1, None]}), {})
+    [duel] = paired(scores_table({"a": [0.9, 0.5, 0.7, 0.4], "b": [0.4, 0.5, 0.1, None]}), {})
     assert (duel.generator_a, duel.generator_b, duel.n) == ("a", "b", 3)
     assert duel.difference == pytest.approx((0.5 + 0 + 0.6) / 3)
     assert duel.win_rate == pytest.approx((1 + 0.5 + 1) / 3)
@@ -55,22 +63,22 @@ def test_a_duel_has_its_size_interval_and_wins() -> None:
 
 
 def test_equal_runs_have_no_difference_at_all() -> None:
-    [duel] = duels(scores_table({"after": [0.1, 0.2, 0.3], "before": [0.1, 0.2, 0.3]}), {})
+    [duel] = paired(scores_table({"after": [0.1, 0.2, 0.3], "before": [0.1, 0.2, 0.3]}), {})
     assert (duel.difference, duel.low, duel.high, duel.p_holm, duel.better) == (0, 0, 0, 1, None)
 
 
 def test_images_of_a_prompt_are_averaged_and_generators_without_a_common_prompt_are_not_compared() -> None:
     twice = pa.concat_tables([scores_table({"a": [0.2, 0.4]}), scores_table({"a": [0.6, 0.8], "b": [0.5, 0.5]})])
-    [duel] = duels(twice, {})
+    [duel] = paired(twice, {})
     assert (duel.n, duel.difference) == (2, pytest.approx(0.0))
     apart = scores_table({"a": [0.1, None], "b": [None, 0.2]})
-    assert duels(apart, {}) == []
+    assert paired(apart, {}) == []
     assert [its.rank for its in board(apart)] == [1, 2]
 
 
 def test_skills_are_compared_on_their_own_prompts_and_corrected_among_themselves() -> None:
     skills = {f"p{number}": ["count"] for number in range(10)}
-    found = duels(BOARD, skills)
+    found = paired(BOARD, skills)
     assert {its.skill: its.n for its in found} == {"overall": 40, "count": 10}
     for its in found:
         assert its.p_holm >= its.p_value
@@ -87,7 +95,7 @@ def test_a_generator_with_few_prompts_is_told_from_nobody_and_makes_nobody_the_b
     """a is clearly better than b; c, lowest of mean and with twelve prompts, is told from neither."""
     few = [*noisy(0.74, 6, 12), *[None] * 288]
     scores = scores_table({"a": noisy(0.8, 4, 300), "b": noisy(0.75, 5, 300), "c": few})
-    found = duels(scores, {})
+    found = paired(scores, {})
     assert {(its.generator_a, its.generator_b): its.better for its in found} == {
         ("a", "b"): "a", ("a", "c"): None, ("b", "c"): None,
     }  # fmt: skip
@@ -102,7 +110,7 @@ def test_a_generator_with_few_prompts_is_told_from_nobody_and_makes_nobody_the_b
 def test_the_signed_ranks_decide_who_is_better_whatever_the_means() -> None:
     """On nine prompts of ten b is a little better, on the others far worse."""
     b = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
-    [duel] = duels(scores_table({"a": [0.5] * 60, "b": b}), {})
+    [duel] = paired(scores_table({"a": [0.5] * 60, "b": b}), {})
     assert duel.p_holm < 0.001 and duel.difference > 0 > duel.effect and duel.win_rate == pytest.approx(0.1)
     assert (duel.better, duel.worse) == ("b", "a")
 
@@ -122,7 +130,7 @@ def test_where_lower_is_better_all_is_decided_as_by_the_negative_scores_and_the_
     good, poor, gaps = noisy(0.8, 1), noisy(0.4, 3), [*noisy(0.8, 2)[:30], *[None] * 10]
     high = scores_table({"good": good, "poor": poor, "gaps": gaps})
     low = high.set_column(high.schema.get_field_index("score"), "score", pc.negate(high.column("score")))
-    above, below = duels(high, {}), duels(low, {}, {"m"})
+    above, below = paired(high, {}), paired(low, {}, {"m"})
     for one, other in zip(above, below, strict=True):
         assert (one.better, one.effect, one.win_rate, one.p_holm) == (
             other.better, other.effect, other.win_rate, other.p_holm,
@@ -144,6 +152,6 @@ def test_signed_ranks_and_means_that_point_apart_do_so_where_lower_is_better_too
     one_sided = [*[0.1] * 30, *[-2.0] * 3]
     apart = scores_table({"a": one_sided, "b": [0.0] * 33})
     for falling, better in (((), "a"), ({"m"}, "b")):
-        [duel] = duels(apart, {}, falling)
+        [duel] = paired(apart, {}, falling)
         assert (duel.better, duel.is_contrary) == (better, True)
         assert duel.difference == pytest.approx((3 - 6) / 33)

@@ -179,9 +179,9 @@ def test_however_the_rows_are_cut_and_ordered_the_summary_is_that_of_the_whole(c
     order.shuffle(parts)
     tallies = []
     for part in parts:
-        tallies.append(Tally(Skills(MANY_SKILLS)))
+        tallies.append(Tally(Skills(MANY_SKILLS.items())))
         tallies[-1].add(part)
-    total = Tally(Skills(MANY_SKILLS))
+    total = Tally(Skills(MANY_SKILLS.items()))
     for tally in tallies:
         total.merge(tally)
     found, whole = total.summary().to_pylist(), summarise(scores, MANY_SKILLS).to_pylist()

@@ -7,11 +7,13 @@ import pytest
 
 from operators import rows
 from operators.report.changes import Changes, compare
+from operators.run_scores import of_table
+from operators.summary import Skills
 from tests.operators.report.made import noisy
 
 MANIFEST = {"config": {"store": "x", "metrics": {"gecko": {"kind": "gecko"}}}, "models": {}, "versions": {"torch": "1"}}
 GECKO = {"kind": "gecko", "model": "vqa"}
-SKILLS = {str(prompt): ["counting" if prompt < 15 else "colour"] for prompt in range(40)}
+SKILLS = Skills((str(prompt), ["counting" if prompt < 15 else "colour"]) for prompt in range(40))
 
 
 def table(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis", "cobalt"), first: int = 0) -> pa.Table:
@@ -27,7 +29,7 @@ def table(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis", "coba
 
 
 def changed(before: pa.Table, after: pa.Table, **manifest: object) -> Changes:
-    return compare(before, after, SKILLS, (MANIFEST | {"run_id": "r1"}, MANIFEST | manifest))
+    return compare(of_table(before), of_table(after), SKILLS, (MANIFEST | {"run_id": "r1"}, MANIFEST | manifest))
 
 
 def test_the_same_scores_are_unchanged() -> None:
@@ -110,7 +112,7 @@ def test_a_metric_with_other_settings_or_models_is_not_compared(after: dict[str,
     config = {"metrics": {"gecko": GECKO}, "models": {"vqa": {"image_batch": 16}}}
     manifest = {"config": config, "models": {"answers:vqa": {"label": "v1"}}, "versions": {}}
     later = {**manifest, **after, "config": {**config, **after.get("config", {})}}
-    found = compare(table(), table(0.05), SKILLS, (manifest, later))
+    found = compare(of_table(table()), of_table(table(0.05)), SKILLS, (manifest, later))
     said = str(found.sentences[0])
     if difference:
         assert said == f"gecko is not the same metric in both runs, so its scores are not compared: {difference}."

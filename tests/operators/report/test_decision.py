@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from operators import rows
-from operators.comparison import SIGNIFICANT, Board, Duel, Standing, boards, duels, standings
+from operators.comparison import SIGNIFICANT, Board, Duel, Standing, boards, standings
 from operators.report.findings import decide, overall_boards
 from operators.summary import OVERALL
-from tests.operators.tallied import summarise
+from tests.operators.tallied import paired, summarise
 
 SKILLS = ("text", "colour")
 
@@ -296,7 +296,7 @@ def check_letters(board: Board) -> None:
 @given(CASES)
 def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) -> None:
     scores, skills = case.scores(), case.skills()
-    compared = duels(scores, skills)
+    compared = paired(scores, skills)
     ranked = standings(summarise(scores, skills), compared)
     pairs, found = Pairs(ranked, compared), boards(ranked, compared)
     decision = decide(found, overall_boards(found))

@@ -9,6 +9,7 @@ from operators import rows
 from operators.errors import RowError
 from operators.images import ImageLimits
 from operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, make_card, make_thumbnail, pick_images
+from operators.run_scores import RunScores, of_table
 from tests.operators.report.made import noise_png, noisy, png
 
 
@@ -20,9 +21,13 @@ def scores(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40)
     ]  # fmt: skip
 
 
+def made(records: list[dict[str, object]]) -> RunScores:
+    return of_table(rows.table(records, rows.SCORES))
+
+
 def test_the_extremes_are_there_and_generators_share_the_places() -> None:
     found = scores()
-    picks = pick_images(rows.table(found, rows.SCORES), ["gecko", "clipscore"], 40)
+    picks = pick_images(made(found), ["gecko", "clipscore"], 40)
     lowest = min((one for one in found if one["metric"] == "gecko"), key=lambda one: one["score"])  # type: ignore[arg-type,return-value]
     reasons = {pick.key.image_id: {(one.kind, one.metric) for one in pick.reasons} for pick in picks}
     assert ("worst", "gecko") in reasons[str(lowest["image_id"])]
@@ -34,17 +39,17 @@ def test_the_extremes_are_there_and_generators_share_the_places() -> None:
 
 @pytest.mark.parametrize("most", [0, 1, 7, 100])
 def test_there_are_never_more_than_asked_for(most: int) -> None:
-    assert len(pick_images(rows.table(scores(), rows.SCORES), ["gecko", "clipscore"], most)) <= most
+    assert len(pick_images(made(scores()), ["gecko", "clipscore"], most)) <= most
 
 
 def test_one_metric_has_nothing_to_disagree_with() -> None:
-    picks = pick_images(rows.table(scores(("gecko",)), rows.SCORES), ["gecko"], 10)
+    picks = pick_images(made(scores(("gecko",))), ["gecko"], 10)
     assert picks and {one.kind for pick in picks for one in pick.reasons} == {"worst", "best"}
 
 
 def test_rows_without_score_or_image_are_never_picked() -> None:
     broken = [one | {"score": None} for one in scores()] + [one | {"image_id": None} for one in scores()]
-    assert pick_images(rows.table(broken, rows.SCORES), ["gecko", "clipscore"], 10) == []
+    assert pick_images(made(broken), ["gecko", "clipscore"], 10) == []
 
 
 @pytest.mark.parametrize("encoded", [png(3), png(3, 2000), noise_png(3, 1200)], ids=["small", "large", "noise"])
@@ -63,14 +68,14 @@ def test_an_image_beyond_the_limits_is_not_decoded_and_says_why() -> None:
 
 
 def test_a_card_without_image_or_prompt_says_so() -> None:
-    pick = pick_images(rows.table(scores(), rows.SCORES), ["gecko", "clipscore"], 4)[0]
+    pick = pick_images(made(scores()), ["gecko", "clipscore"], 4)[0]
     card = make_card(pick, NO_DETAIL, None, ())
     assert card.thumbnail is None and card.missing
     assert card.prompt[0].text == f"(the text of prompt {pick.prompt_id} cannot be read)"
 
 
 def test_a_judges_ratings_and_reasons_stand_on_the_card() -> None:
-    pick = pick_images(rows.table(scores(("llmscore",)), rows.SCORES), ["llmscore"], 4)[0]
+    pick = pick_images(made(scores(("llmscore",))), ["llmscore"], 4)[0]
     reasons = {"llmscore": "Two are missing. " * 200}
     said = NO_DETAIL._replace(rationales=reasons, ratings={"llmscore": {"rating": 35.0}})
     (view,) = make_card(pick, said, "two dogs", ()).views
@@ -82,8 +87,8 @@ def test_where_lower_is_better_the_worst_images_are_those_of_the_highest_scores(
     found = scores()
     turned = [one | ({"score": -float(str(one["score"]))} if one["metric"] == "gecko" else {}) for one in found]
     metrics = ["gecko", "clipscore"]
-    picks = pick_images(rows.table(found, rows.SCORES), metrics, 40)
-    mirrored = pick_images(rows.table(turned, rows.SCORES), metrics, 40, {"gecko"})
+    picks = pick_images(made(found), metrics, 40)
+    mirrored = pick_images(made(turned), metrics, 40, {"gecko"})
     assert [(pick.key, pick.reasons, pick.ranks) for pick in mirrored] == [
         (pick.key, pick.reasons, pick.ranks) for pick in picks
     ]

@@ -13,6 +13,8 @@ from operators.metrics.table import metric_story
 from operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, ImageKey, pick_images
 from operators.report.page import GatheredRun, Page, build_page
 from operators.report.rendering import render, to_csv, to_markdown
+from operators.run_scores import of_table
+from operators.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy
 from tests.operators.tallied import summarise
 
@@ -26,11 +28,11 @@ def gathered(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> Gath
     return GatheredRun(
         run_id="r<1>",
         manifest={"benchmark": "<bench>", "metrics": ["<gecko>"], **manifest},
-        scores=scores,
+        scores=of_table(scores),
         summary=summarise(scores, skills),
         errors=rows.table(failed, rows.ERRORS),
         prompts=prompts,
-        skills=skills,
+        skills=Skills(skills.items()),
     )
 
 
@@ -122,10 +124,10 @@ def fullest_detail() -> ImageDetail:
 def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst() -> None:
     scores = large_scores(8, 12_500, ["m", "k"])
     prompts = {f"{prompt:06d}": "ש" * 6000 for prompt in range(12_500)}
-    run = GatheredRun(run_id="r", manifest={"metrics": ["m", "k"]}, scores=scores, summary=rows.SUMMARY.empty_table(),
-                      errors=rows.ERRORS.empty_table(), prompts=prompts,
-                      skills={prompt: ["even" if int(prompt) % 2 else "odd"] for prompt in prompts})  # fmt: skip
-    picks = pick_images(scores, ["m", "k"], 100)
+    skills = Skills((prompt, ["even" if int(prompt) % 2 else "odd"]) for prompt in prompts)
+    run = GatheredRun(run_id="r", manifest={"metrics": ["m", "k"]}, scores=of_table(scores), prompts=prompts,
+                      summary=rows.SUMMARY.empty_table(), errors=rows.ERRORS.empty_table(), skills=skills)  # fmt: skip
+    picks = pick_images(run.scores, ["m", "k"], 100)
     details = {pick.key: fullest_detail() for pick in picks}
     html = render(build_page(run, picks=picks, details=details))
     assert 80 <= len(picks) <= 100
@@ -192,9 +194,10 @@ def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which
              "score": noisy(generator, metric, prompt) * (sign if metric == "nll" else 1)}
             for metric in ("gecko", "nll") for generator in quality for prompt in range(40)
         ]  # fmt: skip
-        run = gathered(rows.table(records, rows.SCORES), {}, metrics=["gecko", "nll"], **manifest)
-        run = replace(run, skills={str(prompt): [("counting", "colour")[prompt % 2]] for prompt in range(40)})
-        run = replace(run, summary=summarise(run.scores, run.skills))
+        scores = rows.table(records, rows.SCORES)
+        skills = {str(prompt): [("counting", "colour")[prompt % 2]] for prompt in range(40)}
+        run = gathered(scores, {}, metrics=["gecko", "nll"], **manifest)
+        run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
         return build_page(run, picks=[], details={}, rated=True)
 
     up, down = page(1), page(-1, lower_is_better=["nll"])
@@ -230,9 +233,10 @@ def test_at_what_a_generator_is_weak_follows_the_direction_of_the_metric() -> No
              "score": sign * (noisy(generator, "m", prompt) - 0.25 * (generator == "cobalt" and prompt % 3 == 0))}
             for generator in ("atlas", "borealis", "cobalt") for prompt in range(60)
         ]  # fmt: skip
-        run = gathered(rows.table(records, rows.SCORES), {}, metrics=["m"], **manifest)
+        scores = rows.table(records, rows.SCORES)
+        run = gathered(scores, {}, metrics=["m"], **manifest)
         skills = {str(prompt): [("text", "colour", "counting")[prompt % 3]] for prompt in range(60)}
-        run = replace(run, skills=skills, summary=summarise(run.scores, skills))
+        run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
         return [str(sentence) for sentence in build_page(run, picks=[], details={}).decision.at_what]
 
     assert any("cobalt" in said and "most of all at text" in said for said in sentences(1))
@@ -245,7 +249,7 @@ def test_the_direction_is_known_where_the_prompts_are_not() -> None:
         for name, score in (("high", 0.9), ("low", 0.1)) for prompt in range(4)
     ]  # fmt: skip
     run = gathered(rows.table(records, rows.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
-    page = build_page(replace(run, skills={}), picks=[], details={})
+    page = build_page(replace(run, skills=Skills(())), picks=[], details={})
     heat = page.panels[0].heat
     assert heat is not None and list(heat.skills.rows[0].standings) == ["low", "high"]
     assert heat.skills.rows[0].strength(0.1) == 100 and heat.skills.rows[0].strength(0.9) == 0

@@ -12,6 +12,8 @@ from operators.report.changes import compare
 from operators.report.charts import Chart, Line, trend_chart
 from operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
 from pipelines.report.checkpoints import CHECKPOINTS
+from operators.run_scores import of_table
+from operators.summary import Skills
 
 FOUND = Checkpoints(re.compile(CHECKPOINTS))
 
@@ -156,7 +158,8 @@ def test_trends_and_reports_agree_on_what_is_another_metric(name: str) -> None:
         before["models"].clear()
         after["models"].clear()
     ALTERATIONS[name](after)
-    changes = compare(rows.SCORES.empty_table(), rows.SCORES.empty_table(), {}, (before, after))
+    nothing = of_table(rows.SCORES.empty_table())
+    changes = compare(nothing, nothing, Skills(()), (before, after))
     told = any("is not the same metric" in str(sentence) for sentence in changes.sentences)
     means = run(1, {"a": 0.5}).summary
     page = trends(TrendRun("1", before, means), TrendRun("2", after, means))
