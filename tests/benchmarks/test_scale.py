@@ -167,18 +167,18 @@ def peaks_of_a_sweep(folder: Path, copies: int) -> Peaks:
     while process.poll() is None:
         waiting.wait(0.1)
         driver = max(driver, peak_memory(process.pid))
-        worker = max([worker, *(peak_memory(pid) for pid in actors_of(process.pid))])
+        worker = max([worker, *(peak_memory(pid) for pid in processes_of(process.pid, b"MapWorker"))])
     assert process.returncode == 0, (folder / "log").read_text()
     return Peaks(driver, worker)
 
 
-def actors_of(session: int) -> list[int]:
-    """The stages' actors among the processes of a session."""
+def processes_of(session: int, mark: bytes) -> list[int]:
+    """The processes of a session with a mark in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
-            if fields and int(fields[3]) == session and b"MapWorker" in (entry / "cmdline").read_bytes():
+            if fields and int(fields[3]) == session and mark in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
             continue

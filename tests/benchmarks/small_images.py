@@ -1,0 +1,92 @@
+"""An ingest of many small images from WebDataset tars: it is killed half way, goes on, and looks once more, as JSON.
+
+python -m tests.benchmarks.small_images FOLDER IMAGES
+"""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tests.benchmarks.test_scale import ROOT, peak_memory, processes_of
+
+SIDE = 64
+TAR_IMAGES = 10_000
+DIFFERENT = 512
+"""So many images are encoded; the samples repeat them under names of their own."""
+
+
+def encoded() -> list[bytes]:
+    """JPEG files of 64x64 pixels, of a smooth gradient with a camera's noise: 2.5 kB each."""
+    noise = np.random.default_rng(0)
+    y, x = np.mgrid[:SIDE, :SIDE]
+    images = []
+    for index in range(DIFFERENT):
+        smooth = np.stack([4 * x + index, 4 * y, 2 * (x + y)], -1)
+        pixels = (smooth + noise.integers(-6, 6, smooth.shape)).clip(0, 255).astype(np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=90)
+        images.append(buffer.getvalue())
+    return images
+
+
+def write_tars(folder: Path, count: int) -> None:
+    """Tars of 10,000 samples, each an image and its prompt; the prompts come back every 50,000 images."""
+    images = encoded()
+    folder.mkdir(parents=True, exist_ok=True)
+    for first in range(0, count, TAR_IMAGES):
+        with tarfile.open(folder / f"{first // TAR_IMAGES:05d}.tar", "w") as archive:
+            for number in range(first, min(first + TAR_IMAGES, count)):
+                prompt = f"a prompt of some ten words about number {number % 50_000} of them".encode()
+                for kind, content in (("jpg", images[number % DIFFERENT]), ("txt", prompt)):
+                    header = tarfile.TarInfo(f"{number:08d}.{kind}")
+                    header.size = len(content)
+                    archive.addfile(header, io.BytesIO(content))
+
+
+def ingested(folder: Path, until: int | None = None) -> dict[str, Any]:
+    """Runs the ingest, or kills it once so many of its shards stand; its seconds and the peak memory of each part."""
+    command = [sys.executable, "-m", "jobs.ingest", f"tars={folder}/in", f"output={folder}/out", "generator=sdxl"]
+    began, driver, workers = time.perf_counter(), 0.0, 0.0
+    waiting = threading.Event()
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        while process.poll() is None:
+            waiting.wait(0.2)
+            driver = max(driver, peak_memory(process.pid))
+            workers = max([workers, *(peak_memory(pid) for pid in processes_of(process.pid, b"Drafter"))])
+            if until is not None and len(list((folder / "out/sdxl").glob("*.parquet"))) >= until:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    seconds = time.perf_counter() - began
+    last = (folder / "log").read_text().splitlines()[-3:]
+    memory = {"driver_mb": round(driver), "worker_mb": round(workers)}
+    return {"seconds": round(seconds, 1), "code": process.returncode, **memory, "said": last}
+
+
+def standing(folder: Path) -> int:
+    return len(list((folder / "out/sdxl").glob("*.parquet")))
+
+
+def measure(folder: Path, count: int) -> dict[str, Any]:
+    """The three runs, with the shards that stand after each."""
+    if not (folder / "in").exists():
+        write_tars(folder / "in", count)
+    killed = ingested(folder, until=count // 1024 // 2) | {"shards": standing(folder)}
+    resumed = ingested(folder) | {"shards": standing(folder)}
+    again = ingested(folder) | {"shards": standing(folder)}
+    return {"killed": killed, "resumed": resumed, "again": again}
+
+
+if __name__ == "__main__":
+    print("\n" + json.dumps(measure(Path(sys.argv[1]), int(sys.argv[2])), indent=1))
