@@ -75,8 +75,39 @@ def write_propositions(path: Path, count: int = 4) -> Path:
     return write_csv(path, ANNOTATIONS, rows)
 
 
+def write_geneval2(path: Path, count: int = 4) -> Path:
+    """A count and a yes about each of the first prompts of the shapes."""
+    pairs = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
+    rows = [
+        {"prompt": one["text"], "atom_count": 3, "vqa_list": pairs, "skills": ["count", "object"]}
+        for one in prompts(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_oneig(folder: Path, count: int = 4) -> Path:
+    """Two questions about each of the first prompts of the shapes, which are of one class."""
+    texts = {f"{number:03}": one["text"] for number, one in enumerate(prompts(count))}
+    asked = {"1": "Is there a circle?", "2": "Is the circle red?"}
+    spelled = {"question": json.dumps(asked), "dependency": json.dumps({"1": [0], "2": [1]})}
+    questions = folder / "scripts/alignment/Q_D"
+    questions.mkdir(parents=True)
+    for name in ("anime", "human", "object"):
+        write_json(questions / f"{name}.json", dict.fromkeys(texts, spelled) if name == "object" else {})
+    rows = [
+        {"category": "General_Object", "id": key, "prompt_en": text, "type": "NP", "prompt_length": "short"}
+        for key, text in texts.items()
+    ]
+    write_csv(folder / "OneIG-Bench.csv", [*rows[0]], rows)
+    return folder
+
+
 WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
+    "dpg_bench": ("q.csv", write_propositions),
     "dsg_1k": ("q.csv", write_propositions),
+    "geneval2": ("q.jsonl", write_geneval2),
+    "oneig": ("oneig", write_oneig),
     "tifa_v1": ("q.json", write_tifa_v1),
 }
 """By pack, what its file is called here and what writes it."""

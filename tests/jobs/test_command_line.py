@@ -87,10 +87,11 @@ RELEASED = SWEEP | {
 }
 CHOICES = {
     "sweep": {"shapes", "own_images", "own_rows", "gecko_ablation"},
-    "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k", "tifa_v1", "dsg_1k"},
+    "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k", "tifa_v1", "dsg_1k", "geneval2",
+                  "dpg_bench", "oneig", "oneig_zh"},
     "models": {"shapes", "released"},
     "metric": {"vqascore", "clipscore", "gecko", "gecko_baseline", "gecko_coverage", "gecko_normalised", "tifa", "dsg",
-               "tifa_v1", "dsg_1k",
+               "tifa_v1", "dsg_1k", "geneval2", "geneval2_am", "dpg_bench", "dpg_bench_levels", "oneig",
                "vq2", "vq2_released", "vqascore_normalised", "pickscore", "alignscore", "siglipscore", "itm", "itc",
                "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip", "vnli", "vpeval", "capclip", "capmeteor",
                "descclip", "descmeteor", "gpt4v_eval", "llmscore", "llmscore_error_counting", "llmscore_rule_enhanced",

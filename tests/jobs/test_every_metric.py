@@ -16,7 +16,15 @@ NAMES = sorted(file.stem for file in (ROOT / "conf/metric").glob("*.yaml"))
 
 OPTIONS = {"vpeval": ["metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512"]}
 """What the pack's writer needs for a form that it has not learnt."""
-PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}
+PACKS = {
+    "dpg_bench": "dpg_bench",
+    "dpg_bench_levels": "dpg_bench",
+    "dsg_1k": "dsg_1k",
+    "geneval2": "geneval2",
+    "geneval2_am": "geneval2",
+    "oneig": "oneig",
+    "tifa_v1": "tifa_v1",
+}
 """Of metrics that score by a benchmark's own questions, whose these are."""
 SCORELESS = {"vq2_released"}
 """Whose phrases are drawn at a temperature of 1, where the pack's writer says nothing readable."""

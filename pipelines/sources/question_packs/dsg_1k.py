@@ -8,25 +8,24 @@ lost. So reads `released`; with `fixed` the number counts, and the others' depen
 from collections.abc import Iterable, Iterator
 
 from pipelines.sources.question_packs.pack import Convention, Line, PackRow, PackRows, read_lines, read_rows
-from pipelines.sources.question_packs.propositions import NUMBERS, dependency, proposition
+from pipelines.sources.question_packs.propositions import proposition, told_dependencies, unread_dependencies
 from pipelines.storage import Location
 
 
 def read(place: Location, convention: Convention) -> PackRows:
     """The questions of dsg-1k-anns.csv, in its order."""
-    lines = [line for line in read_lines(place) if isinstance(line, Line)]
-    unread = [line for line in lines if not NUMBERS.fullmatch(dependency(line.values))]
-    effect = "its words do not count"
-    if convention == "released":
-        effect = "none of the prompt's questions has parents, as in the release"
-    for line in unread:
-        yield f"{line.where}: the dependency {dependency(line.values)!r} is not all numbers; {effect}"
-    spoiled = {line.values.get("item_id") for line in unread} if convention == "released" else set()
+    lines = [*read_lines(place)]
+    if convention == "fixed":
+        yield from told_dependencies(lines, "its words do not count")
+        yield from read_rows(lines, proposition)
+        return
+    yield from told_dependencies(lines, "none of the prompt's questions has parents, as in the release")
+    spoiled = {line.values.get("item_id") for line in unread_dependencies(lines)}
 
     def read_row(line: Line) -> Iterable[PackRow]:
         return _without_parents(proposition(line)) if line.values.get("item_id") in spoiled else proposition(line)
 
-    yield from read_rows(place, read_row)
+    yield from read_rows(lines, read_row)
 
 
 def _without_parents(found: Iterable[PackRow]) -> Iterator[PackRow]:

@@ -139,9 +139,9 @@ class Line(NamedTuple):
     values: Values
 
 
-def read_rows(file: Location, read: Callable[[Line], Iterable[PackRow]]) -> PackRows:
-    """What `read` makes of every row of a file; a row that it refuses (Refused) is a line in its place."""
-    for line in read_lines(file):
+def read_rows(lines: Iterable[Line | str], read: Callable[[Line], Iterable[PackRow]]) -> PackRows:
+    """What `read` makes of every row; a row that it refuses (Refused) is a line in its place."""
+    for line in lines:
         if isinstance(line, str):
             yield line
             continue

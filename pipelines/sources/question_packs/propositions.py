@@ -1,7 +1,7 @@
 """The layout that DSG-1k and DPG-Bench share: a CSV row for each proposition, a yes/no question with its parents."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from operators.metrics import reading
 from operators.metrics.writing import WrittenQuestion
@@ -28,6 +28,18 @@ def proposition(line: Line) -> Iterator[PackRow]:
         parents=tuple(map(str, reading.named_parents(dependency(values)) or ())),
     )
     yield PackRow(line.where, the_id(values, "item_id"), the_text(values, "text"), asked)
+
+
+def unread_dependencies(lines: Iterable[Line | str]) -> list[Line]:
+    """The rows whose parents are not all numbers."""
+    rows = (line for line in lines if isinstance(line, Line))
+    return [line for line in rows if not NUMBERS.fullmatch(dependency(line.values))]
+
+
+def told_dependencies(lines: Iterable[Line | str], effect: str) -> Iterator[str]:
+    """A line for each of them."""
+    for line in unread_dependencies(lines):
+        yield f"{line.where}: the dependency {dependency(line.values)!r} is not all numbers; {effect}"
 
 
 def dependency(values: Values) -> str:

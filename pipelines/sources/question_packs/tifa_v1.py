@@ -13,6 +13,7 @@ from pipelines.sources.question_packs.pack import (
     Line,
     PackRow,
     PackRows,
+    read_lines,
     read_rows,
     the_id,
     the_text,
@@ -24,7 +25,7 @@ from pipelines.tables import Refused
 
 def read(place: Location, convention: Convention) -> PackRows:
     """The questions of tifa_v1.0_question_answers.json, in its order."""
-    return read_rows(place, _row)
+    return read_rows(read_lines(place), _row)
 
 
 def _row(line: Line) -> Iterator[PackRow]:

@@ -6,11 +6,20 @@ from typing import Any
 
 import pytest
 
-from operators.errors import ConfigError, SourceError
+from operators.errors import PlumblineError, SourceError
 from pipelines.sources.question_packs import PACKS, PackFile, pack_digest, read_pack
 from pipelines.sources.question_packs.pack import Convention, QuestionPack
 from pipelines.storage import StorageConfig
-from tests.question_packs import ANNOTATIONS, choice, proposition, propositions, write_csv, write_json
+from tests.question_packs import (
+    ANNOTATIONS,
+    choice,
+    proposition,
+    propositions,
+    write_csv,
+    write_geneval2,
+    write_json,
+    write_oneig,
+)
 
 STORAGE = StorageConfig()
 
@@ -82,7 +91,7 @@ def test_a_file_of_another_form_is_refused_by_name(content: str, said: str, tmp_
 
 @pytest.mark.parametrize("name", PACKS)
 def test_a_file_that_is_not_there_is_named(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"q\.json"):
+    with pytest.raises(PlumblineError, match=r"q\.json"):
         pack_of(name, tmp_path / "q.json")
 
 
@@ -113,6 +122,74 @@ def test_of_a_number_that_stands_twice_the_last_row_counts(tmp_path: Path) -> No
     pack = pack_of("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, [*propositions("a", "a circle"), again]))
     assert [row["text"] for row in questions(pack, "a")][1] == "Is it round?"
     assert "stands twice" in pack.problems[0]
+
+
+# DPG-Bench
+
+
+def test_the_release_does_not_read_the_first_row_and_loses_the_first_prompt_by_it(tmp_path: Path) -> None:
+    """Its code looks for the answer to the question that it has not put, and leaves the image out."""
+    path = write_csv(tmp_path / "q.csv", ANNOTATIONS, [*propositions("a", "a circle"), *propositions("b", "a square")])
+    released, fixed = pack_of("dpg_bench", path, "released"), pack_of("dpg_bench", path, "fixed")
+    (failed,) = questions(released, "a")
+    assert failed["error"]["kind"] == "no_questions" and not failed["error"]["retryable"]
+    assert f"{path}, row 0: the release does not read the row" in failed["error"]["message"]
+    assert len(questions(fixed, "a")) == 3 and fixed.problems == ()
+    assert questions(released, "b") == questions(fixed, "b")
+    assert released.problems == (f"{path}, row 0: left out, as in the release; benchmark.convention=fixed reads it",)
+
+
+def test_a_first_prompt_that_no_answer_is_missing_of_keeps_its_other_questions(tmp_path: Path) -> None:
+    apart = [row | {"dependency": "0"} for row in propositions("a", "a circle")]
+    pack = pack_of("dpg_bench", write_csv(tmp_path / "q.csv", ANNOTATIONS, apart))
+    assert [row["text"] for row in questions(pack, "a")] == ["Is the circle red?", "Is the circle above a square?"]
+
+
+# GenEval2
+
+
+def test_geneval2_has_one_right_answer_for_each_atom(tmp_path: Path) -> None:
+    pack = pack_of("geneval2", write_geneval2(tmp_path / "q.jsonl", count=2))
+    assert pack.prompts["prompt_id"].to_pylist() == ["0", "1"]
+    assert pack.prompts["skills"].to_pylist() == [["3 atoms"]] * 2
+    count, there = questions(pack, "1")
+    assert (count["choices"], count["answer"], count["kind"]) == (["one"], "one", "count")
+    assert (there["choices"], there["kind"]) == (["Yes"], "object")
+
+
+def test_a_line_of_geneval2_that_cannot_be_read_costs_its_prompt_alone(tmp_path: Path) -> None:
+    path = write_geneval2(tmp_path / "q.jsonl", count=2)
+    good = path.read_text().splitlines()
+    odd = json.loads(good[0]) | {"skills": ["count"]}
+    path.write_text("\n".join([good[0], json.dumps(odd), "{", good[1]]))
+    pack = pack_of("geneval2", path)
+    assert pack.prompts["prompt_id"].to_pylist() == ["0", "3"], "a row's number stays its own"
+    assert [line.split(": ")[0] for line in pack.problems] == [f"{path}, row 1", f"{path}, row 2"]
+
+
+# OneIG
+
+
+def test_oneig_has_its_prompts_in_one_file_and_their_questions_in_others(tmp_path: Path) -> None:
+    pack = pack_of("oneig", write_oneig(tmp_path / "oneig", count=2))
+    assert pack.prompts["prompt_id"].to_pylist() == ["object_000", "object_001"]
+    assert pack.prompts["skills"].to_pylist() == [["object", "short", "NP"]] * 2
+    assert parents(pack, "object_001") == [[], ["Is there a circle?"]]
+
+
+def test_questions_without_a_prompt_or_of_another_form_are_told_by_their_file(tmp_path: Path) -> None:
+    folder = write_oneig(tmp_path / "oneig", count=2)
+    file = folder / "scripts/alignment/Q_D/object.json"
+    asked = json.loads(file.read_text())
+    write_json(file, {**asked, "777": asked["000"], "001": {"question": "[]", "dependency": "{}"}})
+    pack = pack_of("oneig", folder)
+    assert pack.prompts["prompt_id"].to_pylist() == ["object_000"]
+    assert [line.split(": ")[0] for line in pack.problems] == [f"{file}, row 1", f"{file}, row 2"]
+
+
+def test_a_folder_without_the_release_is_told_by_the_file_that_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"OneIG-Bench\.csv: not found"):
+        pack_of("oneig", tmp_path)
 
 
 # All

@@ -1,0 +1,79 @@
+"""The layout of OneIG-Bench's alignment questions: JSON files for classes of prompts, beside a CSV of the prompts."""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from operators.errors import SourceError
+from operators.metrics import reading
+from operators.metrics.writing import WrittenQuestion
+from pipelines.sources.question_packs.pack import PackRow, PackRows, the_text
+from pipelines.storage import Location
+from pipelines.tables import Refused, parse_json, read_json, read_records
+
+CATEGORIES = {
+    "anime": "Anime_Stylization",
+    "human": "Portrait",
+    "object": "General_Object",
+    "multilingualism": "Multilingualism",
+}
+"""Of a class of questions, what the CSV calls it."""
+
+
+def read_alignment(place: Location, classes: Sequence[str], *, csv: str, prompt: str, suffix: str = "") -> PackRows:
+    """The questions of scripts/alignment/Q_D about the prompts of `csv`, whose column `prompt` has their texts.
+
+    A prompt is called by its class and its id: `object_000`.
+    """
+    prompts = _prompts(place.below(csv), prompt)
+    for name in classes:
+        file = place.below(f"scripts/alignment/Q_D/{name}{suffix}.json")
+        asked = read_json(_content(file), file.url)
+        if not isinstance(asked, dict):
+            raise SourceError(f"{file.url}: expected an object of questions by id, found {type(asked).__name__}")
+        for number, (key, values) in enumerate(asked.items()):
+            where = f"{file.url}, row {number}"
+            try:
+                row = prompts.get((CATEGORIES[name], key))
+                if row is None:
+                    raise Refused("no_prompt", f"{csv} has no prompt {key!r} of {CATEGORIES[name]}")
+                yield from _rows(where, f"{name}_{key}", values, row, prompt, name)
+            except Refused as refused:
+                yield f"{where}: {refused}; the row is left out"
+
+
+def _prompts(file: Location, prompt: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    records = read_records(io.BytesIO(_content(file)), file.url, ["category", "id", prompt]).rows
+    return {(str(row.get("category")), str(row.get("id"))): row for row in records}
+
+
+def _content(file: Location) -> bytes:
+    try:
+        content = file.fs.cat_file(file.path)
+    except FileNotFoundError as error:
+        raise SourceError(f"{file.url}: not found; benchmark.questions names the release's folder") from error
+    assert isinstance(content, bytes)
+    return content
+
+
+def _rows(where: str, prompt_id: str, values: Any, row: Mapping[str, Any], prompt: str, name: str) -> Iterator[PackRow]:
+    """A row for each question of a prompt; the prompt's skills are its class, and its length and type where told."""
+    texts, needed = (_by_number(values, field) for field in ("question", "dependency"))
+    text = the_text(row, prompt)
+    skills = tuple(skill for skill in (name, row.get("prompt_length"), row.get("type")) if skill)
+    for number in texts:
+        parents = needed.get(number, [0])
+        if not isinstance(parents, list) or not all(isinstance(parent, int) for parent in parents):
+            raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {parents!r}")
+        parents = tuple(str(parent) for parent in parents if parent)
+        asked = WrittenQuestion(number, the_text(texts, number), reading.YES_NO, "yes", parents=parents)
+        yield PackRow(where, prompt_id, text, asked, skills)
+
+
+def _by_number(values: Any, field: str) -> Mapping[str, Any]:
+    """What stands under the field, an object or the text of one."""
+    found = values.get(field) if isinstance(values, dict) else None
+    found = parse_json(found) if isinstance(found, str) else found
+    if not isinstance(found, dict) or not found:
+        raise Refused("no_questions", f"expected {field!r} as an object by number, found {reading.shown(str(found))}")
+    return found

@@ -1,0 +1,15 @@
+"""OneIG-Bench's alignment, in English (Chang et al. 2025): yes/no questions that depend on each other.
+
+Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench.csv` and
+`scripts/alignment/Q_D/{anime,human,object}.json`; `scripts/alignment/alignment_score.py` counts a yes where the answers
+of its parents are yes. Both conventions read it alike.
+"""
+
+from pipelines.sources.question_packs.alignment_questions import read_alignment
+from pipelines.sources.question_packs.pack import Convention, PackRows
+from pipelines.storage import Location
+
+
+def read(place: Location, convention: Convention) -> PackRows:
+    """The questions about the English prompts."""
+    return read_alignment(place, ("anime", "human", "object"), csv="OneIG-Bench.csv", prompt="prompt_en")
