@@ -103,12 +103,39 @@ def write_oneig(folder: Path, count: int = 4) -> Path:
     return folder
 
 
+def write_wise_verified(path: Path, count: int = 4) -> Path:
+    """An explanation of each of the first prompts of the shapes, which get numbers."""
+    return write_json(
+        path,
+        [
+            {"Prompt": one["text"], "Explanation": "This is a circle", "Category": "time", "prompt_id": 401 + number}
+            for number, one in enumerate(prompts(count))
+        ],
+    )
+
+
+def write_unigenbench(path: Path, count: int = 4) -> Path:
+    """Two checkpoints for each of the first prompts of the shapes, which get numbers."""
+    told = {
+        "Primary Categories": "Art",
+        "Testpoints": ["Style", "Attribute - Color"],
+        "Testpoint Description": ["flat shapes", "red"],
+    }
+    rows = [
+        {"index": number, "prompt_en": one["text"], "sub_dims_en": json.dumps(told)}
+        for number, one in enumerate(prompts(count))
+    ]
+    return write_csv(path, [*rows[0]], rows)
+
+
 WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "dpg_bench": ("q.csv", write_propositions),
     "dsg_1k": ("q.csv", write_propositions),
     "geneval2": ("q.jsonl", write_geneval2),
     "oneig": ("oneig", write_oneig),
     "tifa_v1": ("q.json", write_tifa_v1),
+    "unigenbench": ("q.csv", write_unigenbench),
+    "wise_verified": ("q.json", write_wise_verified),
 }
 """By pack, what its file is called here and what writes it."""
 

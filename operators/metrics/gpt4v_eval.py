@@ -1,5 +1,6 @@
 """GPT4V-Eval: a model that sees gives image and prompt one rating (Zhang et al. 2023)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -8,7 +9,7 @@ from operators.metrics.answered import Scored
 from operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
 from operators.metrics.metric import Evidence, Expected
 from operators.metrics.writer import prompt_template
-from operators.metrics.writing import Writing
+from operators.metrics.writing import Writing, WrittenQuestion
 
 INSPECT = prompt_template("gpt4v_eval")
 SCALES = (Scale("rating", 0, 100),)
@@ -29,7 +30,7 @@ class Gpt4vEvalConfig(InspectedConfig):
         """All that decides a verdict, but for the judge."""
         return self.asking(INSPECT)
 
-    def inspect(self, prompt: str) -> Writing[Verdict]:
+    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict on an image."""
         return (yield from self.verdict(fill(INSPECT, prompt=reading.one_line(prompt)), SCALES))
 

@@ -16,6 +16,7 @@ from operators.metrics.image_statistic import ImageStatisticConfig
 from operators.metrics.llmscore import LlmScoreConfig
 from operators.metrics.metric import Metric
 from operators.metrics.question_pack import QuestionPackConfig
+from operators.metrics.rubric import RubricConfig
 from operators.metrics.sentence_matching import SentenceMatchingConfig
 from operators.metrics.similarity import SimilarityConfig
 from operators.metrics.tifa import TifaConfig
@@ -39,6 +40,7 @@ METRICS: tuple[type[Metric], ...] = (
     VpevalConfig,
     ImageStatisticConfig,
     QuestionPackConfig,
+    RubricConfig,
 )
 
 

@@ -1,7 +1,7 @@
 """VIEScore: a model that sees rates semantic consistency and perceptual quality (Ku et al. 2024)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -10,7 +10,7 @@ from operators.metrics.answered import Scored
 from operators.metrics.judged import AGAIN, InspectedConfig, Scale, Verdict, fill, ratings_of, values
 from operators.metrics.metric import Evidence, Expected
 from operators.metrics.writer import prompt_template
-from operators.metrics.writing import UnreadableReply, Writing, read_each
+from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, read_each
 
 SEMANTIC = prompt_template("viescore_semantic")
 PERCEPTUAL = prompt_template("viescore_perceptual")
@@ -36,7 +36,7 @@ class VieScoreConfig(InspectedConfig):
         """All that decides a verdict, but for the judge."""
         return self.asking(SEMANTIC, PERCEPTUAL)
 
-    def inspect(self, prompt: str) -> Writing[Verdict]:
+    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """One verdict of two replies: the second is about the image alone."""
         asked = (fill(SEMANTIC, prompt=reading.one_line(prompt)), CONSISTENCY), (PERCEPTUAL, QUALITY)
         requests = [self.verdict_request(text, scales) for text, scales in asked]

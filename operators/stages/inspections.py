@@ -5,10 +5,12 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from operators import rows
 from operators.errors import RowError
+from operators.metrics.answered import incomplete
 from operators.metrics.judged import Verdict
 from operators.metrics.metric import Metric
-from operators.metrics.writing import Writing
+from operators.metrics.writing import Writing, WrittenQuestion
 from operators.stages.programs import Ran
+from operators.stages.scores import WrittenIndex
 from operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
 from operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
 from operators.stages.verdicts import verdict_columns
@@ -21,21 +23,29 @@ class InspectingMetric(Protocol):
     def judging(self) -> dict[str, Any]:
         """All that decides a verdict, but for the judge."""
 
-    def inspect(self, prompt: str) -> Writing[Verdict]:
-        """The program that has one image judged."""
+    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
+        """The program that has one image judged, by the questions about its prompt where the chain has them."""
 
 
 class PromptTexts(NamedTuple):
-    """The prompts by which images are judged."""
+    """The prompts by which images are judged, with the questions about each where a metric goes by these."""
 
     prompts: Mapping[str, str]
+    written: WrittenIndex | None = None
 
     def text(self, prompt_id: str | None) -> str | RowError:
-        return text_of(self.prompts, prompt_id)
+        text = text_of(self.prompts, prompt_id)
+        if isinstance(text, RowError) or self.written is None or prompt_id in self.written.questions:
+            return text
+        return self.written.errors.get(prompt_id or "") or incomplete("questions", f"lacks prompt {prompt_id!r}")
+
+    def questions(self, prompt_id: str | None) -> Sequence[WrittenQuestion]:
+        return self.written.questions.get(prompt_id or "", ()) if self.written is not None else ()
 
     def basis(self, prompt_id: str | None) -> str | None:
         text = self.text(prompt_id)
-        return rows.basis_of(text) if isinstance(text, str) else None
+        ids = [question.question_id for question in self.questions(prompt_id)]
+        return rows.basis_of(text, *ids) if isinstance(text, str) else None
 
 
 class InspectionsStage(SeeingStage):
@@ -48,6 +58,10 @@ class InspectionsStage(SeeingStage):
     calls: ClassVar = {"judge": "generate_from_images"}
 
     @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return ("questions",) if "questions" in metric.chain else ()
+
+    @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"kind": metric.kind, "asking": metric.judging()}
 
@@ -58,9 +72,12 @@ class InspectionsStage(SeeingStage):
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self._texts = remembered(texts_of)
+        self._written = remembered(lambda questions: WrittenIndex(questions.read(), None))
 
     def asked(self, inputs: Inputs) -> Mapping[str, PromptTexts]:
-        return dict.fromkeys(inputs.metrics, PromptTexts(self._texts(inputs.prompts)))
+        texts = self._texts(inputs.prompts)
+        asked = {name: inputs.upstream[name].get("questions") for name in inputs.metrics}
+        return {name: PromptTexts(texts, self._written(read) if read else None) for name, read in asked.items()}
 
     def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[Verdict]:
         return write_about(self.model, encoded, seen, [self._program(one) for one in seen])
@@ -71,7 +88,7 @@ class InspectionsStage(SeeingStage):
         if isinstance(text, RowError):
             return text
         metric: InspectingMetric = self.metrics[seen.metric]
-        return (yield from metric.inspect(text))
+        return (yield from metric.inspect(text, seen.asked.questions(seen.row.prompt_id)))
 
     def columns(self, said: Sequence[Verdict], shown: Sequence[Shown]) -> dict[str, Any]:
         return verdict_columns(said)

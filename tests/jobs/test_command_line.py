@@ -88,10 +88,11 @@ RELEASED = SWEEP | {
 CHOICES = {
     "sweep": {"shapes", "own_images", "own_rows", "gecko_ablation"},
     "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k", "tifa_v1", "dsg_1k", "geneval2",
-                  "dpg_bench", "oneig", "oneig_zh"},
+                  "dpg_bench", "oneig", "oneig_zh", "unigenbench", "wise_verified"},
     "models": {"shapes", "released"},
     "metric": {"vqascore", "clipscore", "gecko", "gecko_baseline", "gecko_coverage", "gecko_normalised", "tifa", "dsg",
                "tifa_v1", "dsg_1k", "geneval2", "geneval2_am", "dpg_bench", "dpg_bench_levels", "oneig",
+               "unigenbench", "wise_verified",
                "vq2", "vq2_released", "vqascore_normalised", "pickscore", "alignscore", "siglipscore", "itm", "itc",
                "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip", "vnli", "vpeval", "capclip", "capmeteor",
                "descclip", "descmeteor", "gpt4v_eval", "llmscore", "llmscore_error_counting", "llmscore_rule_enhanced",
@@ -378,4 +379,4 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
 def test_help_names_the_choices() -> None:
     text = job("jobs.sweep", "--help").stdout
     assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text
-    assert "|tifa|tifa_v1|viescore|vnli|vpeval|vq2|vq2_released|vqascore" in text
+    assert "|tifa|tifa_v1|unigenbench|viescore|vnli|vpeval|vq2|vq2_released|vqascore" in text

@@ -24,6 +24,8 @@ PACKS = {
     "geneval2_am": "geneval2",
     "oneig": "oneig",
     "tifa_v1": "tifa_v1",
+    "unigenbench": "unigenbench",
+    "wise_verified": "wise_verified",
 }
 """Of metrics that score by a benchmark's own questions, whose these are."""
 SCORELESS = {"vq2_released"}

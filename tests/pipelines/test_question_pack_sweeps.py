@@ -11,12 +11,14 @@ from pipelines.questions import plan_questions, write_questions
 from pipelines.storage import StorageConfig
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
+from tests.operators.tiny.judges import save_seeing_judge
 from tests.question_packs import (
     ANNOTATIONS,
     choice,
     propositions,
     write_csv,
     write_json,
+    write_pack,
     write_propositions,
     write_tifa_v1,
 )
@@ -124,6 +126,18 @@ def test_a_file_that_changes_after_the_plan_fails_its_cells(folder: Path, tmp_pa
     write_propositions(questions, count=3)
     errors = run(plan).results.errors.to_pylist()
     assert len(errors) == 4 and all("have changed since the run was planned" in row["message"] for row in errors)
+
+
+@pytest.mark.parametrize(("pack", "expected"), [("wise_verified", 1.0), ("unigenbench", 0.5)])
+def test_a_judge_scores_by_what_the_benchmark_says(pack: str, expected: float, folder: Path, tmp_path: Path) -> None:
+    """Its verdicts are always the same: 1, and 1 of two checkpoints. Images find their prompts by their texts."""
+    judge = save_seeing_judge(tmp_path / "judge")
+    questions = write_pack(pack, tmp_path)
+    given = [f"benchmark.prompts={folder}/prompts.parquet", f"+models.vlm={{family: captioner, checkpoint: '{judge}'}}"]
+    plan = planned(folder, tmp_path / "store", pack, questions, *given)
+    scores = run(plan).results.read_scores().to_pylist()
+    assert [row["score"] for row in scores] == [expected] * 4
+    assert not planned(folder, tmp_path / "store", pack, questions, *given).plan.missing
 
 
 @pytest.mark.parametrize(

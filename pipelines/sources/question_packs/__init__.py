@@ -8,7 +8,7 @@ from pipelines.cells.cells import digest
 from pipelines.sources.question_packs.pack import Convention, QuestionPack, gather
 from pipelines.storage import StorageConfig, locate, readable_errors
 
-PACKS = ("dpg_bench", "dsg_1k", "geneval2", "oneig", "oneig_zh", "tifa_v1")
+PACKS = ("dpg_bench", "dsg_1k", "geneval2", "oneig", "oneig_zh", "tifa_v1", "unigenbench", "wise_verified")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

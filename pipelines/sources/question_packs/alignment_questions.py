@@ -7,7 +7,7 @@ from typing import Any
 from operators.errors import SourceError
 from operators.metrics import reading
 from operators.metrics.writing import WrittenQuestion
-from pipelines.sources.question_packs.pack import PackRow, PackRows, the_text
+from pipelines.sources.question_packs.pack import PackRow, PackRows, the_text, unasked
 from pipelines.storage import Location
 from pipelines.tables import Refused, parse_json, read_json, read_records
 
@@ -37,9 +37,14 @@ def read_alignment(place: Location, classes: Sequence[str], *, csv: str, prompt:
                 row = prompts.get((CATEGORIES[name], key))
                 if row is None:
                     raise Refused("no_prompt", f"{csv} has no prompt {key!r} of {CATEGORIES[name]}")
-                yield from _rows(where, f"{name}_{key}", values, row, prompt, name)
+                text = the_text(row, prompt)
             except Refused as refused:
                 yield f"{where}: {refused}; the row is left out"
+                continue
+            try:
+                yield from _rows(where, f"{name}_{key}", text, values, _skills(name, row))
+            except Refused as refused:
+                yield from unasked(where, f"{name}_{key}", text, refused)
 
 
 def _prompts(file: Location, prompt: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
@@ -56,11 +61,14 @@ def _content(file: Location) -> bytes:
     return content
 
 
-def _rows(where: str, prompt_id: str, values: Any, row: Mapping[str, Any], prompt: str, name: str) -> Iterator[PackRow]:
-    """A row for each question of a prompt; the prompt's skills are its class, and its length and type where told."""
+def _skills(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A prompt's class, and its length and type where they are told."""
+    return tuple(skill for skill in (name, row.get("prompt_length"), row.get("type")) if skill)
+
+
+def _rows(where: str, prompt_id: str, text: str, values: Any, skills: tuple[str, ...]) -> Iterator[PackRow]:
+    """A row for each question of a prompt."""
     texts, needed = (_by_number(values, field) for field in ("question", "dependency"))
-    text = the_text(row, prompt)
-    skills = tuple(skill for skill in (name, row.get("prompt_length"), row.get("type")) if skill)
     for number in texts:
         parents = needed.get(number, [0])
         if not isinstance(parents, list) or not all(isinstance(parent, int) for parent in parents):

@@ -20,6 +20,7 @@ from pipelines.sources.question_packs.pack import (
     read_rows,
     the_text,
     the_texts,
+    unasked,
 )
 from pipelines.storage import Location
 from pipelines.tables import Refused
@@ -30,10 +31,18 @@ def read(place: Location, convention: Convention) -> PackRows:
     return read_rows(read_lines(place), _rows)
 
 
-def _rows(line: Line) -> Iterator[PackRow]:
+def _rows(line: Line) -> PackRows:
+    text, prompt_id = the_text(line.values, "prompt"), line.where.rpartition(" ")[2]
+    try:
+        yield from _asked(line, prompt_id, text)
+    except Refused as refused:
+        yield from unasked(line.where, prompt_id, text, refused)
+
+
+def _asked(line: Line, prompt_id: str, text: str) -> Iterator[PackRow]:
     """A row for each question of a prompt; the prompt's skill is its number of atoms."""
     values = line.values
-    text, skills = the_text(values, "prompt"), the_texts(values.get("skills"), "skills")
+    skills = the_texts(values.get("skills"), "skills")
     pairs = [_pair(pair) for pair in values.get("vqa_list") or ()]
     if not pairs or len(pairs) != len(skills):
         raise Refused("no_questions", f"expected as many skills as questions, found {len(skills)} and {len(pairs)}")
@@ -41,7 +50,7 @@ def _rows(line: Line) -> Iterator[PackRow]:
     own = (f"{atoms} atoms",) if isinstance(atoms, int) else ()
     for number, ((question, answer), skill) in enumerate(zip(pairs, skills, strict=True)):
         asked = WrittenQuestion(str(number), question, (answer,), answer, skill)
-        yield PackRow(line.where, line.where.rpartition(" ")[2], text, asked, own)
+        yield PackRow(line.where, prompt_id, text, asked, own)
 
 
 def _pair(pair: Any) -> tuple[str, str]:

@@ -139,7 +139,13 @@ class Line(NamedTuple):
     values: Values
 
 
-def read_rows(lines: Iterable[Line | str], read: Callable[[Line], Iterable[PackRow]]) -> PackRows:
+def unasked(where: str, prompt_id: str, text: str, refused: Refused) -> PackRows:
+    """A prompt of which nothing but itself can be read: its line, and a row with the error."""
+    yield f"{where}: {refused}; nothing is asked about prompt_id {prompt_id!r}"
+    yield PackRow(where, prompt_id, text, error=RowError("no_questions", f"{where}: {refused}"))
+
+
+def read_rows(lines: Iterable[Line | str], read: Callable[[Line], Iterable[PackRow | str]]) -> PackRows:
     """What `read` makes of every row; a row that it refuses (Refused) is a line in its place."""
     for line in lines:
         if isinstance(line, str):

@@ -22,8 +22,11 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|i
 SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
 """As a byte-level tokenizer writes it."""
 REPLY = json.dumps(
-    {"rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6, "rationale": "<b>plausible</b>"}
-)
+    {
+        "rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6,
+        "score": 1, "Style": 1, "Attribute - Color": 0, "rationale": "<b>plausible</b>",
+    }
+)  # fmt: skip
 """What the judge that sees says."""
 FOLLOWING = (
     ("<|im_start|>", "a"), ("a", "<|im_end|>"), (SPACE, "7"), ("7", ","), ('"', "o"), ("o", "k"), ("k", '"'),

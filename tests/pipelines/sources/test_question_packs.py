@@ -163,7 +163,8 @@ def test_a_line_of_geneval2_that_cannot_be_read_costs_its_prompt_alone(tmp_path:
     odd = json.loads(good[0]) | {"skills": ["count"]}
     path.write_text("\n".join([good[0], json.dumps(odd), "{", good[1]]))
     pack = pack_of("geneval2", path)
-    assert pack.prompts["prompt_id"].to_pylist() == ["0", "3"], "a row's number stays its own"
+    assert pack.prompts["prompt_id"].to_pylist() == ["0", "1", "3"], "a row's number stays its own"
+    assert [row["error"]["kind"] for row in questions(pack, "1")] == ["no_questions"]
     assert [line.split(": ")[0] for line in pack.problems] == [f"{path}, row 1", f"{path}, row 2"]
 
 
@@ -183,13 +184,59 @@ def test_questions_without_a_prompt_or_of_another_form_are_told_by_their_file(tm
     asked = json.loads(file.read_text())
     write_json(file, {**asked, "777": asked["000"], "001": {"question": "[]", "dependency": "{}"}})
     pack = pack_of("oneig", folder)
-    assert pack.prompts["prompt_id"].to_pylist() == ["object_000"]
-    assert [line.split(": ")[0] for line in pack.problems] == [f"{file}, row 1", f"{file}, row 2"]
+    assert [row["error"] is None for row in questions(pack, "object_000")] == [True, True]
+    assert [row["error"]["kind"] for row in questions(pack, "object_001")] == ["no_questions"]
+    assert [line.split(": ")[0] for line in pack.problems] == [f"{file}, row 1", f"{file}, row 2"], pack.problems
 
 
 def test_a_folder_without_the_release_is_told_by_the_file_that_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"OneIG-Bench\.csv: not found"):
         pack_of("oneig", tmp_path)
+
+
+# WISE_Verified
+
+
+def test_wise_has_an_explanation_of_each_prompt_and_its_category_by_its_number(tmp_path: Path) -> None:
+    rows = [{"Prompt": "p", "Explanation": "e", "prompt_id": number} for number in (1, 400, 401, 520, 641, 1000, 1001)]
+    path = write_json(tmp_path / "merge.json", rows)
+    pack = pack_of("wise_verified", path)
+    skills = ["culture", "culture", "time", "time", "biology", "chemistry"]
+    assert pack.prompts["skills"].to_pylist() == [[skill] for skill in skills]
+    assert (questions(pack, "401")[0]["text"], questions(pack, "401")[0]["choices"]) == ("e", [])
+    assert pack.problems == (f"{path}, row 6: expected 'prompt_id' from 1 to 1000, found 1001; the row is left out",)
+
+
+def test_wise_may_be_the_folder_with_its_three_files(tmp_path: Path) -> None:
+    parts = {"cultural_common_sense": 1, "spatio-temporal_reasoning": 401, "natural_science": 641}
+    for name, number in parts.items():
+        row = {"Prompt": "p", "Explanation": "e", "prompt_id": number}
+        write_json(tmp_path / f"{name}_verified.json", [row])
+    assert pack_of("wise_verified", tmp_path).prompts["prompt_id"].to_pylist() == ["1", "401", "641"]
+
+
+# UniGenBench++
+
+
+@pytest.mark.parametrize(
+    ("language", "keys"),
+    [
+        ("en", ("Testpoints", "Testpoint Description", "Primary Categories")),
+        ("zh", ("考点", "考点对应描述", "一级垂类")),
+    ],
+)
+def test_unigenbench_has_a_checkpoint_with_what_the_prompt_has_of_it(
+    language: str, keys: tuple[str, str, str], tmp_path: Path
+) -> None:
+    told = json.dumps(dict(zip(keys, [["Style", "Style"], ["ink", "wash"], "Art"], strict=True)))
+    names = ["index", f"prompt_{language}", f"sub_dims_{language}"]
+    good, odd = ({names[0]: number, names[1]: "pandas in ink", names[2]: one} for number, one in enumerate([told, "{"]))
+    path = write_csv(tmp_path / "q.csv", names, [good, odd])
+    pack = pack_of("unigenbench", path)
+    assert [(row["kind"], row["text"]) for row in questions(pack, "0")] == [("Style", "ink"), ("Style 2", "wash")]
+    assert pack.prompts["skills"].to_pylist() == [["Art"], []]
+    assert [row["error"]["kind"] for row in questions(pack, "1")] == ["no_questions"]
+    assert len(pack.problems) == 1 and pack.problems[0].startswith(f"{path}, row 1: not JSON")
 
 
 # All

@@ -1,0 +1,82 @@
+"""What a benchmark ships for a judge: an explanation of each prompt, or checkpoints that an image meets or does not."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from operators.metrics import reading
+from operators.metrics.answered import Scored
+from operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
+from operators.metrics.metric import Evidence, Expected
+from operators.metrics.writer import prompt_template
+from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
+
+KNOWLEDGE = prompt_template("rubric_knowledge")
+CHECKPOINTS = prompt_template("rubric_checkpoints")
+MEANINGS_LISTED = prompt_template("rubric_meanings")
+MEANINGS = dict(line.split(": ", 1) for line in MEANINGS_LISTED.splitlines())
+"""What the checkpoints of UniGenBench++ are, by their English names; its Chinese ones are asked by name alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RubricConfig(InspectedConfig):
+    """Who judges the images, and by what of the benchmark."""
+
+    kind: Literal["rubric"] = "rubric"
+    story: ClassVar[str] = "lets a model that sees the image judge it by what the benchmark says that it must show"
+    packed: ClassVar[bool] = True
+    chain: ClassVar[tuple[str, ...]] = ("questions", "inspections", "scores")
+    scored_from: ClassVar[tuple[str, ...]] = ("inspections",)
+    rubric: Literal["knowledge", "checkpoints"]
+    """`knowledge`: 1 or 0 by the explanation of the prompt (WISE_Verified); `checkpoints`: 1 or 0 for each checkpoint
+    (UniGenBench++), of which the score is the mean."""
+
+    def expected(self, words: float) -> Expected:
+        """A call for an image."""
+        return Expected(1, 1)
+
+    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
+        """A judge is not given choices."""
+        return "a judge needs explanations or checkpoints, and these have choices" if set(choices) - {0} else None
+
+    def asking(self, *templates: str) -> dict[str, Any]:
+        """All that decides verdicts by these templates; nothing of the questions, which are the pack's."""
+        return InspectedConfig.asking(self, *templates) if templates else {}
+
+    def judging(self) -> dict[str, Any]:
+        """All that decides a verdict, but for the judge."""
+        by_knowledge = self.rubric == "knowledge"
+        return self.asking(KNOWLEDGE) if by_knowledge else self.asking(CHECKPOINTS, MEANINGS_LISTED)
+
+    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
+        """One verdict on an image, by what the benchmark has about its prompt."""
+        text = reading.one_line(prompt)
+        if self.rubric == "knowledge":
+            reference = " ".join(reading.one_line(question.text) for question in questions)
+            told, scales = fill(KNOWLEDGE, prompt=text, reference=reference), [Scale("score", 0, 1)]
+            return (yield from self.verdict(told, scales, require_whole))
+        listed = "\n".join(map(_listed, questions))
+        scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
+        told = fill(CHECKPOINTS, prompt=text, checkpoints=listed)
+        return (yield from self.verdict(told, scales, require_whole))
+
+    def score(self, evidence: Evidence) -> Scored:
+        """The mean of the ratings, which are 0 or 1."""
+        ratings = ratings_of(evidence.row)
+        mean = math.fsum(rating.value for rating in ratings) / len(ratings)
+        return Scored(mean, ratings=ratings, rationale=evidence.row["rationale"])
+
+
+def require_whole(rated: Mapping[str, float]) -> None:
+    """Raises UnreadableReply for what is neither 0 nor 1."""
+    for name, value in rated.items():
+        if value not in (0, 1):
+            raise UnreadableReply(f"expected 0 or 1 for {name!r}, found {value:g}")
+
+
+def _listed(checkpoint: WrittenQuestion) -> str:
+    """A checkpoint's name, what that means where it is known, and what the prompt has of it."""
+    name = checkpoint.kind or "Checkpoint"
+    meaning = MEANINGS.get(name.rstrip(" 0123456789"))
+    return f"- {name}{f' ({meaning})' if meaning else ''}: {reading.one_line(checkpoint.text)}"
