@@ -17,7 +17,7 @@ from operators.statistics.poisson import hash_ids
 IDS = ("image_id", "prompt_id", "generator")
 READ = (*IDS, "metric", "score", "truncated")
 """The columns that are made into numbers."""
-PARTS_KEPT = 32
+PARTS_KEPT = 16
 """So many of a run's first parts are kept as numbers; a part has some 32,000 rows, and then takes a megabyte."""
 PARTS_AT_ONCE = 4
 HASHES_AT_ONCE = 1 << 20

@@ -26,7 +26,7 @@ QUALITIES = (82, 70, 55, 40, 25, 10)
 MOST_CARDS = 100
 LOOKED_AT = 200
 """Images for each place of the gallery."""
-MOST_COMPARED = 1 << 17
+MOST_COMPARED = 1 << 16
 """So many images have their ranks by all metrics in memory at once."""
 
 Kind = Literal["best", "worst", "disagreed"]

@@ -1,7 +1,7 @@
 """A benchmark's prompts: of files of their own, or gathered from the images' rows."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
@@ -75,7 +75,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     names = benchmark.prompt_columns.renamed()
     try:
         shards = [shard for file in files for shard in _prompt_shards(file, names, storage, shard_rows)]
-        tables = [read_prompts(shard, storage) for shard in shards]
+        tables = list(_read_prompt_files(shards, storage))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
     if not shards:
@@ -235,6 +235,17 @@ def _check_text(prompt_id: str, text: str, shard: Shard, unique: dict[str, tuple
         )
 
 
+def _read_prompt_files(shards: Sequence[Shard], storage: StorageConfig) -> Iterator[pa.Table]:
+    """Of every shard its prompts; a Parquet file is opened once, for its footer grows with the shards that it has."""
+    if any(shard.url.lower().endswith(prompt_files.SUFFIXES) for shard in shards):
+        yield from (read_prompts(shard, storage) for shard in shards)
+        return
+    for shard, table in _read_files(shards, storage, PROMPT_COLUMNS):
+        if isinstance(table, SourceError):
+            raise table
+        yield _prompts_table(_as_records(table, shard), shard)
+
+
 def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
     """A shard's prompts in the schema PROMPTS; absent columns are filled, ids become text.
 
@@ -245,6 +256,10 @@ def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
         if digest(sorted(_pairs(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
+    return _prompts_table(_own_prompts(shard, storage) if shard.holds_prompts else _prompts(shard, storage), shard)
+
+
+def _prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:
     records = [
         {
             "prompt_id": _prompt_id(found["prompt_id"], shard, row),
@@ -252,7 +267,7 @@ def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
             "skills": _skills(found.get("skills"), shard, row),
             "suite": shard.group,
         }
-        for row, found in enumerate(_own_prompts(shard, storage) if shard.holds_prompts else _prompts(shard, storage))
+        for row, found in enumerate(found_rows)
     ]
     return rows.table(records, rows.PROMPTS)
 

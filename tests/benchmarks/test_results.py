@@ -23,13 +23,32 @@ NIGHT = 0.5
 """The most that the results of a night with a sixth generator may take, of what those of the first five took."""
 
 
-def swept(folder: Path) -> dict[str, Any]:
+METRICS = 10
+MORE = 2.5
+"""The most that a report's memory, beyond that of a small one, may grow by while metrics, and so rows, grow tenfold."""
+REPORTS = """
+import json, sys
+from pipelines.cells.store import open_store
+from pipelines.report.report import write_report
+from pipelines.storage import StorageConfig
+from tests.benchmarks.scripted_sweep import peak_megabytes
+peaks = [peak_megabytes() for url in sys.argv[1:] if write_report(open_store(url, StorageConfig()))]
+print(json.dumps(peaks))
+"""
+
+
+def swept(folder: Path, store: str = "store", metrics: int = 1) -> dict[str, Any]:
     """What a scripted sweep in a process of its own says of itself."""
-    command = [sys.executable, "-m", "tests.benchmarks.scripted_sweep", str(folder), str(folder / "store")]
+    return dict(said_by("-m", "tests.benchmarks.scripted_sweep", str(folder), str(folder / store), str(metrics)))
+
+
+def said_by(*arguments: str) -> Any:
+    """The JSON in the last line of a Python process."""
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+        [sys.executable, *arguments],
+        cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def said(rows: int, measured: dict[str, Any]) -> str:
@@ -60,3 +79,24 @@ def test_results_take_the_same_time_for_a_row_of_ten_thousand_and_of_a_million(
         print("a sixth generator: " + said(count, night))
     assert night["cells_read"] == count / ROW_GROUP, "the cells of the new generator alone"
     assert night["seconds"]["results"] < NIGHT * measured["seconds"]["results"]
+
+
+def test_a_report_holds_the_scores_of_one_metric_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few, many = PROMPTS[:2]
+    for count in (few, many):
+        write_prompts(tmp_path / str(count), count)
+        for generator in GENERATORS:
+            write_images(tmp_path / str(count), generator, count)
+    small, large = tmp_path / str(few), tmp_path / str(many)
+    swept(small)
+    grown = []
+    for metrics in (1, METRICS):
+        swept(large, f"store-{metrics}", metrics)
+        base, peak = said_by("-c", REPORTS, f"{small}/store", f"{large}/store-{metrics}")
+        grown.append(peak - base)
+        with capsys.disabled():
+            rows = many * len(GENERATORS) * metrics
+            print(
+                f"\na report of {rows:,} rows of {metrics} metrics: {peak:.0f} MB, of which {base:.0f} of a small one"
+            )
+    assert grown[1] < MORE * grown[0]

@@ -3,13 +3,18 @@
 import json
 import os
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from jobs.command import load_values
 from operators.errors import ConfigError, SourceError
+from pipelines.cells.cells import Shard
 from pipelines.config import SweepConfig, read_config
+from pipelines.sources import shards
+from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.prompt_files import read_prompt_file
 from pipelines.sources.sources import Sources, open_sources
 from pipelines.storage import StorageConfig
@@ -156,3 +161,23 @@ def test_the_released_gecko2k_file_is_read_whole(tmp_path: Path) -> None:
     counts = Counter(skill for skills in skills_of(sources).values() for skill in skills)
     assert (counts["Gecko(S)"], counts["Gecko(R)"]) == (930, 555)
     assert counts["att/count"] == 128 and "stanford_paragraph" in counts
+
+
+def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its footer grows with its row groups, so that opening it for each took time by their square."""
+    opened_files: list[str] = []
+
+    def noted(shard: Shard, storage: StorageConfig) -> AbstractContextManager[IO[bytes]]:
+        opened_files.append(shard.url)
+        return opens(shard, storage)
+
+    opens = shards.opened
+    monkeypatch.setattr(shards, "opened", noted)
+    records = [{"prompt_id": f"p{number}", "text": f"text {number}"} for number in range(12)]
+    write_rows(tmp_path / "prompts.parquet", records, row_group=2)
+    write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 1))
+    benchmark = BenchmarkConfig(name="b", prompts=str(tmp_path / "prompts.parquet"), images=str(tmp_path / "images"))
+    sources = open_sources(benchmark, StorageConfig(), shard_rows=2)
+    assert [shard.rows for shard in sources.prompt_shards] == [2] * 6
+    assert sources.prompts.column("text").to_pylist() == [record["text"] for record in records]
+    assert sum(url.endswith("/prompts.parquet") for url in opened_files) == 1
