@@ -175,6 +175,9 @@ def test_status_gc_and_train_have_exactly_these_keys() -> None:
             "storage": STORAGE,
         }
     )
+    assert set(dotted_keys(load_values("kinds", ["of=dsg"]))) == dotted(
+        {"": {"store", "run", "of", "storage"}, "storage": STORAGE}
+    )
     assert set(load_values("train", [])) == {"output", "seed", "steps", "shorten", "questions_each"}
 
 

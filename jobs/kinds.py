@@ -1,0 +1,35 @@
+"""Shows what a run's questions of each kind come to, pooled over the images: categories, levels, dimensions."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import EMPTY, make_console, show_table
+from operators.question_kinds import Pooled
+from pipelines.cells.store import open_store
+from pipelines.kinds import KindsConfig, pool_kinds
+
+COMMAND = Command(
+    "kinds", "Show what the questions of each kind come to, pooled over each generator's images.", KindsConfig
+)
+
+
+def main(config: KindsConfig) -> int:
+    """Prints a line for each kind, level by level."""
+    console = make_console()
+    pooled = pool_kinds(open_store(config.store, config.storage), config.run, config.of)
+    generators = sorted({row.generator for row in pooled})
+    cells = {(row.level, row.kind, row.generator): row for row in pooled}
+    rows = [
+        [str(level), kind, *(_shown(cells.get((level, kind, generator))) for generator in generators)]
+        for level, kind in dict.fromkeys((row.level, row.kind) for row in pooled)
+    ]
+    show_table(console, f"{config.of} by kind", ("level", "kind", *generators), rows, numbers=slice(2, None))
+    return 0
+
+
+def _shown(row: Pooled | None) -> str:
+    return EMPTY if row is None else f"{row.mean:.4f} ({row.n})"
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))
