@@ -74,6 +74,7 @@ REMEDIES: Mapping[str, str] = {
     "broken_file": "write or upload the file again",
     "cell_unreadable": "check the store's disk or server, and run again",
     "corrupt_image": "generate the image again, as 8-bit PNG or JPEG",
+    "corrupt_video": "generate the video again, as MP4 or WebM",
     "empty_prompt": "fill in the prompt's text, or drop the prompt",
     "empty_reply": "run again; if it stays, raise the metric's max_tokens or use another model",
     "image_not_embedded": "embed the images' bytes, or put their addresses in `uri`",

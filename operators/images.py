@@ -1,7 +1,7 @@
 """From encoded bytes to RGB images, each within the size limits or with its reason for not being one."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -13,8 +13,10 @@ import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
 from operators import rows
+from operators.clips import STANDARD, Clips, grid
 from operators.containers import FORMATS, JPEG, CostlyImage, open_image, read_jpeg, require_pixels, require_scans
 from operators.errors import ConfigError, RefusedUri, RowError, without_secrets
+from operators.videos import demuxer_of, sample_frames
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
 
@@ -47,7 +49,7 @@ class ImageLimits:
     max_scans: int = 64
     """Most scans of a JPEG that is decoded; a progressive one has about ten, and each costs as much as all pixels."""
     max_seconds: float = 10.0
-    """Processor time after which decoding an image is given up."""
+    """Processor time after which decoding an image, or a video, is given up."""
     max_images: int = DEFAULT_MAX_IMAGES
     """Most images of one row, such as the frames of a film."""
 
@@ -68,14 +70,14 @@ class ImageLimits:
 
 
 def decode_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
-    """The row's image as RGB, of several the first: from `image` (bytes, or the {bytes, path} struct of HF datasets),
-    else from `uri`.
+    """The row's image as RGB, of several or of a video the first: from `image` (bytes, or the {bytes, path} struct of
+    HF datasets), else from `uri`.
 
     As in the papers' released code, of an animation it is the first frame, and neither transparency nor an EXIF
     orientation is applied.
     """
     encoded = _encoded(_each_image(row)[0], fetch)
-    return encoded if isinstance(encoded, RowError) else decode_bytes(encoded, limits)
+    return encoded if isinstance(encoded, RowError) else next(decode_each(encoded, limits, Clips(frames=1)))
 
 
 def _each_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -92,11 +94,45 @@ def _listed(value: Any) -> list[Any]:
     return value if images else []
 
 
+def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
+    """An encoded image as RGB, or of a video the frames that are looked at; the last may be why there is none."""
+    demuxer = demuxer_of(encoded)
+    if demuxer is None or len(encoded) > limits.max_bytes:
+        yield decode_bytes(encoded, limits)
+    else:
+        yield from _frames(encoded, demuxer, limits, clips.frames)
+
+
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     """An encoded image as RGB, or why it is none."""
     if len(encoded) > limits.max_bytes:
         return _too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
     return _decode(encoded, limits)
+
+
+class _Refused(Exception):
+    """A frame that the limits refuse."""
+
+    def __init__(self, error: RowError) -> None:
+        self.error = error
+
+
+def _frames(encoded: bytes, demuxer: str, limits: ImageLimits, count: int) -> Iterator[Image.Image | RowError]:
+    """Whatever FFmpeg raises is about these bytes, and so costs this row alone."""
+
+    def check(width: int, height: int) -> None:
+        if refusal := _oversize(width, height, limits):
+            raise _Refused(refusal)
+
+    try:
+        yield from sample_frames(encoded, demuxer, count, seconds=limits.max_seconds, check=check)
+    except _Refused as refused:
+        yield refused.error
+    except CostlyImage:
+        yield _too_slow(limits)
+    except Exception as error:
+        message = f"the video does not decode: {error or type(error).__name__}; generate it again"
+        yield RowError("corrupt_video", message, retryable=isinstance(error, MemoryError))
 
 
 def _encoded(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
@@ -160,8 +196,7 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         message = f"expected an image ({', '.join(FORMATS)}), found {_likeness(encoded)}; generate it again"
         return RowError("corrupt_image", message)
     except CostlyImage:
-        found = f"decoding takes over limits.max_seconds={limits.max_seconds:g} of a processor"
-        return RowError("image_too_slow", f"{found}; save the image anew, or raise the limit", retryable=True)
+        return _too_slow(limits)
     except Exception as error:
         message = f"the image does not decode: {error or type(error).__name__}; generate it again"
         return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
@@ -217,6 +252,11 @@ def _rgb(image: Image.Image) -> Image.Image | RowError:
     return rgb
 
 
+def _too_slow(limits: ImageLimits) -> RowError:
+    found = f"decoding takes over limits.max_seconds={limits.max_seconds:g} of a processor"
+    return RowError("image_too_slow", f"{found}; save the image anew, or raise the limit", retryable=True)
+
+
 def _too_large(found: str, limit: str) -> RowError:
     return RowError("image_too_large", f"{found} is over limits.{limit}; check the image, or raise the limit")
 
@@ -258,7 +298,8 @@ class PreparedImages:
     places: list[int] = field(default_factory=list)
     """Which rows of the table they are: all but those that were held already."""
     counts: list[int] = field(default_factory=list)
-    """Beside each row, how many of the `pixels` are of it: 0 where it has an error, and 1 but for rows of several."""
+    """Beside each row, how many of the `pixels` are of it: 0 where it has an error, and 1 but for rows of several and
+    videos."""
 
     def add(self, place: int, row: ImageRow, digest: str | None, pixels: Sequence[Any] | RowError) -> None:
         """Adds a row with the pixels of its images, or with the RowError in their place."""
@@ -279,6 +320,7 @@ def prepare_images(
     preprocess: Preprocess,
     limits: ImageLimits,
     fetch: FetchUri,
+    clips: Clips = STANDARD,
     held: Held = nothing_held,
     decoders: int = 1,
 ) -> PreparedImages:
@@ -298,7 +340,7 @@ def prepare_images(
         if isinstance(encoded, RowError):
             return row, digest, encoded
         with decoding:
-            return row, digest, _row_pixels(encoded, preprocess, limits)
+            return row, digest, _row_pixels(encoded, preprocess, limits, clips)
 
     fetches = FETCHES if any(not _embedded(record) for record in records) else 0
     threads = min(decoders + fetches, len(records))
@@ -328,16 +370,43 @@ def row_bytes(row: ImageRow, record: Mapping[str, Any], most: int, fetch: FetchU
     return encoded
 
 
-def _row_pixels(encoded: Sequence[bytes], preprocess: Preprocess, limits: ImageLimits) -> list[Any] | RowError:
-    """What the preprocessing makes of each of a row's images, or why it makes nothing of one."""
+def _row_pixels(
+    encoded: Sequence[bytes], preprocess: Preprocess, limits: ImageLimits, clips: Clips
+) -> list[Any] | RowError:
+    """What the preprocessing makes of each of a row's images, or of all in one, or why it makes nothing of one."""
+    images = _images(encoded, limits, clips)
+    if clips.shown == "grid":
+        images = _in_grid(images, limits)
     pixels: list[Any] = []
-    for number, content in enumerate(encoded, 1):
-        image = decode_bytes(content, limits)
+    for image in images:
         made = image if isinstance(image, RowError) else _preprocessed(image, preprocess)
         if isinstance(made, RowError):
-            return _of_image(made, number, len(encoded))
+            return made
         pixels.append(made)
     return pixels
+
+
+def _images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
+    """A row's images and the frames of its videos, one after the other; none is held."""
+    for number, content in enumerate(encoded, 1):
+        for image in decode_each(content, limits, clips):
+            yield _of_image(image, number, len(encoded)) if isinstance(image, RowError) else image
+
+
+def _in_grid(images: Iterator[Image.Image | RowError], limits: ImageLimits) -> Iterator[Image.Image | RowError]:
+    """All of a row's images in one, which is within the limits too."""
+    held: list[Image.Image] = []
+    for image in images:
+        if isinstance(image, RowError):
+            yield image
+            return
+        held.append(image)
+        first = held[0]
+        if len(held) * first.width * first.height > limits.max_pixels:
+            found = f"a grid of {len(held)} or more images of {first.width}x{first.height} pixels"
+            yield _too_large(found, f"max_pixels={limits.max_pixels}")
+            return
+    yield held[0] if len(held) == 1 else grid(held)
 
 
 def _of_image(error: RowError, number: int, count: int) -> RowError:

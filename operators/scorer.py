@@ -12,6 +12,7 @@ import pyarrow as pa
 from PIL import Image
 
 from operators import rows
+from operators.clips import Clips
 from operators.errors import ConfigError
 from operators.images import ImageLimits
 from operators.metrics.metric import Metric
@@ -35,6 +36,7 @@ class ScorerConfig:
     metrics: Mapping[str, AnyMetric]
     """By name."""
     limits: ImageLimits = field(default_factory=ImageLimits)
+    clips: Clips = field(default_factory=Clips)
     on_gpu: bool = False
     """Whether the models run on this machine's GPU."""
 
@@ -106,8 +108,9 @@ def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
 
     resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
     models = {key: load(model, node.stage.calls[key]) for key, model in resolved.items()}
-    batches = [model.image_batch for model in resolved.values()]
-    options = StageOptions(config.limits, _read_file, *batches[:1])
+    options = StageOptions(config.limits, _read_file, clips=config.clips)
+    for model in list(resolved.values())[:1]:
+        options = options._replace(image_batch=model.image_batch)
     return LoadedNode(node, node.stage(node.metrics, models, options))
 
 

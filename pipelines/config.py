@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from operators.clips import Clips
 from operators.errors import ConfigError, suggest
 from operators.images import ImageLimits
 from operators.metrics.table import METRICS, AnyMetric
@@ -35,6 +36,7 @@ class SweepConfig:
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
     limits: ImageLimits = field(default_factory=ImageLimits)
+    clips: Clips = field(default_factory=Clips)
     shard_rows: int = 256
     """Row groups of a file are worked on together up to this many rows."""
     max_failed: float = 0.01

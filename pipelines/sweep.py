@@ -302,6 +302,7 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
     context = StageContext(
         store=planned.store,
         limits=planned.config.limits,
+        clips=planned.config.clips,
         uris=benchmark_uris(planned.config.benchmark, planned.config.storage, planned.config.limits),
         prompt_shards=tuple(planned.sources.prompt_shards),
         packed=planned.sources.packed,

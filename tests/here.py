@@ -13,6 +13,7 @@ def compute_here(planned: PlannedSweep, report: object = None) -> dict[str, Outc
     context = StageContext(
         store=planned.store,
         limits=config.limits,
+        clips=config.clips,
         uris=benchmark_uris(config.benchmark, config.storage, config.limits),
         prompt_shards=tuple(planned.sources.prompt_shards),
         packed=planned.sources.packed,

@@ -48,6 +48,7 @@ class ImagesStage(RowStage):
     """Images and what is asked about them to what a model says: all of a shard, or row by row."""
 
     over = "images"
+    decodes = True
     encodes = True
     keeps_rows = True
 
@@ -87,6 +88,7 @@ class ImagesStage(RowStage):
             inputs.group,
             preprocess=self.preprocess,
             limits=self.options.limits,
+            clips=self.options.clips,
             fetch=self.options.fetch,
             held=is_kept,
             decoders=self.options.decoders,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import pyarrow as pa
 
 from operators import rows
+from operators.clips import STANDARD, Clips
 from operators.errors import EMPTY_PROMPT, PlumblineError, RowError, unknown_prompt
 from operators.images import FetchUri, ImageLimits
 from operators.metrics.metric import Metric
@@ -65,7 +66,7 @@ class Inputs(NamedTuple):
 
 
 class StageOptions(NamedTuple):
-    """What the stages of a run share, and what cannot change a result."""
+    """What the stages of a run share; of all of it `clips` alone can change a result."""
 
     limits: ImageLimits
     fetch: FetchUri
@@ -73,6 +74,8 @@ class StageOptions(NamedTuple):
     """Images that a model encodes together."""
     decoders: int = 1
     """Images that are decoded at once."""
+    clips: Clips = STANDARD
+    """How rows of several images and videos are looked at."""
 
 
 class Stage(ABC):
@@ -95,6 +98,8 @@ class Stage(ABC):
     """Those of the keys that a metric may do without."""
     encodes: ClassVar[bool] = False
     """Whether its model encodes every image once, whatever is asked about it."""
+    decodes: ClassVar[bool] = False
+    """Whether it looks at the images of the shard's rows itself, so that `clips` decide its result."""
     reads_rows: ClassVar[bool] = True
     """Whether it reads the shard's own rows."""
     keeps_rows: ClassVar[bool] = False

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+from operators.clips import Clips
 from operators.metrics.metric import Metric
 from operators.models.checkpoints import ResolvedModel, resolve_model
 from operators.question_quality import mean_content_words
@@ -152,7 +153,7 @@ def make_plan(
     """
     nodes = [_resolved(node, config, store) for node in make_nodes(config.metrics)]
     pack = sources.packed.digest if sources.packed is not None else ""
-    recipes = {name: recipes_of(name, metric, nodes, pack) for name, metric in config.metrics.items()}
+    recipes = {name: recipes_of(name, metric, nodes, config.clips, pack) for name, metric in config.metrics.items()}
     each_once = _each_once(chain.from_iterable(chain_of.values() for chain_of in recipes.values()), nodes)
     over_prompts, over_images = (
         [recipe for recipe in each_once if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
@@ -191,7 +192,7 @@ def _resolved(node: GraphNode, config: SweepConfig, store: Store) -> Node:
     return Node(name=node.name, stage=node.stage.name, models=models, metrics=node.metrics)
 
 
-def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], pack: str = "") -> dict[str, Recipe]:
+def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, pack: str = "") -> dict[str, Recipe]:
     """By stage of a metric's chain; each holds those that it reads: a change is seen in all that stands below it.
 
     `pack` is the digest of the benchmark's own questions, where it has any.
@@ -203,6 +204,8 @@ def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], pack: str = "")
         config = stage.recipe(name, metric) | _models_of(stage, metric, node)
         if stage.reads_pack(metric):
             config["pack"] = pack
+        if stage.decodes and clips.semantic():  # the keys of images are older than it
+            config["clips"] = clips.semantic()
         reads = (recipes[read] for read in stage.reads(metric))
         recipes[stage.name] = make_recipe(stage.name, stage.version, config, *reads, node=node.name, metric=name)
     return recipes

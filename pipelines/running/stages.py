@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from operators import rows
+from operators.clips import Clips
 from operators.errors import RowError
 from operators.images import ImageLimits
 from operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
@@ -28,6 +29,7 @@ class StageContext:
 
     store: Store
     limits: ImageLimits
+    clips: Clips
     uris: Uris
     prompt_shards: tuple[Shard, ...]
     packed: PackFile | None = None
@@ -44,7 +46,7 @@ class NodeStage:
         declared = STAGES[node.stage]
         self.context = context
         models = {key: load(model, declared.calls[key]) for key, model in node.models.items()}
-        options = StageOptions(context.limits, context.uris.read, decoders=decoders)
+        options = StageOptions(context.limits, context.uris.read, decoders=decoders, clips=context.clips)
         if node.model is not None:
             options = options._replace(image_batch=node.model.image_batch)
         self.stage = declared(node.metrics, models, options)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from operators.clips import Clips
 from operators.errors import ConfigError
 from operators.images import ImageLimits
 from operators.metrics.table import AnyMetric
@@ -66,6 +67,7 @@ class ServeConfig(LoadConfig):
     metrics: Mapping[str, AnyMetric]
     """By name."""
     limits: ImageLimits = field(default_factory=ImageLimits)
+    clips: Clips = field(default_factory=Clips)
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
     port: int = 8000
@@ -128,7 +130,9 @@ class ServeConfig(LoadConfig):
 
     def scorer(self) -> ScorerConfig:
         """What every replica holds; raises ConfigError where a model does not serve a metric."""
-        return ScorerConfig(models=self.models, metrics=self.metrics, limits=self.limits, on_gpu=self.num_gpus > 0)
+        return ScorerConfig(
+            models=self.models, metrics=self.metrics, limits=self.limits, clips=self.clips, on_gpu=self.num_gpus > 0
+        )
 
     def one_reward(self) -> str | None:
         """The metric that answers wires which ask for one number."""

@@ -44,7 +44,7 @@ def find_served(config: ServeConfig) -> Served:
         )
         for node in make_nodes(metrics)
     ]
-    digests = {name: recipes_of(name, metric, nodes)["scores"].digest for name, metric in metrics.items()}
+    digests = {name: recipes_of(name, metric, nodes, config.clips)["scores"].digest for name, metric in metrics.items()}
     falling = frozenset(name for name, metric in metrics.items() if metric.falling)
     return Served(digests, config.one_reward(), falling)
 

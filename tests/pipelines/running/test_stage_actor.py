@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from operators.clips import Clips
 from operators.errors import ConfigError, RowError
 from operators.images import ImageLimits
 from operators.rows import QUESTIONS, table
@@ -62,7 +63,7 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
     store = Store(url=str(tmp_path), storage=StorageConfig())
     given = Surroundings(variables={}, landmarks=(), storage=StorageConfig())
-    context = StageContext(store=store, limits=ImageLimits(), uris=NOWHERE, prompt_shards=())
+    context = StageContext(store=store, limits=ImageLimits(), clips=Clips(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
     terms = RunTerms(context=context, surroundings=given, progress=progress, max_attempts=4)
     yield StageActor(node, PoolConfig(), terms)

@@ -13,6 +13,7 @@ def context_of(planned: PlannedSweep) -> StageContext:
     return StageContext(
         store=planned.store,
         limits=planned.config.limits,
+        clips=planned.config.clips,
         uris=Uris(roots=(), storage=planned.config.storage, max_bytes=0),
         prompt_shards=tuple(planned.sources.prompt_shards),
     )

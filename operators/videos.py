@@ -1,0 +1,124 @@
+"""From an encoded video to a few of its frames, in bounded memory and time."""
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from operators.containers import BrokenImage, CostlyImage
+
+if TYPE_CHECKING:
+    import av
+
+STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
+"""Of pictures in files that are built like MP4."""
+STRICT = {"err_detect": "explode"}
+"""A decoder is to fail where bits are wrong, and not to fill the place with what was there before."""
+SPARE_FRAMES = 1.5
+"""By which a video's last frame may end before the video's declared duration."""
+
+
+def demuxer_of(encoded: bytes) -> str | None:
+    """FFmpeg's name of what reads a video (MP4, MOV, WebM, Matroska, AVI), by its first bytes; None where it is none.
+
+    Nothing else is tried: playlists and the like name other files.
+    """
+    if encoded[4:8] == b"ftyp" and encoded[8:12] not in STILL_BRANDS:
+        return "mp4"
+    if encoded.startswith(b"\x1aE\xdf\xa3"):
+        return "matroska"
+    if encoded.startswith(b"RIFF") and encoded[8:12] == b"AVI ":
+        return "avi"
+    return None
+
+
+def sample_frames(
+    encoded: bytes, demuxer: str, count: int, *, seconds: float, check: Callable[[int, int], Any]
+) -> Iterator[Image.Image]:
+    """`count` frames of a video as RGB, evenly from its first to its last; all of them where it has fewer.
+
+    They are decoded one after the other, and none is held. The k-th is number floor(k (n - 1) / (count - 1)) of n, in
+    the order in which they are shown, as chat models for videos sample theirs. `check` is called with the width and
+    height of each before it becomes an image, and may raise.
+
+    Raises BrokenImage where the video is damaged or ends early, CostlyImage after `seconds` of processor time.
+    """
+    import av
+
+    av.logging.set_level(av.logging.PANIC)
+    stop = time.thread_time() + seconds
+    try:
+        times = _times(encoded, demuxer, stop)
+        wanted = iter(times[place] for place in np.linspace(0, len(times) - 1, min(count, len(times)), dtype=int))
+        target = next(wanted)
+        with _opened(encoded, demuxer) as container:
+            video = container.streams.video[0]
+            video.codec_context.thread_count = 1  # so that this thread's time is all that is spent
+            video.codec_context.options = STRICT
+            check(video.width, video.height)
+            for frame in container.decode(video):
+                _require_time(stop)
+                if (frame.pts if frame.pts is not None else frame.dts) < target:
+                    continue
+                check(frame.width, frame.height)
+                yield Image.fromarray(frame.to_ndarray(format="rgb24"))
+                if (following := next(wanted, None)) is None:
+                    return
+                target = following
+    except (av.FFmpegError, EOFError, IndexError, TypeError) as error:
+        raise BrokenImage(str(getattr(error, "strerror", "") or error) or type(error).__name__) from error
+    raise BrokenImage("its data end before its last frame")
+
+
+def _opened(encoded: bytes, demuxer: str) -> "av.container.InputContainer":
+    import av
+
+    return av.open(io.BytesIO(encoded), "r", format=demuxer, io_open=_refuse)
+
+
+def _refuse(*_: object) -> None:
+    """No file but the video itself is read, whatever it names."""
+    raise PermissionError
+
+
+def _times(encoded: bytes, demuxer: str, stop: float) -> list[int]:
+    """When each of its frames is shown, in order; nothing is decoded. Raises BrokenImage where some are missing."""
+    with _opened(encoded, demuxer) as container:
+        if not container.streams.video:
+            raise BrokenImage("it has no pictures")
+        video = container.streams.video[0]
+        times: list[int] = []
+        end = 0.0
+        for packet in container.demux():
+            _require_time(stop)
+            if packet.is_corrupt:
+                raise BrokenImage("its data end within a frame")
+            shown = packet.pts if packet.pts is not None else packet.dts
+            if not packet.size or shown is None or packet.time_base is None:
+                continue
+            end = max(end, float((shown + (packet.duration or 0)) * packet.time_base))
+            if packet.stream.index == video.index:
+                times.append(shown)
+        times.sort()
+        if not times:
+            raise BrokenImage("it has no frame")
+        if len(times) < video.frames or _ends_early(container, times, float(video.time_base or 0), end):
+            raise BrokenImage("its data end before its last frame")
+        return times
+
+
+def _ends_early(container: "av.container.InputContainer", times: list[int], unit: float, end: float) -> bool:
+    """Whether nothing of it lasts as long as it is declared to."""
+    if container.duration is None or len(times) < 2:
+        return False
+    start = (container.start_time or 0) / 1e6
+    spare = SPARE_FRAMES * unit * (times[-1] - times[0]) / (len(times) - 1)
+    return start + container.duration / 1e6 > end + spare
+
+
+def _require_time(stop: float) -> None:
+    if time.thread_time() > stop:
+        raise CostlyImage
