@@ -33,6 +33,7 @@ from operators.pack.clip_training import (
     freeze_tower,
     pair_batch,
 )
+from operators.pack.clips import CLIPS_SUITE, write_clips
 from operators.pack.lessons import METRICS
 from operators.pack.networks import build_clip, build_clip_flant5, build_nli, build_writer, image_processor
 from operators.pack.nli_training import HYPOTHESIS_WORDS, nli_batch, nli_loss
@@ -71,9 +72,9 @@ class PackConfig:
     """Folder the pack is written to."""
     seed: int = 0
     """Seed of the benchmark, of the networks' first weights and of what they are trained on."""
-    steps: tuple[str, ...] = ("data", "clip", "vqa", "writer", "nli", "accuracy")
-    """Which parts to make: `data`, `clip`, `vqa`, `writer`, `nli`, `accuracy`; the last measures the checkpoints that
-    are there."""
+    steps: tuple[str, ...] = ("data", "video", "clip", "vqa", "writer", "nli", "accuracy")
+    """Which parts to make: `data`, `video`, `clip`, `vqa`, `writer`, `nli`, `accuracy`; the last measures the
+    checkpoints that are there."""
     shorten: int = 1
     """Divides the optimiser steps of every training, to try a change out."""
     questions_each: int = 400
@@ -100,7 +101,7 @@ class PackConfig:
 
 
 def make_pack(config: PackConfig, report: Report) -> None:
-    """Makes the chosen parts of the pack, in the order data, clip, vqa, writer, nli, accuracy."""
+    """Makes the chosen parts of the pack, in the order of MAKERS."""
     for name, make in MAKERS.items():
         if name in config.steps:
             began = monotonic()
@@ -115,6 +116,11 @@ def make_data(config: PackConfig, report: Report) -> None:
     write_benchmark(benchmark, Path(config.output) / SUITE_FOLDER)
     for name, mean in benchmark.true_means.items():
         report(f"data: {name} meets its prompt in {mean:.1%} of its images")
+
+
+def make_video(config: PackConfig, report: Report) -> None:
+    """The benchmark of clips."""
+    write_clips(config.seed, Path(config.output) / CLIPS_SUITE)
 
 
 def make_clip(config: PackConfig, report: Report) -> None:
@@ -200,6 +206,7 @@ def _text_models(config: PackConfig, benchmark: Benchmark) -> dict[str, Any]:
 
 MAKERS: Mapping[str, Callable[[PackConfig, Report], None]] = {
     "data": make_data,
+    "video": make_video,
     "clip": make_clip,
     "vqa": make_vqa,
     "writer": make_writer,

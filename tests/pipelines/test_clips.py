@@ -1,0 +1,117 @@
+"""A sweep over videos: files and lists of frames are scored alike, and a damaged clip costs its own row."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.command import load_values
+from jobs.scorer import open_scorer
+from operators.clips import Clips
+from operators.errors import RowError
+from operators.images import ImageLimits, decode_each
+from operators.pack.clips import clip_tables
+from pipelines import sweep
+from pipelines.config import SweepConfig, read_config
+from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from tests.bench_of import write_rows
+from tests.here import compute_here
+
+CLIPS = Path(__file__).parents[2] / "assets" / "shapes_video"
+METRIC = "metric=[clipscore]"
+
+
+def config_of(store: Path, *words: str) -> SweepConfig:
+    return read_config(load_values("sweep", ["sweep=shapes_video", f"store={store}", *words]), SweepConfig)
+
+
+def run(store: Path, *words: str) -> FinishedSweep:
+    return run_sweep(plan_sweep(config_of(store, *words)), lambda progress: None)
+
+
+def clips_of(generator: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(CLIPS / f"images/{generator}/00000.parquet").to_pylist()
+    return rows
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "_compute", compute_here)
+        return run(tmp_path_factory.mktemp("clips"))
+
+
+def test_every_clip_has_its_scores_and_the_generators_are_in_their_true_order(finished: FinishedSweep) -> None:
+    table = finished.results.read_scores().to_pandas()
+    assert finished.exit_code == 0 and len(table) == 32 * 3 * 2 and table["score"].notna().all()
+    means = table.groupby(["metric", "generator"])["score"].mean().unstack()
+    assert (means["reel"] > means["strip"]).all() and (means["strip"] > means["orbit"]).all()
+
+
+def test_a_score_is_the_mean_over_frames_that_are_spread_evenly(finished: FinishedSweep) -> None:
+    scores = {
+        row["image_id"]: row["score"]
+        for row in finished.results.read_scores().to_pylist()
+        if row["metric"] == "vqascore"
+    }
+    texts = {row["prompt_id"]: row["text"] for row in pq.read_table(CLIPS / "prompts.parquet").to_pylist()}
+    scorer = open_scorer("metric=[vqascore]", "models=shapes")
+    for clip in clips_of("strip")[:4]:
+        alone = scorer.score(clip["image"], [texts[clip["prompt_id"]]] * 8)["score"].to_pylist()
+        assert scores[clip["image_id"]] == pytest.approx(sum(alone) / 8, abs=1e-5)
+    for clip in clips_of("reel")[:4]:
+        frames = list(decode_each(clip["image"], ImageLimits(), Clips()))
+        assert len(frames) == 4
+        alone = scorer.score(frames, [texts[clip["prompt_id"]]] * 4)["score"].to_pylist()
+        assert scores[clip["image_id"]] == pytest.approx(sum(alone) / 4, abs=1e-5)
+
+
+def test_how_clips_are_looked_at_is_in_the_keys_and_the_usual_way_is_not(tmp_path: Path) -> None:
+    def paths(*words: str) -> set[str]:
+        return {cell.path for cell in plan_sweep(config_of(tmp_path, "dry_run=true", METRIC, *words)).plan.cells}
+
+    usual = paths()
+    assert paths("clips.frames=4", "clips.shown=each") == usual
+    assert not usual & paths("clips.frames=5")
+    assert not usual & paths("clips.shown=grid")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_grid_is_one_picture_and_a_damaged_clip_one_error(tmp_path: Path) -> None:
+    reels = clips_of("reel")[:3]
+    reels[1]["image"] = reels[1]["image"][:-200]
+    write_rows(tmp_path / "images/reel/00000.parquet", reels)
+    done = run(
+        tmp_path / "store",
+        METRIC,
+        f"benchmark.images={tmp_path}/images",
+        "clips.shown=grid",
+        "max_failed=0.5",
+        "benchmark.require_every_prompt=false",
+    )
+    (error,) = done.results.errors.to_pylist()
+    assert (error["kind"], error["row"], error["image_id"]) == ("corrupt_video", 1, reels[1]["image_id"])
+    scores = {row["image_id"]: row["score"] for row in done.results.read_scores().to_pylist()}
+    texts = {row["prompt_id"]: row["text"] for row in pq.read_table(CLIPS / "prompts.parquet").to_pylist()}
+    scorer = open_scorer(METRIC, "models=shapes", "clips.shown=grid")
+    alone = scorer.score([reels[0]["image"]], [texts[reels[0]["prompt_id"]]]).to_pylist()[0]["score"]
+    assert scores[reels[0]["image_id"]] == pytest.approx(alone, abs=1e-6)
+    each = open_scorer(METRIC, "models=shapes").score([reels[0]["image"]], [texts[reels[0]["prompt_id"]]])
+    assert alone != pytest.approx(each.to_pylist()[0]["score"], abs=1e-3)
+
+
+def test_the_committed_clips_are_what_the_code_makes() -> None:
+    """The frames of files within what another release of an encoder may change."""
+    for name, made in clip_tables(0).items():
+        committed = pq.read_table(CLIPS / name)
+        if "/reel/" not in name and "/orbit/" not in name:
+            assert committed.equals(made), name
+            continue
+        assert committed.drop_columns("image").equals(made.drop_columns("image")), name
+        for one, other in list(zip(committed["image"].to_pylist(), made["image"].to_pylist(), strict=True))[::8]:
+            pairs = zip(*(decode_each(clip, ImageLimits(), Clips(frames=8)) for clip in (one, other)), strict=True)
+            for frame, again in pairs:
+                assert not isinstance(frame, RowError) and not isinstance(again, RowError)
+                difference = sum(abs(a - b) for a, b in zip(frame.tobytes(), again.tobytes(), strict=True))
+                assert difference / len(frame.tobytes()) < 4
