@@ -49,11 +49,12 @@ STAGES = ("questions", "entailment", "answers", "similarities", "scores")
 WRITING = {"kind", "writer", "model", "max_tokens", "temperature", "seed", "replies", "template", "yes_no"}
 STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
 SWEEP = {
-    "": {"store", "dry_run", "shard_rows", "max_failed", "retry_failed", "storage", "log", "limits", "cluster",
+    "": {"store", "dry_run", "shard_rows", "max_failed", "retry_failed", "storage", "log", "limits", "clips", "cluster",
          "benchmark", "models", "metrics"},
     "log": {"format", "level", "file"},
     "storage": STORAGE,
     "limits": {"max_pixels", "max_bytes", "max_scans", "max_seconds", "max_images"},
+    "clips": {"frames", "shown"},
     "cluster": {"address", "num_cpus", "max_attempts", "wait_seconds", "pools", "default"},
     "cluster.default": POOL,
     "cluster.pools": set(STAGES),
@@ -86,8 +87,9 @@ RELEASED = SWEEP | {
     **{f"models.{role}.engine_options": {"max_model_len"} for role in ("llm", "judge", "vlm")},
 }
 CHOICES = {
-    "sweep": {"shapes", "own_images", "own_rows", "gecko_ablation"},
-    "benchmark": {"shapes", "own", "own_rows", "genai_bench", "gecko2k", "tifa_v1", "dsg_1k", "geneval2",
+    "sweep": {"shapes", "shapes_video", "own_images", "own_rows", "gecko_ablation"},
+    "benchmark": {"shapes", "shapes_video", "own", "own_rows", "genai_bench", "gecko2k",
+                  "tifa_v1", "dsg_1k", "geneval2",
                   "dpg_bench", "oneig", "oneig_zh", "unigenbench", "wise_verified"},
     "models": {"shapes", "released"},
     "metric": {"vqascore", "clipscore", "gecko", "gecko_baseline", "gecko_coverage", "gecko_normalised", "tifa", "dsg",
@@ -186,9 +188,10 @@ def test_serve_has_exactly_these_keys() -> None:
         "": {"host", "port", "token_variable", "reward", "address", "replicas", "num_cpus", "num_gpus", "threads",
              "batch", "gather_seconds", "deadline", "batch_deadline", "max_deaths",
              "max_waiting", "max_request_images", "max_body", "max_bodies",
-             "cached_scores", "limits", "models", "metrics", "sentinel", "sentinel_images",
+             "cached_scores", "limits", "clips", "models", "metrics", "sentinel", "sentinel_images",
              "baseline", "baseline_generator", "store", "storage"},
         "limits": SWEEP["limits"],
+        "clips": SWEEP["clips"],
         "storage": STORAGE,
     }  # fmt: skip
     values = load_values("serve", ["metric=[clipscore]", "models=shapes"])
