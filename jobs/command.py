@@ -3,6 +3,7 @@
 import argparse
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 OURS = "ConfigError raised while resolving interpolation: "
 """How Hydra begins the message of a resolver of ours."""
+UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']+)'")
 Config = TypeVar("Config")
 
 
@@ -154,7 +156,7 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
         missing = OmegaConf.missing_keys(composed)
         values = resolve(composed)
     except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
-        raise ConfigError(hide(_explain(error, name, overrides), overrides)) from error
+        raise ConfigError(hide(_explain(error, name, overrides, config_dir), overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
     return values
@@ -184,7 +186,7 @@ def _compose(name: str, overrides: Sequence[str]) -> DictConfig:
         return compose(name, overrides=list(overrides))
 
 
-def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
+def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: str | None) -> str:
     """Hydra's message in one line with the remedy."""
     if isinstance(error, AssertionError):  # Hydra's own, of an override such as `+=`
         return f"expected overrides as key=value, got {' '.join(overrides)}"
@@ -200,9 +202,17 @@ def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
         if key in known_keys:
             return f"config key {key!r}: it has no such entry yet; to add one, write +{key}.NAME=VALUE"
         return f"unknown config key {key!r}; {suggest(key, known_keys)}"
-    before, _, options = " ".join(lines).partition("Available options")
-    known = options.split(":", 1)[1].split() if ":" in options else []
-    return f"{before.strip()}; available: {', '.join(known)}" if known else before.strip()
+    unknown = UNKNOWN_CHOICE.search(text)
+    if unknown is not None:
+        known = _choices(unknown["group"], config_dir)
+        return f"{unknown['group']}={unknown['name']}: no such choice; {suggest(unknown['name'], known)} (see --help)"
+    return " ".join(lines)
+
+
+def _choices(group: str, config_dir: str | None) -> list[str]:
+    """The names of a group's files, of ours and of the user's own."""
+    folders = [CONF / group, *([Path(config_dir) / group] if config_dir else [])]
+    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
 
 
 def _known_keys(name: str, overrides: Sequence[str]) -> list[str]:
