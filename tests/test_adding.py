@@ -387,6 +387,50 @@ def test_a_benchmark_is_a_file(tree: Path, tmp_path: Path) -> None:
     assert len(scores) == 8 and all(row["score"] is not None for row in scores)
 
 
+PACK = '''"""Riddles: a question a line."""
+
+from pipelines.sources.question_packs.pack import Convention, PackRow, PackRows, read_lines, read_rows, the_id, the_text
+from operators.metrics.writing import WrittenQuestion
+from pipelines.storage import Location
+
+
+def read(place: Location, convention: Convention) -> PackRows:
+    """The questions of a JSON Lines file."""
+
+    def row(line):
+        asked = WrittenQuestion("1", the_text(line.values, "asks"), ("yes", "no"), "yes")
+        yield PackRow(line.where, the_id(line.values, "id"), the_text(line.values, "says"), asked)
+
+    return read_rows(read_lines(place), row)
+'''
+PACK_BENCHMARK = """# Riddles.
+defaults:
+  - /any_benchmark@_here_
+  - _self_
+
+name: riddles
+questions: ???
+question_pack: riddles
+prompts: ${.questions}
+"""
+PACK_METRIC = "# @package metrics.riddles\ndefaults:\n  - /any_question_pack@_here_\n"
+
+
+def test_a_question_pack_is_a_file_a_name_and_two_configs(tree: Path, tmp_path: Path) -> None:
+    (tree / "pipelines/sources/question_packs/riddles.py").write_text(PACK)
+    edit(tree / "pipelines/sources/question_packs/__init__.py", "PACKS = (", 'PACKS = ("riddles", ')
+    (tree / "conf/benchmark/riddles.yaml").write_text(PACK_BENCHMARK)
+    (tree / "conf/metric/riddles.yaml").write_text(PACK_METRIC)
+    folder = write_benchmark(tmp_path / "bench", count=4)
+    known = pq.read_table(folder / "prompts.parquet").to_pylist()
+    lines = [{"id": one["prompt_id"], "says": one["text"], "asks": "is there a circle?"} for one in known]
+    (tmp_path / "riddles.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = ["sweep=own_images", "benchmark=riddles", f"benchmark.questions={tmp_path}/riddles.jsonl"]
+    given += [f"benchmark.images={folder}/images", "models=shapes", "metric=[riddles]", f"store={tmp_path}/store"]
+    assert "riddles: overall" in python(tree, "-c", SWEEP_HERE, *given)
+    assert {row["score"] for row in run_scores(tmp_path / "store")} <= {0.0, 1.0}
+
+
 def test_a_format_of_training_data_is_a_file_and_a_line(tree: Path, tmp_path: Path) -> None:
     (tree / "operators/rewards/formats/better.py").write_text(FORMAT)
     edit(tree / "operators/rewards/formats/__init__.py", "NAMES = (\n", 'NAMES = (\n    "better",\n')

@@ -26,11 +26,11 @@ class PackIndex:
     def id_of(self, prompt_id: str, text: str) -> str | RowError:
         """Under which of its ids the pack has a prompt: its own, or that of the one prompt that has its text.
 
-        A text that the pack has for the same id must be the same, but for white space; a pack without texts has none.
+        The text that the pack has for the same id must be the same, but for white space.
         """
         text, by_text = one_line(text), self.ids_of.get(one_line(text), [])
         theirs = one_line(self.asked[prompt_id][0]["prompt"]) if prompt_id in self.asked else None
-        if theirs in (text, ""):
+        if theirs == text:
             return prompt_id
         if len(by_text) == 1:
             return by_text[0]

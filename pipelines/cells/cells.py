@@ -28,7 +28,7 @@ class Shard:
     size: int
     """Bytes of the whole file."""
     etag: str
-    """What changes when the file does: S3's ETag, or the modification time of a local file."""
+    """What changes when the file does: S3's ETag, or the modification time of a local file; empty for a folder."""
     row_groups: tuple[int, ...]
     rows: int
     first_row: int = 0

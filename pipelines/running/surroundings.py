@@ -97,6 +97,7 @@ def of_sweep(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
     sources = [
         Landmark(place=f"source {shard.url.removeprefix('file://')}", url=shard.url, size=shard.size, etag=shard.etag)
         for shard in shards
+        if shard.etag  # which a folder has none of
     ]
     return surroundings(f"store {store.url}", store.location, sources, store.storage, {*keys, *VARIABLES})
 

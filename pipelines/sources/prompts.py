@@ -36,7 +36,7 @@ from pipelines.sources.shards import (
     where,
 )
 from pipelines.sources.uris import LocateImage, StoredObjects
-from pipelines.storage import Location, StorageConfig, locate, readable_errors
+from pipelines.storage import Location, StorageConfig, etag, locate, readable_errors
 from pipelines.tables import SEPARATORS
 
 FILES_AT_ONCE = 2 * FILE_READERS
@@ -92,16 +92,14 @@ def _packed_prompts(packed: PackFile, place: Location, suite: str, storage: Stor
         table = read_pack(packed, suite, storage).prompts
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
-    shard = Shard(
-        group=suite, name=PurePosixPath(place.path).name, url=packed.url, size=0, etag="", row_groups=(),
-        rows=len(table), prompts=digest(sorted(_pairs(table))), pack=packed.pack,
-    )  # fmt: skip
     if not len(table):
         raise ConfigError(f"benchmark.prompts {place.url}: no prompt can be read of it; is it a {packed.pack}?")
-    if not any(table.column("text").to_pylist()):
-        raise ConfigError(
-            f"benchmark.prompts {place.url}: the pack has questions and no texts; name the benchmark's prompts"
-        )
+    entry = place.fs.info(place.path)
+    size, tag = (entry["size"], etag(entry)) if entry["type"] == "file" else (0, "")
+    shard = Shard(
+        group=suite, name=PurePosixPath(place.path).name, url=place.fs.unstrip_protocol(place.path), size=size,
+        etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(_pairs(table))), pack=packed.pack,
+    )  # fmt: skip
     return Prompts(table, [shard], [table])
 
 

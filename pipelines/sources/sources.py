@@ -140,7 +140,7 @@ def _with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageC
         )
     choices = pack.questions.filter(pack.questions.column("error").is_null()).column("choices").to_pylist()
     return sources._replace(
-        packed=replace(packed, digest=pack_digest(pack)),
+        packed=replace(packed, url=locate(packed.url, storage).url, digest=pack_digest(pack)),
         pack_problems=tuple(problems),
         pack_choices=frozenset(map(len, choices)),
     )

@@ -19,7 +19,7 @@ from pipelines.storage import StorageConfig
 from pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.here import compute_here
-from tests.question_packs import ANNOTATIONS, proposition, write_csv, write_geneval2
+from tests.question_packs import ANNOTATIONS, proposition, write_csv, write_geneval2, write_oneig
 
 ASKED = [
     (1, "0", 'Does this figure show "{}"?', "entity - whole"),
@@ -224,3 +224,51 @@ def test_soft_tifa_is_the_mean_and_the_geometric_mean_over_the_spellings(
         assert ran.scores["geneval2_am"][one["prompt_id"]] == pytest.approx(arithmetic, rel=1e-5)
     kinds = {row.kind: row.n for row in pool_kinds(ran.store, ran.run_id, "geneval2_am")}
     assert kinds == {"count": 4, "object": 4}
+
+
+# DSG-1k and OneIG
+
+
+def gated(answered: Mapping[int, bool], parents: Mapping[int, Sequence[int]]) -> float:
+    """calc_vqa_score of DSG and alignment_score of OneIG: parents are looked at as they were answered."""
+    counts = [yes and all(answered[parent] for parent in parents.get(one, ())) for one, yes in answered.items()]
+    return sum(counts) / len(counts)
+
+
+@pytest.mark.parametrize("convention", ["released", "fixed"])
+def test_dsg_counts_a_yes_where_its_parents_are_yes(convention: str, folder: Path, tmp_path: Path) -> None:
+    """One dependency of every prompt has a word in it: the release's loader drops all of the prompt's."""
+    rows = [row | {"dependency": "3, shape"} if row["proposition_id"] == 5 else row for row in annotations()]
+    file = write_csv(tmp_path / "dsg.csv", ANNOTATIONS, rows)
+    given = [f"benchmark.questions={file}", "metric=[dsg_1k]", "benchmark.prompts=${benchmark.questions}"]
+    ran = run(folder, tmp_path / "store", "benchmark=dsg_1k", *given, f"benchmark.convention={convention}")
+    needed = {number: [int(one) for one in needs.split(",") if one != "0"] for number, needs, _, _ in ASKED}
+    for one in prompts(4):
+        each = [
+            gated(
+                {
+                    number: says_yes(ran.answers[one["prompt_id"], image, question.format(one["text"])])
+                    for number, _, question, _ in ASKED
+                },
+                {} if convention == "released" else needed,
+            )
+            for image in range(2)
+        ]
+        assert ran.scores["dsg_1k"][one["prompt_id"]] == pytest.approx(sum(each) / 2)
+
+
+def test_oneig_is_the_mean_over_a_rows_images_of_what_counts(folder: Path, tmp_path: Path) -> None:
+    place = write_oneig(tmp_path / "oneig")
+    ran = run(folder, tmp_path / "store", "benchmark=oneig", f"benchmark.questions={place}", "metric=[oneig]")
+    for one in prompts(4):
+        each = [
+            gated(
+                {
+                    number: says_yes(ran.answers[one["prompt_id"], image, question])
+                    for number, question in ((1, "Is there a circle?"), (2, "Is the circle red?"))
+                },
+                {2: [1]},
+            )
+            for image in range(2)
+        ]
+        assert ran.scores["oneig"][one["prompt_id"]] == pytest.approx(sum(each) / 2)

@@ -36,8 +36,8 @@ class PackRow(NamedTuple):
     where: str
     """Its file and its row there, from 0."""
     prompt_id: str
-    text: str | None
-    """The prompt; None where the file does not have it."""
+    text: str
+    """The prompt."""
     question: WrittenQuestion | None = None
     """Its id is the file's own, and so are its parents."""
     skills: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class QuestionPack(NamedTuple):
     """A benchmark's own questions."""
 
     prompts: pa.Table
-    """Schema PROMPTS; the texts of a pack that has none are empty."""
+    """Schema PROMPTS."""
     questions: pa.Table
     """Schema QUESTIONS."""
     problems: tuple[str, ...]
@@ -68,7 +68,7 @@ class _Prompt:
     """A prompt while its rows are gathered."""
 
     where: str
-    text: str | None
+    text: str
     skills: tuple[str, ...]
     questions: dict[str, WrittenQuestion] = field(default_factory=dict)
     error: RowError | None = None
@@ -106,12 +106,12 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
 
 
 def _prompt_row(prompt_id: str, prompt: _Prompt, suite: str) -> dict[str, Any]:
-    return {"prompt_id": prompt_id, "text": prompt.text or "", "skills": list(prompt.skills), "suite": suite}
+    return {"prompt_id": prompt_id, "text": prompt.text, "skills": list(prompt.skills), "suite": suite}
 
 
 def _question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]:
     """The rows of a prompt's questions, or the one that says why there are none."""
-    own = {"prompt_id": prompt_id, "prompt": prompt.text or ""}
+    own = {"prompt_id": prompt_id, "prompt": prompt.text}
     error = prompt.error
     if error is None and not prompt.questions:
         error = RowError("no_questions", f"{prompt.where}: no question about the prompt can be read; correct the file")
@@ -123,7 +123,7 @@ def _question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]:
 
 def _placed(question: WrittenQuestion, prompt: _Prompt) -> WrittenQuestion:
     """The question with the place of its span in the prompt, and with those parents that are there."""
-    place = reading.find(question.span, prompt.text) if question.span and prompt.text else None
+    place = reading.find(question.span, prompt.text) if question.span else None
     parents = tuple(parent for parent in question.parents if parent in prompt.questions)
     start, end = place or (None, None)
     return question._replace(parents=parents, start=start, end=end)
