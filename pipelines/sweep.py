@@ -34,7 +34,7 @@ from pipelines.keeping.presence import deletions, present, wait_for_deletions
 from pipelines.keeping.watching import progress_of
 from pipelines.running.logs import LogConfig, about
 from pipelines.running.progress import NodeProgress
-from pipelines.sources.sources import Sources, open_sources
+from pipelines.sources.sources import Sources, open_sources, with_pack
 from pipelines.sources.uris import benchmark_uris
 from pipelines.storage import locate
 
@@ -110,7 +110,9 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
     config = settle(config)
-    check_pack(config, sources)
+    if config.benchmark.packed is not None and any(metric.packed for metric in config.metrics.values()):
+        sources = with_pack(sources, config.benchmark.packed, config.benchmark.name, config.storage)
+        check_pack(config, sources)
     deleted = deletions(store)  # before its cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
     return PlannedSweep(config=config, store=store, sources=sources, plan=plan, wanted=wanted, deletions=deleted)

@@ -109,7 +109,7 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         if prompts is None
         else match_prompts(images.shards, prompts, storage, uris.locate)
     )
-    opened = Sources(
+    return Sources(
         prompts=prompted.prompts.table,
         prompt_shards=prompted.prompts.shards,
         prompts_of=prompted.images,
@@ -118,11 +118,13 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         generators=images.generators,
         extra=images.extra,
     )
-    return opened if benchmark.packed is None else _with_pack(opened, benchmark.packed, benchmark.name, storage)
 
 
-def _with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageConfig) -> Sources:
-    """The sources with the benchmark's own questions, and what is wrong with these."""
+def with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageConfig) -> Sources:
+    """The sources with the benchmark's own questions, and what is wrong with these.
+
+    Raises ConfigError where they cannot be read at all.
+    """
     try:
         pack = read_pack(packed, suite, storage)
     except SourceError as error:

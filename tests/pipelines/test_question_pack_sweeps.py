@@ -7,7 +7,9 @@ import pytest
 
 from operators.errors import ConfigError
 from pipelines.cells.store import Store
+from pipelines.kinds import pool_kinds
 from pipelines.questions import plan_questions, write_questions
+from pipelines.report.report import write_report
 from pipelines.storage import StorageConfig
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
@@ -120,6 +122,16 @@ def test_the_questions_can_be_looked_at_without_images(folder: Path, tmp_path: P
     assert written.quality["dsg_1k"].prompts == 4 and written.quality["dsg_1k"].failed == 0
 
 
+def test_a_report_of_such_a_run_needs_its_questions_no_more(folder: Path, tmp_path: Path) -> None:
+    questions = write_propositions(tmp_path / "q.csv")
+    prompts = f"benchmark.prompts={folder}/prompts.parquet"
+    plan = planned(folder, tmp_path / "store", "dsg_1k", questions, prompts)
+    finished = run(plan)
+    questions.unlink()
+    written = write_report(plan.store, finished.run_id)
+    assert written.page.warnings == []
+
+
 def test_a_file_that_changes_after_the_plan_fails_its_cells(folder: Path, tmp_path: Path) -> None:
     questions = write_propositions(tmp_path / "q.csv")
     plan = planned(folder, tmp_path / "store", "dsg_1k", questions)
@@ -137,6 +149,9 @@ def test_a_judge_scores_by_what_the_benchmark_says(pack: str, expected: float, f
     plan = planned(folder, tmp_path / "store", pack, questions, *given)
     scores = run(plan).results.read_scores().to_pylist()
     assert [row["score"] for row in scores] == [expected] * 4
+    kinds = {row.kind: (row.mean, row.n) for row in pool_kinds(plan.store, "latest", pack) if row.level == 1}
+    checkpoints = {"Style": (1.0, 4), "Attribute": (0.0, 4)}
+    assert kinds == ({"score": (1.0, 4)} if pack == "wise_verified" else checkpoints)
     assert not planned(folder, tmp_path / "store", pack, questions, *given).plan.missing
 
 

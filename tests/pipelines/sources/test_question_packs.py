@@ -9,6 +9,7 @@ import pytest
 from operators.errors import PlumblineError, SourceError
 from pipelines.sources.question_packs import PACKS, PackFile, pack_digest, read_pack
 from pipelines.sources.question_packs.pack import Convention, QuestionPack
+from pipelines.sources.question_packs.wise_verified import LAST
 from pipelines.storage import StorageConfig
 from tests.question_packs import (
     ANNOTATIONS,
@@ -205,6 +206,13 @@ def test_wise_has_an_explanation_of_each_prompt_and_its_category_by_its_number(t
     assert pack.prompts["skills"].to_pylist() == [[skill] for skill in skills]
     assert (questions(pack, "401")[0]["text"], questions(pack, "401")[0]["choices"]) == ("e", [])
     assert pack.problems == (f"{path}, row 6: expected 'prompt_id' from 1 to 1000, found 1001; the row is left out",)
+
+
+def test_the_mean_over_all_prompts_has_the_weights_of_the_release() -> None:
+    """calculate_verified.py: 0.4 of culture and 0.12 of each other category."""
+    ends = [0, *LAST.values()]
+    shares = {name: (end - begin) / 1000 for name, begin, end in zip(LAST, ends, ends[1:], strict=False)}
+    assert shares == {"culture": 0.4, **dict.fromkeys(("time", "space", "biology", "physics", "chemistry"), 0.12)}
 
 
 def test_wise_may_be_the_folder_with_its_three_files(tmp_path: Path) -> None:
