@@ -69,15 +69,17 @@ class ImageLimits:
             raise ConfigError(f"limits.max_seconds: expected more than 0, got {self.max_seconds:g}")
 
 
-def decode_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
-    """The row's image as RGB, of several or of a video the first: from `image` (bytes, or the {bytes, path} struct of
-    HF datasets), else from `uri`.
+def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
+    """What a person is shown of the row, as RGB: its image, from `image` (bytes, or the {bytes, path} struct of HF
+    datasets) or else from `uri`; of several, or of a video, a grid.
 
     As in the papers' released code, of an animation it is the first frame, and neither transparency nor an EXIF
     orientation is applied.
     """
-    encoded = _encoded(_each_image(row)[0], fetch)
-    return encoded if isinstance(encoded, RowError) else next(decode_each(encoded, limits, Clips(frames=1)))
+    encoded = _each_encoded(row, limits.max_images, fetch)
+    if isinstance(encoded, RowError):
+        return encoded
+    return next(_in_grid(_images(encoded, limits, STANDARD), limits))
 
 
 def _each_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -357,6 +359,10 @@ def row_bytes(row: ImageRow, record: Mapping[str, Any], most: int, fetch: FetchU
     """The bytes of each of a row's images, or why one has none; nothing is read of a row that is refused anyhow."""
     if row.prompt_id is None:
         return RowError("missing_prompt_id", "the row names no prompt; fill its prompt_id")
+    return _each_encoded(record, most, fetch)
+
+
+def _each_encoded(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
     each = _each_image(record)
     if len(each) > most:
         found = f"{len(each)} images in the row, where limits.max_images={most}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from operators.images import ImageLimits, decode_image
+from operators.images import ImageLimits, decode_picture
 from pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from pipelines.sources.shards import read_shard
 from pipelines.sources.sources import open_sources
@@ -36,7 +36,7 @@ def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path) -> None:
     assert [sources.skills.of(prompt) for prompt in ("p0", "p1")] == [("counting",), ("attribute",)]
     for shard in sources.image_shards:
         for row in read_shard(shard, StorageConfig(), IMAGE_COLUMNS).to_pylist():
-            assert decode_image(row, ImageLimits(), Path.read_bytes).size == (96, 96)  # type: ignore[arg-type,union-attr]
+            assert decode_picture(row, ImageLimits(), Path.read_bytes).size == (96, 96)  # type: ignore[arg-type,union-attr]
 
 
 def test_the_lines_for_a_notebook_give_scores_with_their_elements(tmp_path: Path) -> None:

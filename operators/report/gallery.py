@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from operators.errors import RowError
-from operators.images import ImageLimits, decode_image
+from operators.images import ImageLimits, decode_picture
 from operators.metrics.metric import direction
 from operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt
 from operators.report.words import names
@@ -340,7 +340,7 @@ def _view(metric: str, pick: Pick, detail: ImageDetail) -> MetricView:
 
 def make_thumbnail(row: Mapping[str, Any], limits: ImageLimits, fetch: Callable[[str], bytes]) -> str | RowError:
     """The row's image, small, as a data: address of at most `THUMBNAIL_BYTES` encoded bytes."""
-    image = decode_image(row, limits, fetch)
+    image = decode_picture(row, limits, fetch)
     if isinstance(image, RowError):
         return image
     image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)

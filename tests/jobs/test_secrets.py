@@ -9,7 +9,7 @@ import pytest
 from jobs.command import load_values, run_job
 from jobs.sweep import COMMAND, main
 from operators.errors import ConfigError, without_secrets
-from operators.images import ImageLimits, RowError, decode_image
+from operators.images import ImageLimits, RowError, decode_picture
 from pipelines.config import SweepConfig, read_config
 from pipelines.storage import StorageConfig, locate, readable_errors
 from pipelines.sweep import public_config
@@ -135,5 +135,5 @@ def test_the_error_of_a_row_shows_no_credentials_of_its_address() -> None:
     def fetch(uri: str) -> bytes:
         raise OSError(f"cannot open {uri}")
 
-    error = decode_image({"uri": f"https://u:{SECRET}@host/a.png?signature={SECRET}"}, ImageLimits(), fetch)
+    error = decode_picture({"uri": f"https://u:{SECRET}@host/a.png?signature={SECRET}"}, ImageLimits(), fetch)
     assert isinstance(error, RowError) and SECRET not in error.message and "https://***@host/a.png?***" in error.message

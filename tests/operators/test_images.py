@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from operators.errors import ConfigError, PlumblineError, RowError
-from operators.images import ImageLimits, PreparedImages, decode_image, identify, prepare_images
+from operators.images import ImageLimits, PreparedImages, decode_picture, identify, prepare_images
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
 from operators.models.families.clip import ClipSimilarity
 from tests.operators.tiny import encoded, image_table, no_fetch, picture
@@ -33,13 +33,13 @@ BLUE = Image.new("RGB", (20, 10), (20, 40, 200))
 
 
 def decode(content: Any, limits: ImageLimits = LIMITS) -> Image.Image:
-    image = decode_image({"image": content}, limits, no_fetch)
+    image = decode_picture({"image": content}, limits, no_fetch)
     assert isinstance(image, Image.Image), image
     return image
 
 
 def refusal(row: dict[str, Any], limits: ImageLimits = LIMITS, fetch: Any = no_fetch) -> RowError:
-    error = decode_image(row, limits, fetch)
+    error = decode_picture(row, limits, fetch)
     assert isinstance(error, RowError)
     return error
 
@@ -347,7 +347,7 @@ def mutated(content: bytes, mutations: list[tuple[str, float, Any]]) -> bytes:
 @settings(derandomize=True, max_examples=60, deadline=None, database=None)
 @given(mutations=MUTATIONS)
 def test_any_bytes_become_an_image_within_the_limits_or_a_row_error(seed: str, mutations: Any) -> None:
-    result = decode_image({"image": mutated(SEEDS[seed], mutations)}, LIMITS, no_fetch)
+    result = decode_picture({"image": mutated(SEEDS[seed], mutations)}, LIMITS, no_fetch)
     if isinstance(result, RowError):
         assert result.kind in ("corrupt_image", "image_too_large", "missing_image") and result.message
     else:
@@ -409,13 +409,13 @@ def test_the_image_struct_of_hugging_face_datasets_is_read() -> None:
 
 def test_a_uri_is_fetched_where_the_row_has_no_bytes() -> None:
     store = {"s3://bucket/a.png": encoded(PLAIN)}
-    image = decode_image({"image": None, "uri": "s3://bucket/a.png"}, LIMITS, store.__getitem__)
+    image = decode_picture({"image": None, "uri": "s3://bucket/a.png"}, LIMITS, store.__getitem__)
     assert isinstance(image, Image.Image)
     assert image.getpixel((0, 0)) == ORANGE
 
 
 def test_a_uri_is_not_fetched_where_the_row_has_bytes() -> None:
-    image = decode_image({"image": encoded(PLAIN), "uri": "s3://bucket/a.png"}, LIMITS, no_fetch)
+    image = decode_picture({"image": encoded(PLAIN), "uri": "s3://bucket/a.png"}, LIMITS, no_fetch)
     assert isinstance(image, Image.Image)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from operators.images import ImageLimits, decode_image
+from operators.images import ImageLimits, decode_picture
 from operators.models.processing import PixelTransform, ReleasedTransform, load_pixel_transform, padded_square
 from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, encoded, no_fetch, picture
 
@@ -92,7 +92,7 @@ def test_the_released_code_lets_transparent_pixels_weigh_nothing_in_their_neighb
 
 def decoded(image: Image.Image) -> Image.Image:
     """The image from a file, as the stages have it."""
-    found = decode_image({"image": encoded(image)}, ImageLimits(), no_fetch)
+    found = decode_picture({"image": encoded(image)}, ImageLimits(), no_fetch)
     assert isinstance(found, Image.Image)
     assert found.mode == "RGB"
     return found

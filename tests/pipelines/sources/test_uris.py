@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from operators.errors import ConfigError, RefusedUri
-from operators.images import ImageLimits, RowError, decode_image
+from operators.images import ImageLimits, RowError, decode_picture
 from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.uris import StoredObjects, Uris, benchmark_uris
 from pipelines.storage import StorageConfig
@@ -34,7 +34,7 @@ def uris_of(images: object, *allowed: object, storage: StorageConfig | None = No
 
 
 def refusal(uris: Uris, uri: object) -> RowError:
-    error = decode_image({"uri": str(uri)}, ImageLimits(), uris.read)
+    error = decode_picture({"uri": str(uri)}, ImageLimits(), uris.read)
     assert isinstance(error, RowError)
     return error
 
