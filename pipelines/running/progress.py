@@ -100,6 +100,10 @@ class ProgressLog:
         """An actor of a node has loaded."""
         self.loading[node][machine] -= 1
 
+    def loads(self) -> Mapping[str, int]:
+        """By node, the actors that have begun to load and are not ready."""
+        return {node: sum(counts.values()) for node, counts in self.loading.items()}
+
     def history(self, node: str, shard: str) -> History:
         """What befell a shard on a node.
 

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
 from ray.data.exceptions import SystemException, UserCodeException
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -26,6 +27,7 @@ from pipelines.running.machines import next_wave, offered
 from pipelines.running.placement import fits
 from pipelines.running.pools import ClusterConfig, PoolConfig
 from pipelines.running.progress import NodeProgress, ProgressLog
+from pipelines.running.room import RoomWatch, who_holds
 from pipelines.running.session import ray_session
 from pipelines.running.stages import StageContext
 from pipelines.running.surroundings import of_sweep
@@ -97,7 +99,8 @@ class Runner:
                 raise LostWave(one_line(error)) from error
 
     def _dataset(self, wave: Sequence[str], work: Sequence[Work], terms: RunTerms) -> Any:
-        DataContext.get_current().custom_execution_callback_classes = [_watch([self.pools[name] for name in wave])]
+        pools = {name: self.pools[name] for name in wave}
+        DataContext.get_current().custom_execution_callback_classes = [_watch(pools, terms.progress)]
         rows = [{"work": self._with_outcomes(item).to_json()} for item in work]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         for name in wave:
@@ -213,19 +216,28 @@ def _pool(node: Node, cluster: ClusterConfig) -> PoolConfig:
     return pool if any(model.local for model in node.models.values()) else pool.without_gpu()
 
 
-def _watch(pools: Sequence[PoolConfig]) -> type[ExecutionCallback]:
-    """Ends a dataset whose machines are lost and that could not be placed again, which Ray would wait for for ever."""
+def _watch(pools: Mapping[str, PoolConfig], progress: Any) -> type[ExecutionCallback]:
+    """Ends a dataset whose machines are lost and that could not be placed again, which Ray would wait for for ever.
+
+    Where there are machines enough, and others work on them, it says who.
+    """
 
     class Watch(ExecutionCallback):  # type: ignore[misc]
         looked = time.monotonic()
+        room = RoomWatch(who_holds)
 
         def on_execution_step(self, executor: Any) -> None:
             if time.monotonic() > self.looked + LOOK_SECONDS:
                 self.looked = time.monotonic()
-                counts = [operator.get_actor_info() for operator in executor._topology]
-                waiting = any(count.pending or count.restarting for count in counts)
-                if waiting and not fits(pools, offered()):
+                stages = [operator for operator in executor._topology if isinstance(operator, ActorPoolMapOperator)]
+                counts = {name: stage.get_actor_info() for name, stage in zip(pools, stages, strict=False)}
+                waiting = any(count.pending or count.restarting for count in counts.values())
+                if waiting and not fits(pools.values(), offered()):
                     raise LostWave("the machines that are left have no room for its workers")
+                idle = [name for name, count in counts.items() if count.pending and not count.running]
+                with suppress(RayError):
+                    loading = ray.get(progress.loads.remote(), timeout=LOOK_SECONDS) if idle else {}
+                    self.room.look([name for name in idle if not loading.get(name)])
 
     return Watch
 
