@@ -16,6 +16,7 @@ import yaml
 
 from jobs.command import load_values
 from pipelines.config import read_config
+from pipelines.keeping.config import GcConfig
 from pipelines.nightly.config import NightlyConfig
 from pipelines.running.placement import NodeResources, fits
 
@@ -183,6 +184,13 @@ def test_the_arguments_of_a_night_are_ones_that_it_takes(line: str) -> None:
     assert job == "nightly"
     config = night_of(overrides)
     assert config.store == "s3://BUCKET/plumbline" and config.log.format == "json"
+
+
+def test_the_arguments_of_the_weekly_collection_are_ones_that_it_takes() -> None:
+    job, overrides = arguments((DEPLOY / "crontab").read_text().splitlines()[-2])
+    assert job == "gc"
+    config = read_config(load_values(job, overrides), GcConfig)
+    assert config.delete and config.store == night_of(arguments(crontab_line())[1]).store
 
 
 def test_the_workers_have_room_for_the_pools_and_are_pinned_as_these_ask() -> None:
