@@ -10,6 +10,9 @@ LOG = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
 """Without a single worker of a stage, after which it is said."""
 
+RAYS_OWN = "ray::"
+"""How the command of a driver begins that belongs to Ray itself, such as that of its dashboard."""
+
 
 class RoomWatch:
     """Says once, in a line on stderr and in the log, that stages have waited for their first worker for a minute."""
@@ -46,6 +49,7 @@ def who_holds() -> str:
 def told(total: Mapping[str, float], free: Mapping[str, float], drivers: Sequence[Mapping[str, Any]]) -> str:
     """As `who_holds`, from what Ray says; of a driver not its command, which may hold a secret."""
     amounts = [f"{free.get(name, 0.0):g} of {total[name]:g} {name}s" for name in ("CPU", "GPU") if total.get(name)]
-    others = [f"{job['DriverIPAddress']} (process {job['DriverPid']})" for job in drivers if not job["IsDead"]]
+    working = [job for job in drivers if not job["IsDead"] and not job["Entrypoint"].startswith(RAYS_OWN)]
+    others = [f"{job['DriverIPAddress']} (process {job['DriverPid']})" for job in working]
     at_work = f"at work beside this run: {', '.join(others)}" if others else "no other driver is at work"
     return f"{' and '.join(amounts)} are free, {at_work}"

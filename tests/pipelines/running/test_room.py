@@ -35,7 +35,9 @@ def test_what_is_free_and_who_else_is_at_work_is_told_without_their_commands() -
         place = {"JobID": f"0{process}", "DriverIPAddress": "10.0.0.1", "DriverPid": process}
         return {**place, "IsDead": is_dead, "Entrypoint": "python -m jobs.sweep storage.secret=hush"}
 
-    line = told({"CPU": 4.0, "memory": 1e9}, {"CPU": 0.5}, [driver(7), driver(8, is_dead=True), driver(9)])
+    dashboard = driver(1) | {"Entrypoint": "ray::DashboardAgent"}
+    drivers = [dashboard, driver(7), driver(8, is_dead=True), driver(9)]
+    line = told({"CPU": 4.0, "memory": 1e9}, {"CPU": 0.5}, drivers)
     assert line == "0.5 of 4 CPUs are free, at work beside this run: 10.0.0.1 (process 7), 10.0.0.1 (process 9)"
     alone = told({"CPU": 4.0, "GPU": 2.0}, {}, [])
     assert alone == "0 of 4 CPUs and 0 of 2 GPUs are free, no other driver is at work"
