@@ -50,7 +50,7 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
     assert scores.schema == rows.SCORES and len(scores) == 2 * 2 * 8
     assert scores.column("score").null_count == 0
     again = run(*places)
-    assert again.computed == 0
+    assert again.computed == 0 and again.unchanged
     assert again.results.read_scores().sort_by("image_id") == scores.sort_by("image_id")
     assert run(*places, "models.vqa.revision=v2").computed == 8
     store = planned.store
@@ -58,7 +58,7 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
     assert manifest["counts"]["cells_computed"] == 18 and manifest["exit_code"] == 0
     cells = store.read_table(f"runs/{first.run_id}/cells.parquet")
     assert cells.column("state").to_pylist() == ["committed"] * 18 and "cells" not in manifest
-    assert [record.latest for record in list_runs(store)] == [False, False, True]
+    assert [record.latest for record in list_runs(store)] == [False, True]
     with store.location.fs.open(store.location.at(f"runs/{first.run_id}/summary.parquet"), "rb") as file:
         assert pq.read_table(file).schema.names == rows.SUMMARY.names
 
