@@ -27,8 +27,8 @@ COLUMNS = pa.schema(
 """What every shard has; a table's other columns follow."""
 
 REJECTED = pa.schema([("file", pa.string()), ("line", pa.int64()), ("kind", pa.string()), ("message", pa.string())])
-IMAGES = ("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff")
-"""What the names of image files end in."""
+IMAGES = ("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "mp4", "mov", "webm", "mkv", "avi")
+"""What the names of image files, and of videos, end in."""
 DAMAGED = "damaged_tar"
 """The kind of a rejection that stands for rows whose number nobody knows."""
 LONGEST_NAME = 200

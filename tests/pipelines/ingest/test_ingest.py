@@ -177,6 +177,18 @@ def test_tars_become_shards(place: str, ending: str, mode: str, tmp_path: Path) 
     assert not any(record.written for record in again.shards) and contents(f"{place}/out") == before
 
 
+def test_a_video_is_taken_in_as_an_image_is(tmp_path: Path) -> None:
+    clips = [b"\0\0\0\x18ftypisom" + bytes([number]) for number in range(4)]
+    write_tar(tmp_path / "in/reel.tar", [m for n in range(2) for m in ((f"{n}.mp4", clips[n]), (f"{n}.txt", b"a cat"))])
+    of_tars = run(tmp_path / "tars", tars=str(tmp_path / "in"), generator="reel")
+    assert [row["image"] for row in shard_rows(tmp_path / "tars", of_tars)] == clips[:2]
+    for number, clip in enumerate(clips[2:]):
+        (tmp_path / f"{number}.webm").write_bytes(clip)
+    table = write_csv(tmp_path / "table.csv", [{"file": f"{n}.webm", "prompt": "a cat"} for n in range(2)])
+    of_table = run(tmp_path / "out", table=str(table), generator="reel")
+    assert [row["image"] for row in shard_rows(tmp_path / "out", of_table)] == clips[2:]
+
+
 def test_what_is_ingested_can_be_swept(tmp_path: Path) -> None:
     rows = [*source_rows(6), *source_rows(6, "flint")]
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, rows))
