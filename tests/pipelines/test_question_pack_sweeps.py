@@ -1,16 +1,16 @@
 """Sweeps over a benchmark's own questions: prompts, questions, answers and scores of one released file."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from operators.errors import ConfigError
-from pipelines.cells.store import Store
 from pipelines.kinds import pool_kinds
 from pipelines.questions import plan_questions, write_questions
 from pipelines.report.report import write_report
-from pipelines.storage import StorageConfig
+from pipelines.storage import StorageConfig, etag, locate
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny.judges import save_seeing_judge
@@ -42,11 +42,15 @@ def run(plan: PlannedSweep) -> FinishedSweep:
     return run_sweep(plan, lambda progress: None)
 
 
+def rows_of(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
+    """The rows of all its cells of a stage."""
+    cells = [plan.store.read(cell.path) for cell in plan.plan.cells if cell.recipe.stage == stage]
+    return [dict(row) for cell in cells for row in cell.to_pylist()]
+
+
 def elements(plan: PlannedSweep) -> list[list[float]]:
     """Of every image the scores of its questions."""
-    store = Store(url=plan.store.url, storage=StorageConfig())
-    cells = [store.read(cell.path) for cell in plan.plan.cells if cell.recipe.stage == "scores"]
-    return [[one["score"] for one in row["elements"] or ()] for cell in cells for row in cell.to_pylist()]
+    return [[one["score"] for one in row["elements"] or ()] for row in rows_of(plan, "scores")]
 
 
 def test_a_released_file_is_all_that_a_sweep_asks_by(folder: Path, tmp_path: Path) -> None:
@@ -61,9 +65,26 @@ def test_a_released_file_is_all_that_a_sweep_asks_by(folder: Path, tmp_path: Pat
 
 
 def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: Path) -> None:
-    finished = run(planned(folder, tmp_path / "store", "tifa_v1", write_tifa_v1(tmp_path / "tifa.json")))
-    scores = finished.results.read_scores().to_pylist()
-    assert finished.exit_code == 0 and {row["n_questions"] for row in scores} == {2}
+    """A score is the share of the choices that are the released answer, as tifa_score.py has it."""
+    plan = planned(folder, tmp_path / "store", "tifa_v1", write_tifa_v1(tmp_path / "tifa.json"))
+    finished = run(plan)
+    scores = {row["prompt_id"]: row["score"] for row in finished.results.read_scores().to_pylist()}
+    right = {row["question_id"]: row["answer"] for row in rows_of(plan, "questions")}
+    chosen = {row["prompt_id"]: row["answers"] for row in rows_of(plan, "answers")}
+    assert finished.exit_code == 0 and all(len(answers) == 2 for answers in chosen.values())
+    assert scores == {
+        prompt_id: sum(one["chosen"] == right[one["question_id"]] for one in answers) / 2
+        for prompt_id, answers in chosen.items()
+    }
+
+
+def test_every_machine_looks_for_the_file_that_prompts_are_read_of(folder: Path, tmp_path: Path) -> None:
+    """As it does for any source: by its size and its time (pipelines/running/surroundings.py)."""
+    plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
+    (shard,) = plan.sources.prompt_shards
+    place = locate(shard.url, StorageConfig())
+    entry = place.fs.info(place.path)
+    assert (shard.size, shard.etag) == (entry["size"], etag(entry)) and shard.etag
 
 
 def test_what_does_not_fit_is_told_by_file_and_row_and_costs_nothing_else(folder: Path, tmp_path: Path) -> None:
