@@ -235,15 +235,17 @@ def prompt_means(scores: RunScores, metric: str) -> pd.DataFrame:
     any.
     """
     columns = scores.of(metric)
-    columns = columns.where(np.isfinite(columns.score) & (columns.prompt != NONE))
+    scored = np.isfinite(columns.score) & (columns.prompt != NONE)
+    if not scored.all():
+        columns = columns.where(scored)
     prompts, place = np.unique(columns.prompt, return_inverse=True)
     cell = place * len(scores.generators) + columns.generator
     shape = (len(prompts), len(scores.generators))
     counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
     totals = np.bincount(cell, weights=columns.score, minlength=shape[0] * shape[1]).reshape(shape)
     means = np.divide(totals, counts, out=np.full(shape, np.nan), where=counts > 0)
-    scored = sorted(np.flatnonzero(counts.any(axis=0)), key=lambda generator: scores.generators[generator])
-    return pd.DataFrame(means[:, scored], pd.Index(prompts), [scores.generators[generator] for generator in scored])
+    across = sorted(np.flatnonzero(counts.any(axis=0)), key=lambda generator: scores.generators[generator])
+    return pd.DataFrame(means[:, across], pd.Index(prompts), [scores.generators[generator] for generator in across])
 
 
 def by_skill(means: pd.DataFrame, skills: Skills) -> Iterator[tuple[str, pd.DataFrame]]:

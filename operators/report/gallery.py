@@ -174,6 +174,7 @@ def pick_images(scores: RunScores, metrics: Sequence[str], most: int, falling: C
         ends["worst", metric], ends["best", metric] = seen.first(seen.worth), seen.first(-seen.worth)
         sizes[metric] = len(np.unique(seen.columns.generator))
         compared.add(metric, seen)
+        del seen  # or it would stand beside the next metric's
     most = min(most, MOST_CARDS)
     if not sizes or most < 1:
         return []
@@ -197,10 +198,12 @@ def pick_images(scores: RunScores, metrics: Sequence[str], most: int, falling: C
 
 def _seen(scores: RunScores, metric: str, falling: Container[str]) -> _Seen:
     columns = scores.of(metric)
-    columns = columns.where((columns.image != NONE) & ~np.isnan(columns.score))
-    first = np.sort(np.unique(columns.image, return_index=True)[1])
-    if len(first) < len(columns.image):
-        columns = columns.where(first)
+    named = (columns.image != NONE) & ~np.isnan(columns.score)
+    columns = columns if named.all() else columns.where(named)
+    ordered = np.sort(columns.image)
+    if (ordered[1:] == ordered[:-1]).any():
+        columns = columns.where(np.sort(np.unique(columns.image, return_index=True)[1]))
+    del ordered
     worth = direction(metric, falling) * columns.score
     ranks = pd.Series(worth).rank(pct=True).to_numpy() - 0.5 / max(len(worth), 1)
     return _Seen(columns, worth, ranks)

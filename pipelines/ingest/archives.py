@@ -121,8 +121,9 @@ def read_members(tar: Tar, max_bytes: int) -> Iterator[Member | Rejection]:
                 while (header := archive.next()) is not None:
                     archive.members.clear()  # type: ignore[attr-defined]  # it would keep the header of every member
                     if not header.isdir():
-                        key = _key_and_kind(header)[0] or key
-                        yield _read_member(archive, header, tar, max_bytes)
+                        own_key, kind = _key_and_kind(header)
+                        key = own_key or key
+                        yield _read_member(archive, header, own_key, kind, tar, max_bytes)
                     _pass_over(archive.fileobj, archive.offset)
                 _check_end_mark(blocks)
                 joined = _goes_on(archive.fileobj)
@@ -208,9 +209,10 @@ def _key_and_kind(header: tarfile.TarInfo) -> tuple[str, str]:
     return str(path.with_name(stem)) if stem else "", kind.lower()
 
 
-def _read_member(archive: tarfile.TarFile, header: tarfile.TarInfo, tar: Tar, max_bytes: int) -> Member | Rejection:
-    """A member's content if it belongs to a sample and may be read."""
-    key, kind = _key_and_kind(header)
+def _read_member(
+    archive: tarfile.TarFile, header: tarfile.TarInfo, key: str, kind: str, tar: Tar, max_bytes: int
+) -> Member | Rejection:
+    """A member's content if it belongs to a sample, of this key, and may be read."""
     if not key:
         where = f"{tar.location.url}/{header.name}".encode(errors="replace").decode()
         return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")

@@ -27,7 +27,7 @@ DIFFERENT = 512
 
 
 def encoded() -> list[bytes]:
-    """JPEG files of 64x64 pixels, of a smooth gradient with a camera's noise: 2.5 kB each."""
+    """JPEG files of 64x64 pixels, of a smooth gradient with a camera's noise: 1.4 kB each."""
     noise = np.random.default_rng(0)
     y, x = np.mgrid[:SIDE, :SIDE]
     images = []
@@ -40,13 +40,13 @@ def encoded() -> list[bytes]:
     return images
 
 
-def write_tars(folder: Path, count: int) -> None:
-    """Tars of 10,000 samples, each an image and its prompt; the prompts come back every 50,000 images."""
+def write_tars(folder: Path, count: int, of_tar: int = TAR_IMAGES) -> None:
+    """Tars of so many samples, each an image and its prompt; the prompts come back every 50,000 images."""
     images = encoded()
     folder.mkdir(parents=True, exist_ok=True)
-    for first in range(0, count, TAR_IMAGES):
-        with tarfile.open(folder / f"{first // TAR_IMAGES:05d}.tar", "w") as archive:
-            for number in range(first, min(first + TAR_IMAGES, count)):
+    for first in range(0, count, of_tar):
+        with tarfile.open(folder / f"{first // of_tar:05d}.tar", "w") as archive:
+            for number in range(first, min(first + of_tar, count)):
                 prompt = f"a prompt of some ten words about number {number % 50_000} of them".encode()
                 for kind, content in (("jpg", images[number % DIFFERENT]), ("txt", prompt)):
                     header = tarfile.TarInfo(f"{number:08d}.{kind}")

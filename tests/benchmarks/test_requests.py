@@ -1,5 +1,6 @@
 """How many requests a sweep makes of S3, counted at the wire: S3 allows so many a second below one prefix."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -7,11 +8,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import fsspec
 import pytest
+from s3fs import S3FileSystem
 
 from jobs import sweep
+from pipelines.ingest import drafting
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.ingest import ingest
 from pipelines.storage import _s3
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.benchmarks.small_images import write_tars
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
@@ -36,6 +42,8 @@ def proxy(s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         _s3.cache_clear()
         yield proxy
+    S3FileSystem.clear_instance_cache()  # whose clients call the proxy
+    _s3.cache_clear()
 
 
 @pytest.mark.usefixtures("here")
@@ -53,6 +61,29 @@ def test_a_cell_is_written_by_one_request_and_a_night_without_news_asks_for_none
     assert many[1].total() <= few[1].total() + LARGER
 
 
+def test_an_ingest_takes_as_many_requests_for_every_further_tar(
+    proxy: FaultProxy,
+    bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(drafting, "PATIENCE", math.inf)
+    few, many = (requests_of_an_ingest(proxy, tmp_path / str(tars), f"{bucket}/{tars}", tars) for tars in (FEW, MANY))
+    tar = {kind: (count - few[kind]) / (MANY - FEW) for kind, count in many.items()}
+    with capsys.disabled():
+        print(f"\na tar of 40 images, one shard: {said(tar)}; an ingest of {FEW} of them: {said(few)}")
+    assert tar["PUT"] == 2, "the shard, and the note that the tar was read to its end"
+    assert tar["GET"] + tar["HEAD"] <= 2 * READS
+
+
+def requests_of_an_ingest(proxy: FaultProxy, folder: Path, bucket: str, tars: int) -> Counter[str]:
+    write_tars(folder / "in", 40 * tars, 40)
+    fsspec.filesystem("s3", use_listings_cache=False).put(f"{folder}/in/", f"{bucket}/in/", recursive=True)
+    config = IngestConfig(output=f"{bucket}/out", generator="sdxl", tars=f"{bucket}/in")
+    return counted(proxy, lambda: ingest(config, lambda record: None).exit_code)
+
+
 def nights(proxy: FaultProxy, folder: Path, bucket: str, shards: int) -> tuple[Counter[str], Counter[str]]:
     """The requests of computing one generator's images in so many shards, and those of a later sweep without news."""
     write_rows(folder / "prompts.parquet", prompts(4 * shards), row_group=4 * MANY)
@@ -65,10 +96,10 @@ def nights(proxy: FaultProxy, folder: Path, bucket: str, shards: int) -> tuple[C
 
 
 def counted(proxy: FaultProxy, call: Callable[[], int]) -> Counter[str]:
-    """The requests of what ends with exit code 0, by their kind."""
+    """The requests of what ends with exit code 0, by their kind, without signs of life, which go with the time."""
     before = len(proxy.requests)
     assert call() == 0
-    return Counter(kind_of(request) for request in proxy.requests[before:])
+    return Counter(kind_of(request) for request in proxy.requests[before:] if "/sweeps/" not in request)
 
 
 def kind_of(request: str) -> str:

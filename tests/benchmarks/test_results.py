@@ -23,6 +23,8 @@ NIGHT = 0.5
 """The most that the results of a night with a sixth generator may take, of what those of the first five took."""
 
 
+BYTES = 256
+"""Below it a row of one metric is to stay in a report's memory, at its most."""
 METRICS = 10
 MORE = 2.5
 """The most that a report's memory, beyond that of a small one, may grow by while metrics, and so rows, grow tenfold."""
@@ -100,3 +102,10 @@ def test_a_report_holds_the_scores_of_one_metric_at_a_time(tmp_path: Path, capsy
                 f"\na report of {rows:,} rows of {metrics} metrics: {peak:.0f} MB, of which {base:.0f} of a small one"
             )
     assert grown[1] < MORE * grown[0]
+
+
+def test_a_row_of_one_metric_takes_few_bytes_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    measured = said_by("-m", "tests.benchmarks.one_metric", str(1 << 18))
+    with capsys.disabled():
+        print(f"\na report of one metric: {measured['bytes_a_row']:.0f} bytes a row, of {measured['rows']:,} rows")
+    assert measured["bytes_a_row"] < BYTES
