@@ -52,7 +52,7 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(tmp_path: Path)
             ["images={folder}"],
             "expected column(s) prompt, found picture, caption, seed; rename or add them, or correct",
         ),
-        (["images={folder}", "metrics=[vqa]"], "metric=vqa: no such choice; did you mean vqascore"),
+        (["images={folder}", "metrics=[vqa]"], "metric=vqa: no such choice; did you mean vq2 or vqascore?"),
         (["images={folder}", "prompts=x"], "unknown config key 'prompts'"),
     ],
 )

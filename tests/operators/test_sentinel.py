@@ -18,7 +18,9 @@ from operators.metrics.gecko import GeckoConfig
 from operators.metrics.image_statistic import ImageStatisticConfig
 from operators.metrics.metric import Metric
 from operators.report.changes import compare
+from operators.run_scores import of_table
 from operators.sentinel import Movement, suspicious
+from operators.summary import Skills
 from tests.bench_of import images, prompts
 
 STATISTICS = ("edge_density", "entropy", "saturation")
@@ -76,7 +78,8 @@ def run_of(scores: Mapping[str, Sequence[float]]) -> pa.Table:
 
 
 def said(before: pa.Table, after: pa.Table, reward: str | None = "clipscore") -> list[str]:
-    return [str(sentence) for sentence in compare(before, after, {}, (MANIFEST, MANIFEST), reward).sentences]
+    runs = of_table(before), of_table(after)
+    return [str(sentence) for sentence in compare(*runs, Skills(()), (MANIFEST, MANIFEST), reward).sentences]
 
 
 def test_a_loop_that_learns_to_blank_backgrounds_raises_it_in_one_sentence() -> None:
