@@ -33,22 +33,14 @@ from operators.models.conversation import turn_end
 from operators.models.families.vlm import CHAT
 from operators.models.vlm import ChatVlm
 from tests.operators import tiny
+from tests.operators.models import alike
 from tests.operators.models.alike import require_likelihoods_alike
 from tests.operators.tiny import chat_vlms
 
-PICTURES = [
-    tiny.picture(0),
-    tiny.picture(1, width=24, height=64),
-    tiny.picture(2, width=64, height=24),
-    tiny.picture(3, width=16, height=16),
-    tiny.picture(4),
-]
+PICTURES = [*alike.PICTURES, tiny.picture(4)]
 QUESTIONS = [
-    Question(0, "Is it red?", ("Yes",)),
-    Question(1, "Does this figure show two stars, left of a square? Please answer Yes or No.", ("Yes", "No")),
-    Question(0, "What is it?", ("circle", "a blue star", "no")),
+    *alike.QUESTIONS,
     Question(3, "?", ("Yes", "No")),
-    Question(2, "Is it red?", ("Yes",)),
     Question(4, "Is it green,\n\nis it?", ("a", "abc def")),
     Question(1, "Of what colour?", ("red", "red")),
     Question(1, "Is there nothing to choose from?", ()),
