@@ -182,11 +182,6 @@ class RunScores:
         )
 
 
-def of_table(table: pa.Table) -> RunScores:
-    """The scores of a table (schema SCORES) that is at hand."""
-    return RunScores([lambda columns: table.select(list(columns))])
-
-
 def _encoded(column: pa.ChunkedArray, names: list[str]) -> tuple[list[str], NDArray[np.int32]]:
     """The names, to which those of the column are added that are new, and the place of each row's among them."""
     plain = column.combine_chunks()

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 import pyarrow as pa
 
 from operators.comparison import Duel, duels
-from operators.run_scores import of_table
+from operators.run_scores import RunScores
 from operators.summary import Skills, Tally
 
 
@@ -22,3 +22,8 @@ def paired(
     """Every pair of generators of scores (schema SCORES) by all their metrics."""
     of_run = of_table(scores)
     return duels(of_run, of_run.metrics, Skills((skills or {}).items()), falling)
+
+
+def of_table(table: pa.Table) -> RunScores:
+    """A run's scores (schema SCORES) that are at hand, as reports read them."""
+    return RunScores([lambda columns: table.select(list(columns))])

@@ -11,8 +11,7 @@ import pytest
 from operators import rows
 from operators.comparison import Standing, boards, standings
 from operators.comparison import bradley_terry as rate
-from operators.run_scores import of_table
-from tests.operators.tallied import paired, summarise
+from tests.operators.tallied import of_table, paired, summarise
 
 
 def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:

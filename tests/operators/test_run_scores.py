@@ -13,9 +13,10 @@ from operators import rows, run_scores
 from operators.comparison import bradley_terry, duels, prompt_means
 from operators.report.changes import compare
 from operators.report.gallery import pick_images
-from operators.run_scores import NONE, RunScores, of_table
+from operators.run_scores import NONE, RunScores
 from operators.statistics.poisson import hash_ids
 from operators.summary import Skills
+from tests.operators.tallied import of_table
 
 GENERATORS = ("atlas", "borealis")
 SKILLS = Skills((f"p{number}", ["counting", "colour"][: number % 3]) for number in range(60))

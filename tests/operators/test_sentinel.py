@@ -18,10 +18,10 @@ from operators.metrics.gecko import GeckoConfig
 from operators.metrics.image_statistic import ImageStatisticConfig
 from operators.metrics.metric import Metric
 from operators.report.changes import compare
-from operators.run_scores import of_table
 from operators.sentinel import Movement, suspicious
 from operators.summary import Skills
 from tests.bench_of import images, prompts
+from tests.operators.tallied import of_table
 
 STATISTICS = ("edge_density", "entropy", "saturation")
 MANIFEST: dict[str, Any] = {

@@ -7,9 +7,9 @@ import pytest
 
 from operators import rows
 from operators.report.changes import Changes, compare
-from operators.run_scores import of_table
 from operators.summary import Skills
 from tests.operators.report.made import noisy
+from tests.operators.tallied import of_table
 
 MANIFEST = {"config": {"store": "x", "metrics": {"gecko": {"kind": "gecko"}}}, "models": {}, "versions": {"torch": "1"}}
 GECKO = {"kind": "gecko", "model": "vqa"}

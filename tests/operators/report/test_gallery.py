@@ -9,8 +9,9 @@ from operators import rows
 from operators.errors import RowError
 from operators.images import ImageLimits
 from operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, make_card, make_thumbnail, pick_images
-from operators.run_scores import RunScores, of_table
+from operators.run_scores import RunScores
 from tests.operators.report.made import noise_png, noisy, png
+from tests.operators.tallied import of_table
 
 
 def scores(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40) -> list[dict[str, object]]:

@@ -13,10 +13,9 @@ from operators.metrics.table import metric_story
 from operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, ImageKey, pick_images
 from operators.report.page import GatheredRun, Page, build_page
 from operators.report.rendering import render, to_csv, to_markdown
-from operators.run_scores import of_table
 from operators.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy
-from tests.operators.tallied import summarise
+from tests.operators.tallied import of_table, summarise
 
 NAMES = ("<img src=x>", "=cmd()", "a|b`c`")
 

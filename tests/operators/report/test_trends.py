@@ -11,9 +11,9 @@ from operators.report import trends as trends_room
 from operators.report.changes import compare
 from operators.report.charts import Chart, Line, trend_chart
 from operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
-from operators.run_scores import of_table
 from operators.summary import Skills
 from pipelines.report.checkpoints import CHECKPOINTS
+from tests.operators.tallied import of_table
 
 FOUND = Checkpoints(re.compile(CHECKPOINTS))
 
