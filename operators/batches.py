@@ -1,12 +1,13 @@
 """Calling a model on many rows so that one bad row costs only itself."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from operators.errors import EngineError, HopelessRow, ModelError, RowError
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
+Used = TypeVar("Used", contravariant=True)
 
 
 class BatchSize:
@@ -21,20 +22,25 @@ class BatchSize:
 
 
 def isolate(
-    call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], size: BatchSize | None = None
+    call: Callable[[Sequence[Row]], Sequence[Result]],
+    rows: Sequence[Row],
+    size: BatchSize | None = None,
+    *,
+    crowded: bool = False,
 ) -> list[Result | RowError]:
     """The call's results, one per row; a failing batch is halved until the failing rows stand alone.
 
-    An out-of-memory batch thus also finds the size that fits, which `size` remembers. A lost device is raised, and a
-    ModelError such as a refused key: no later call can succeed. What else the model could not do it may do another
-    time, so these errors are retryable, unless it raises HopelessRow.
+    An out-of-memory batch thus also finds the size that fits, which `size` remembers; where others take memory beside
+    these rows (`crowded`), it is raised. A lost device is raised, and a ModelError such as a refused key: no later call
+    can succeed. What else the model could not do it may do another time, so these errors are retryable, unless it
+    raises HopelessRow.
     """
     if not rows:
         return []
     try:
         return list(call(rows))
     except Exception as error:
-        if device_lost(error) or isinstance(error, ModelError):
+        if device_lost(error) or isinstance(error, ModelError) or (crowded and out_of_memory(error)):
             raise
         if size is not None and out_of_memory(error):
             size.shrink(len(rows))
@@ -43,13 +49,57 @@ def isolate(
                 return [error.error]
             return [RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)]
     half = len(rows) // 2  # out here nothing holds on to what the failed call had in memory
-    return isolate(call, rows[:half], size) + isolate(call, rows[half:], size)
+    halves = rows[:half], rows[half:]
+    return [result for part in halves for result in isolate(call, part, size, crowded=crowded)]
+
+
+class UseWindow(Protocol[Used]):
+    """What is done with rows that were encoded together."""
+
+    def __call__(self, first: int, encoded: Sequence[Used | RowError], /, *, crowded: bool) -> None:
+        """`first` is the place of the first of them among all rows.
+
+        Where they are `crowded`, being out of memory is to be raised, before anything is made of them: fewer of them
+        are tried. Else a row that is out of memory is alone, and it is an error of its own.
+        """
+
+
+def in_windows(
+    encode: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], size: BatchSize, use: UseWindow[Result]
+) -> None:
+    """Has `size` rows encoded together, and used before the next are: what is encoded takes memory until then.
+
+    Where so many are out of memory, encoded or used, half as many go together from then on.
+    """
+    first = 0
+    while first < len(rows):
+        window = rows[first : first + size.rows]
+        if not _fits(encode, window, first, use):
+            size.shrink(len(window))
+            if len(window) > 1:
+                continue
+            use(first, isolate(encode, window), crowded=False)
+        first += len(window)
+
+
+def _fits(
+    encode: Callable[[Sequence[Row]], Sequence[Result]], window: Sequence[Row], first: int, use: UseWindow[Result]
+) -> bool:
+    """Encodes and uses a window; False where that is out of memory, none of which is held any longer."""
+    try:
+        use(first, isolate(encode, window, crowded=True), crowded=True)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return False
+    return True
 
 
 def out_of_memory(error: Exception) -> bool:
     """Whether a batch was too large for the memory of the device, or of the machine."""
     text = str(error)
-    return isinstance(error, MemoryError) or "out of memory" in text or "ALLOC_FAILED" in text
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, not imported here
+    return named or "out of memory" in text or "ALLOC_FAILED" in text
 
 
 def device_lost(error: Exception) -> bool:

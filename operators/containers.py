@@ -13,6 +13,8 @@ import numpy as np
 from PIL import Image, ImageChops
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+STORED = "stored"
+"""Where `info` of an RGB image keeps the image as its file has it, of a palette or with transparency."""
 
 MOST_READ = 8
 """How often all bytes may be read; a TIFF's tags may name the same ones over and over."""

@@ -14,7 +14,16 @@ from PIL import Image, UnidentifiedImageError
 
 from operators import rows
 from operators.clips import STANDARD, Clips, grid
-from operators.containers import FORMATS, JPEG, CostlyImage, open_image, read_jpeg, require_pixels, require_scans
+from operators.containers import (
+    FORMATS,
+    JPEG,
+    STORED,
+    CostlyImage,
+    open_image,
+    read_jpeg,
+    require_pixels,
+    require_scans,
+)
 from operators.errors import ConfigError, RefusedUri, RowError, without_secrets
 from operators.videos import demuxer_of, sample_frames
 
@@ -26,9 +35,6 @@ LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "
 
 LONGEST_ADDRESS = 1000
 """Characters of one that a message shows; S3 allows as many."""
-
-STORED = "stored"
-"""Where `info` of an RGB image keeps the image as its file has it, of a palette or with transparency."""
 
 FETCHES = 8
 """Threads that read addresses while others decode: a server takes about as long to answer as a decoder."""

@@ -12,8 +12,8 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from operators.containers import STORED
 from operators.errors import ModelError
-from operators.images import STORED
 from operators.models.checkpoints import ResolvedModel
 from operators.models.conversation import separate_template
 

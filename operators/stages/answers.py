@@ -3,14 +3,14 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
 from operators import rows
-from operators.batches import BatchSize, isolate
+from operators.batches import BatchSize, in_windows, isolate
 from operators.errors import RowError, unknown_prompt
 from operators.images import PreparedImages
 from operators.metrics.metric import Metric
@@ -128,56 +128,56 @@ class AnswersStage(ImagesStage):
         answers = {name: ShardAnswers(images, index) for name, index in asked.items()}
         shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
         size = BatchSize(len(shown)) if self.side_by_side else self.image_batch
-        first = 0
-        while first < len(shown):
-            window = {image: shown[image] for image in range(first, min(first + size.rows, len(shown)))}
-            first += self._answer_window(window, images.pixels, answers, size)
+        in_windows(self.model.encode, images.pixels, size, partial(self._answer_window, shown, answers))
         usage = self.model.usage.minus(before)
         return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
 
     def _answer_window(
-        self, window: Mapping[int, int], pixels: Sequence[Any], answers: Mapping[str, "ShardAnswers"], size: BatchSize
-    ) -> int:
-        """Encodes the window's images, each with its row, once; then answers all metrics' questions about them.
-
-        How many images that were: the first of the window, as many as fit the memory together.
-        """
-        encoded = isolate(self.model.encode, [pixels[image] for image in window], size)[: size.rows]
-        features: dict[int, Any] = {}
-        for (image, row), feature in zip(window.items(), encoded, strict=False):
-            if not isinstance(feature, RowError):
-                features[image] = feature
-                continue
-            for answered in answers.values():
-                answered.fail(row, feature)
+        self,
+        rows_of: Sequence[int],
+        answers: Mapping[str, "ShardAnswers"],
+        first: int,
+        encoded: Sequence[Any],
+        *,
+        crowded: bool,
+    ) -> None:
+        """Answers all metrics' questions about a window's images; `rows_of` are the rows of all images."""
+        window = {image: (rows_of[image], feature) for image, feature in enumerate(encoded, first)}
+        features = {image: feature for image, (_, feature) in window.items() if not isinstance(feature, RowError)}
         asked = [
-            _Asked(metric, window[image], image, *question)
+            _Asked(metric, rows_of[image], image, *question)
             for metric, answered in answers.items()
             for image in features
-            for question in answered.questions(window[image])
+            for question in answered.questions(rows_of[image])
         ]
         closed = list(dict.fromkeys(question.call for question in asked if not question.put.free))
         free = list(dict.fromkeys(question.call for question in asked if question.put.free))
-        logprobs = dict(zip(closed, self._call(self.model.likelihood, features, closed), strict=True))
-        replies = dict(zip(free, self._call(self.model.reply, features, free), strict=True))
+        call = partial(self._call, features=features, crowded=crowded)
+        logprobs = dict(zip(closed, call(self.model.likelihood, asked=closed), strict=True))
+        replies = dict(zip(free, call(self.model.reply, asked=free), strict=True))
+        for row, feature in window.values():
+            if isinstance(feature, RowError):
+                for answered in answers.values():
+                    answered.fail(row, feature)
         for question in asked:
             if question.put.free:
                 answers[question.metric].add_reply(question, replies[question.call], self.match)
             else:
                 answers[question.metric].add(question, logprobs[question.call])
-        return len(encoded)
 
     def _call(
         self,
         method: Callable[[Sequence[Any], Sequence[Question]], Sequence[Result]],
         features: Mapping[int, Any],
         asked: Sequence[tuple[int, str, tuple[str, ...]]],
+        *,
+        crowded: bool,
     ) -> list[Result | RowError]:
         """One of the model's calls on every (image, text, choices), failing ones apart."""
         encoded = list(features.values())
         position = {image: index for index, image in enumerate(features)}
         questions = [Question(position[image], text, choices) for image, text, choices in asked]
-        return isolate(lambda batch: method(encoded, batch), questions)
+        return isolate(lambda batch: method(encoded, batch), questions, crowded=crowded)
 
 
 class _Asked(NamedTuple):

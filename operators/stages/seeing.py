@@ -1,14 +1,15 @@
 """What the stages share whose model says something of each image: an image is encoded once, whoever asks about it."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from PIL import Image
 
 from operators import rows
-from operators.batches import BatchSize, isolate
+from operators.batches import BatchSize, in_windows
 from operators.errors import RowError
 from operators.images import ImageRow, PreparedImages
 from operators.metrics.writing import Writing
@@ -72,28 +73,22 @@ class SeeingStage(ImagesStage):
 
     def measure(self, images: PreparedImages, asked: Mapping[str, Asked]) -> Mapping[str, pa.Table]:
         row_of = [row for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
-        said: dict[tuple[str, int], Any] = {}
-        usage = Usage()
-        for encoded in self._encoded(images):
-            seen = [Seen(name, image, row_of[image], asked[name]) for name in asked for image in encoded.places]
-            results, took = self.say(encoded, seen)
-            usage = usage.plus(took)
-            said |= {(one.metric, one.image): result for one, result in zip(seen, results, strict=True)}
-            said |= {(name, image): error for name in asked for image, error in encoded.errors.items()}
-        return {name: rows.with_usage(self._table(images, name, asked[name], said), usage) for name in asked}
-
-    def _encoded(self, images: PreparedImages) -> Iterator[Encoded]:
-        """As many images at a time as fit the memory; all of the shard for a model that batches by itself."""
         pixels = [shown.pixels for shown in images.pixels]
         size = BatchSize(len(pixels)) if self.side_by_side else self.image_batch
-        first = 0
-        while first < len(pixels):
-            made = isolate(self.model.encode, pixels[first : first + size.rows], size)[: size.rows]
-            results = dict(enumerate(made, first))
-            features = {image: one for image, one in results.items() if not isinstance(one, RowError)}
-            errors = {image: one for image, one in results.items() if isinstance(one, RowError)}
-            yield Encoded(list(features.values()), {image: place for place, image in enumerate(features)}, errors)
-            first += len(made)
+        said: dict[tuple[str, int], Any] = {}
+        usages: list[Usage] = []
+
+        def use(first: int, made: Sequence[Any], *, crowded: bool) -> None:
+            encoded = _encoded(first, made)
+            seen = [Seen(name, image, row_of[image], asked[name]) for name in asked for image in encoded.places]
+            results, took = self.say(encoded, seen)
+            usages.append(took)
+            said.update({(one.metric, one.image): result for one, result in zip(seen, results, strict=True)})
+            said.update({(name, image): error for name in asked for image, error in encoded.errors.items()})
+
+        in_windows(self.model.encode, pixels, size, use)
+        usage = reduce(Usage.plus, usages, Usage())
+        return {name: rows.with_usage(self._table(images, name, asked[name], said), usage) for name in asked}
 
     def _table(
         self, images: PreparedImages, metric: str, asked: Asked, said: Mapping[tuple[str, int], Any]
@@ -109,6 +104,14 @@ class SeeingStage(ImagesStage):
             columns = self.columns(results, [images.pixels[image] for image in of_row])
             records.append(row.row(**columns, image_digest=digest, basis=asked.basis(row.prompt_id)))
         return rows.table(records, self.schema)
+
+
+def _encoded(first: int, made: Sequence[Any]) -> Encoded:
+    """What was made of the images from the one numbered `first` on."""
+    results = dict(enumerate(made, first))
+    features = {image: one for image, one in results.items() if not isinstance(one, RowError)}
+    errors = {image: one for image, one in results.items() if isinstance(one, RowError)}
+    return Encoded(list(features.values()), {image: place for place, image in enumerate(features)}, errors)
 
 
 def write_about(model: Any, encoded: Encoded, seen: Sequence[Seen], programs: Sequence[Writing[Any]]) -> Ran[Any]:

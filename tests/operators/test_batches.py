@@ -1,11 +1,12 @@
 """A model call over many rows gives every row its result or its own error, whatever the other rows do."""
 
 from collections.abc import Callable, Sequence
+from weakref import WeakSet
 
 import pytest
 import torch
 
-from operators.batches import BatchSize, device_lost, isolate
+from operators.batches import BatchSize, device_lost, in_windows, isolate
 from operators.errors import HopelessRow, RowError
 from operators.models.encoders import in_batches
 
@@ -69,9 +70,10 @@ def test_what_a_model_can_never_do_costs_its_row_alone_and_is_not_tried_again() 
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
         RuntimeError("CUDA error: out of memory"),
+        torch.OutOfMemoryError("Allocation on device"),
         MemoryError(),
     ],
-    ids=["torch", "driver", "host"],
+    ids=["torch", "driver", "nameless", "host"],
 )
 def test_a_batch_too_large_for_memory_is_cut_until_it_fits(largest: int, error: Exception) -> None:
     def call(rows: Sequence[int]) -> list[int]:
@@ -146,3 +148,79 @@ def test_a_row_that_fits_no_memory_is_an_error_of_its_own_and_what_fails_otherwi
     assert size.rows == 8, "one image that is too large makes no batch smaller"
     isolate(failing_on(3), range(8), size)
     assert size.rows == 8
+
+
+class Encoded:
+    """What takes a device's memory as long as somebody holds it."""
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+
+
+class Device:
+    """Holds so many encoded rows at once, and takes memory to use some of them beside those."""
+
+    def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
+        """`large` rows take all of the room, and do not fit it when they are used."""
+        self.room, self.using, self.large = room, using, large
+        self.held: WeakSet[Encoded] = WeakSet()
+        self.tried: list[int] = []
+        self.results: dict[int, int | RowError] = {}
+
+    def encode(self, rows: Sequence[int]) -> list[Encoded]:
+        self.tried.append(len(rows))
+        self.require(len(rows))
+        made = [Encoded(row) for row in rows]
+        self.held.update(made)
+        return made
+
+    def require(self, more: int) -> None:
+        if len(self.held) + more > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def use(self, first: int, encoded: Sequence[Encoded | RowError], *, crowded: bool) -> None:
+        def read(rows: Sequence[Encoded]) -> list[int]:
+            self.require(self.room if any(row.row in self.large for row in rows) else self.using)
+            return [row.row for row in rows]
+
+        used = isolate(read, [row for row in encoded if isinstance(row, Encoded)], crowded=crowded)
+        self.results.update(enumerate(used, first))
+
+
+@pytest.mark.parametrize(("room", "using"), [(40, 0), (40, 9), (1, 0), (2, 1), (64, 0)])
+def test_as_many_rows_are_encoded_together_as_the_memory_holds_while_they_are_used(room: int, using: int) -> None:
+    device, size = Device(room, using=using), BatchSize(64)
+    in_windows(device.encode, range(100), size, device.use)
+    assert device.results == {row: row for row in range(100)}
+    fitting = [rows for rows in (64, 32, 16, 8, 4, 2, 1) if rows + using <= room]
+    assert size.rows == fitting[0]
+    assert device.tried[-1] <= size.rows and not device.held
+    again = len(device.tried)
+    in_windows(device.encode, range(100), size, device.use)
+    assert max(device.tried[again:]) == size.rows, "a size that was out of memory is not tried again"
+
+
+def test_a_row_that_no_memory_holds_is_an_error_of_its_own_and_makes_no_window_smaller_for_good() -> None:
+    device, size = Device(8, large=(5,)), BatchSize(4)
+    in_windows(device.encode, range(16), size, device.use)
+    assert [row for row, result in device.results.items() if isinstance(result, RowError)] == [5]
+    assert sorted(device.results) == list(range(16))
+    assert size.rows == 4
+
+
+def test_rows_that_do_not_encode_are_used_as_their_errors_beside_the_others() -> None:
+    given: list[object] = []
+
+    def use(first: int, encoded: Sequence[int | RowError], *, crowded: bool) -> None:
+        given.extend(encoded)
+
+    in_windows(failing_on(2), range(5), BatchSize(4), use)
+    assert given == [0, 1, RowError("model_failed", "ValueError: cannot do 2", retryable=True), 9, 16]
+
+
+def test_windows_end_where_the_device_is_lost() -> None:
+    def encode(rows: Sequence[int]) -> list[int]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        in_windows(encode, range(4), BatchSize(2), lambda first, encoded, *, crowded: None)

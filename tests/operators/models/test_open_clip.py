@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from operators.containers import STORED
 from operators.errors import ModelError
-from operators.images import STORED
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.loading import load
 from tests.operators import tiny
