@@ -11,7 +11,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 SEED ?= 0
 MINUTES ?= 20
 
-.PHONY: sweep test slow soak vllm check bench reproduce train smollm2 install
+.PHONY: sweep test slow soak vllm check bench bench-gpu reproduce train smollm2 install
 
 sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded pack, into ./store
 	$(BIN)/python -m jobs.sweep sweep=shapes $(if $(filter vllm,$(ENGINE)),models.llm.engine=vllm) $(ARGS)
@@ -35,6 +35,9 @@ check: install  ## formatting, lint and types
 
 bench: install  ## speed as ratios within one run
 	$(BIN)/python -m pytest -s tests/benchmarks --override-ini addopts=--import-mode=importlib $(ARGS)
+
+bench-gpu: install  ## models of full size with random weights on this machine's GPU, in one table; tiny ones on a CPU
+	$(BIN)/python -m tests.benchmarks.gpu $(ARGS)
 
 reproduce: install  ## published numbers beside ours, from the files below REFERENCE_DATA, into docs/reproduction.md
 	$(BIN)/python -m jobs.reproduce $(ARGS)

@@ -11,7 +11,7 @@ from operators.models.vqa_kinds import RELEASED, VICUNA_SYSTEM, VqaKind
 
 if TYPE_CHECKING:
     from operators.models.checkpoints import ModelConfig, ResolvedModel
-    from operators.models.clip_flant5 import ClipFlanT5Likelihood
+    from operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood
 
 CLIP_FLANT5 = VqaKind(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
 REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
@@ -51,21 +51,31 @@ def _beside(part: Part, tower: str) -> str:
 
 
 def _load(model: "ResolvedModel") -> "ClipFlanT5Likelihood":
+    from operators.models.clip_flant5 import load_network
+    from operators.models.processing import device_of
+
+    device_of(model)  # a GPU that is not there is told before gigabytes are read
+    return serve(model, load_network(model.folder("checkpoint"), tower=model.folder("vision_tower")))
+
+
+def serve(model: "ResolvedModel", network: "ClipFlanT5") -> "ClipFlanT5Likelihood":
+    """The calls of a network, put on its device, with its checkpoint's tokenizer and its tower's preprocessing.
+
+    Raises ModelError where these do not load, or do not fit the network.
+    """
     import torch
 
-    from operators.models.clip_flant5 import ClipFlanT5Likelihood, load_network
+    from operators.models.clip_flant5 import ClipFlanT5Likelihood
     from operators.models.encoder_decoder import check_entries
     from operators.models.processing import device_of, load_pixel_transform, load_tokenizer
 
-    device, tower = device_of(model), model.folder("vision_tower")
-    network = load_network(model.folder("checkpoint"), tower=tower)
     tokenizer = load_tokenizer(model.folder("tokenizer"))
     check_entries(model.folder("tokenizer"), tokenizer, network.language_model.shared.num_embeddings)
     network.drop_unused_layers()
     return ClipFlanT5Likelihood(
-        network.to(device=device, dtype=getattr(torch, model.dtype)).eval(),
+        network.to(device=device_of(model), dtype=getattr(torch, model.dtype)).eval(),
         tokenizer,
-        load_pixel_transform(tower, pad_to_square=model.pads),
+        load_pixel_transform(model.folder("vision_tower"), pad_to_square=model.pads),
         pair_batch=model.config.pair_batch,
     )
 

@@ -103,15 +103,24 @@ def _thinks(*parts: Part) -> bool:
 def _load(model: "ResolvedModel") -> "ChatVlm":
     from transformers import AutoModelForImageTextToText
 
+    from operators.models.processing import load_pretrained
+
+    return serve(model, load_pretrained(AutoModelForImageTextToText, model, attn_implementation=_attention(model)))
+
+
+def serve(model: "ResolvedModel", network: Any) -> "ChatVlm":
+    """The calls of a network that stands on its device, with its checkpoint's tokenizer and processor.
+
+    Raises ModelError where these do not load, or the network would give wrong answers.
+    """
     from operators.models.causal_lm import reply_ends
     from operators.models.image_prompts import ImagePrompts, load_processor
     from operators.models.image_reader import ImageReader
     from operators.models.prefix_lm import PrefixLmReader
-    from operators.models.processing import load_pretrained, mean_colour
+    from operators.models.processing import mean_colour
     from operators.models.vlm import ChatVlm
 
     assert model.kind is not None
-    network = load_pretrained(AutoModelForImageTextToText, model, attn_implementation=_attention(model))
     processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model))
     _check_network(model, network, processor.tokenizer)
     ends = reply_ends(network, processor.tokenizer)

@@ -1,0 +1,48 @@
+"""Each model measured in a process of its own: whatever becomes of it, its memory is free again for the next one."""
+
+import multiprocessing
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Protocol
+
+from tests.benchmarks.gpu.rows import Amounts, Measured
+
+CONTEXT = multiprocessing.get_context("spawn")
+"""A forked process could not use CUDA where an import has looked for a device."""
+
+
+def measure_apart(name: str, shapes: str | None, amounts: Amounts) -> Measured:
+    """What is measured of a model in a process of its own; a row with the reason where that fails."""
+    results, its_end = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=measure_into, args=(its_end, name, shapes, amounts))
+    process.start()
+    its_end.close()
+    try:
+        row: Measured = results.recv()
+    except EOFError:
+        process.join()
+        ended = f"its process ended with {process.exitcode}; -9 is often too little memory on the machine"
+        return Measured(model=name, shapes=shapes or "", error=ended)
+    process.join()
+    return row
+
+
+class Results(Protocol):
+    """Where a row goes, such as a Connection."""
+
+    def send(self, row: Measured, /) -> None: ...
+
+
+def measure_into(results: Results, name: str, shapes: str | None, amounts: Amounts) -> None:
+    """What is measured of a model, or why nothing is, to `results`."""
+    try:
+        from tests.benchmarks.gpu.measures import measure  # takes torch, which the first process has no use for
+
+        with tempfile.TemporaryDirectory() as folder:
+            row = measure(name, shapes, amounts, Path(folder))
+    except Exception as error:
+        traceback.print_exc()
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        row = Measured(model=name, shapes=shapes or "", error=reason[:300])
+    results.send(row)

@@ -1,0 +1,209 @@
+"""Checkpoints without weights, loaded as those with weights are, about networks of random numbers on their device."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import (
+    AutoModelForImageTextToText,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    T5Config,
+)
+
+from operators.models.checkpoints import ModelConfig, Precision, ResolvedModel, resolve_model
+from operators.models.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
+from operators.models.families import clip_flant5, vlm
+from operators.models.processing import device_of
+from operators.models.vlm import ChatVlm
+from tests.benchmarks.gpu.shapes import FAMILIES, Shape
+
+Likelihood = ClipFlanT5Likelihood | ChatVlm
+
+SEED = 0
+MEAN, DEVIATION = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+T5_SPECIAL = ("<pad>", "</s>", "<unk>")
+LLAVA_SPECIAL = ("<unk>", "<s>", "</s>", "<image>", "<pad>")
+QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
+                "<|video_pad|>")  # fmt: skip
+QWEN_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAVA_TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': ' }}{% endif %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>\n' }}"
+    "{% else %}{{ part['text'] + ' ' }}{% endif %}{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+SPOKEN = (BEFORE_IMAGE, "user\n", "assistant\n", "system\n", "USER: ASSISTANT: Yes No", "Yes", "No")
+"""What conversations have beside the questions."""
+
+
+def served(
+    name: str,
+    shape: Shape,
+    folder: Path,
+    texts: Iterable[str],
+    *,
+    on_gpu: bool,
+    batch: int,
+    dtype: Precision | Literal["auto"] = "auto",
+) -> tuple[ResolvedModel, Likelihood]:
+    """A model of the shape, resolved and served by its family's own code; its tokenizer knows the words of `texts`.
+
+    `batch` is how many images are encoded, and how many pairs are answered, together.
+    """
+    network_config = SAVES[name](shape, folder, _words([*SPOKEN, *texts]))
+    config = ModelConfig(
+        family=FAMILIES[name], checkpoint=str(folder), dtype=dtype, image_batch=batch, pair_batch=batch
+    )
+    model = resolve_model(config, on_gpu=on_gpu)
+    with (
+        torch.device(device_of(model)),
+        _default_dtype(getattr(torch, model.dtype)),
+    ):  # in place, and in half the memory
+        torch.manual_seed(SEED)
+        network = _network(network_config, shape)
+    serve = clip_flant5.serve if FAMILIES[name] == "clip_flant5" else vlm.serve
+    return model, serve(model, network.eval())
+
+
+def _network(config: Any, shape: Shape) -> Any:
+    """Random weights, on the device and in the precision that are the default now."""
+    if not isinstance(config, T5Config):
+        dtype = torch.get_default_dtype()
+        return AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    network = ClipFlanT5(config, CLIPVisionConfig(**shape.vision))
+    with torch.no_grad():  # T5 draws its embeddings, of which the head is a copy, for a head that is scaled down
+        network.language_model.lm_head.weight.normal_(std=config.d_model**-0.5)
+    return network
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _save_clip_flant5(shape: Shape, folder: Path, words: Sequence[str]) -> T5Config:
+    language = {"model_type": "clip_t5", "architectures": ["CLIPT5ForConditionalGeneration"], **shape.language}
+    tower = {"mm_vision_tower": "./tower", "mm_vision_select_layer": -2, "mm_projector_type": "mlp2x_gelu"}
+    _write_json(folder / "config.json", language | tower)
+    _save_no_weights(folder)
+    CLIPVisionConfig(**shape.vision).save_pretrained(folder / "tower")
+    _save_clip_preprocessor(folder / "tower", shape.vision["image_size"])
+    _save_no_weights(folder / "tower")
+    entries = shape.language["vocab_size"] - (28 if shape.language["vocab_size"] == 32_128 else 0)
+    _save_tokenizer(folder, T5_SPECIAL, words, entries, ends="</s>", pad="<pad>", eos="</s>")
+    return T5Config(**shape.language)
+
+
+def _save_llava(shape: Shape, folder: Path, words: Sequence[str]) -> LlavaConfig:
+    ids = {token: index for index, token in enumerate(LLAVA_SPECIAL)}
+    marks = {"bos_token_id": ids["<s>"], "eos_token_id": ids["</s>"], "pad_token_id": ids["<pad>"]}
+    vision = CLIPVisionConfig(**shape.vision)
+    config = LlavaConfig(
+        text_config=LlamaConfig(**shape.language, **marks, tie_word_embeddings=False),
+        vision_config=vision,
+        image_token_id=ids["<image>"],
+        image_seq_length=(vision.image_size // vision.patch_size) ** 2,
+        architectures=["LlavaForConditionalGeneration"],
+        tie_word_embeddings=False,
+    )
+    config.save_pretrained(folder)
+    _save_no_weights(folder)
+    _save_clip_preprocessor(folder, vision.image_size)
+    template = LLAVA_TEMPLATE
+    _save_tokenizer(folder, LLAVA_SPECIAL, words, None, begins="<s>", pad="<pad>", eos="</s>", template=template)
+    return config
+
+
+def _save_qwen(shape: Shape, folder: Path, words: Sequence[str]) -> Qwen2_5_VLConfig:
+    ids = {token: index for index, token in enumerate(QWEN_SPECIAL)}
+    marks = {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
+    config = Qwen2_5_VLConfig(
+        text_config={**shape.language, **marks, "tie_word_embeddings": False},
+        vision_config=shape.vision,
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        architectures=["Qwen2_5_VLForConditionalGeneration"],
+        tie_word_embeddings=False,
+    )
+    config.save_pretrained(folder)
+    _save_no_weights(folder)
+    patches = {"patch_size": shape.vision["patch_size"], "merge_size": 2, "temporal_patch_size": 2}
+    pixels = {"min_pixels": 4 * patches["patch_size"] ** 2, "max_pixels": 12_845_056}
+    colours = {"image_mean": MEAN, "image_std": DEVIATION}
+    kind = {"image_processor_type": "Qwen2VLImageProcessor"}
+    _write_json(folder / "preprocessor_config.json", kind | patches | pixels | colours)
+    template = QWEN_TEMPLATE
+    _save_tokenizer(folder, QWEN_SPECIAL, words, None, pad="<|endoftext|>", eos="<|im_end|>", template=template)
+    return config
+
+
+def _save_clip_preprocessor(folder: Path, side: int) -> None:
+    size = {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}, "resample": 3}
+    kind = {"image_processor_type": "CLIPImageProcessor", "image_mean": MEAN, "image_std": DEVIATION}
+    _write_json(folder / "preprocessor_config.json", kind | size)
+
+
+def _save_no_weights(folder: Path) -> None:
+    """A file of weights that has none: what looks for one before a model is loaded finds it."""
+    save_file({}, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _words(texts: Iterable[str]) -> list[str]:
+    """The words of the texts as byte-level tokenizers cut them, most with the space before them."""
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return list(dict.fromkeys(word for text in texts for word, _ in cut.pre_tokenize_str(text)))
+
+
+def _save_tokenizer(
+    folder: Path, special: Sequence[str], words: Sequence[str], entries: int | None, *, begins: str = "",
+    ends: str = "", pad: str, eos: str, template: str | None = None,
+) -> None:  # fmt: skip
+    """A tokenizer with a token for every word, and for every byte of what it does not know; of so many `entries`."""
+    known = list(dict.fromkeys([*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *words]))
+    known += [f"<unused {place}>" for place in range(len(known), entries or 0)]
+    vocabulary = {word: index for index, word in enumerate(known)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(special))
+    if begins or ends:
+        around = [(token, vocabulary[token]) for token in (begins, ends) if token]
+        single = " ".join(part for part in (begins, "$A", ends) if part)
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=around)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=pad, eos_token=eos, bos_token=begins or None)
+    fast.chat_template = template
+    fast.save_pretrained(folder)
+
+
+def _write_json(path: Path, fields: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(fields))
+
+
+SAVES: dict[str, Callable[[Shape, Path, Sequence[str]], Any]] = {
+    "clip-flant5-xl": _save_clip_flant5,
+    "clip-flant5-xxl": _save_clip_flant5,
+    "qwen2.5-vl-7b": _save_qwen,
+    "llava-1.5-7b": _save_llava,
+}
+"""What writes each one's folder, and gives the config of its language model or of all of it."""

@@ -1,0 +1,66 @@
+"""The networks that are measured, by the fields of their config.json: of full size, and tiny ones for any CPU."""
+
+from typing import Any, NamedTuple
+
+FAMILIES = {
+    "clip-flant5-xl": "clip_flant5",
+    "clip-flant5-xxl": "clip_flant5",
+    "qwen2.5-vl-7b": "vlm",
+    "llava-1.5-7b": "vlm",
+}
+"""The models, with the family that serves each."""
+
+
+class Shape(NamedTuple):
+    """One model's sizes."""
+
+    language: dict[str, Any]
+    vision: dict[str, Any]
+    side: int
+    """Pixels of the square images that it is shown, before its own preprocessing."""
+
+
+CLIP_L_336 = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+              "image_size": 336, "patch_size": 14}  # fmt: skip
+"""openai/clip-vit-large-patch14-336."""
+FLAN_T5 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "is_encoder_decoder": True,
+           "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}  # fmt: skip
+XL = {"d_model": 2048, "d_kv": 64, "d_ff": 5120, "num_heads": 32, "num_layers": 24, "num_decoder_layers": 24,
+      "vocab_size": 32_128, **FLAN_T5}  # fmt: skip
+"""google/flan-t5-xl, about which zhiqiulin/clip-flant5-xl is built."""
+XXL = XL | {"d_model": 4096, "d_ff": 10_240, "num_heads": 64}
+QWEN_TEXT = {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
+             "num_key_value_heads": 4, "max_position_embeddings": 128_000, "vocab_size": 152_064,
+             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}}  # fmt: skip
+"""Qwen/Qwen2.5-VL-7B-Instruct."""
+QWEN_VISION = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "patch_size": 14,
+               "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "out_hidden_size": 3584,
+               "tokens_per_second": 2}  # fmt: skip
+VICUNA = {"hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32, "num_attention_heads": 32,
+          "num_key_value_heads": 32, "max_position_embeddings": 4096, "vocab_size": 32_064}  # fmt: skip
+"""llava-hf/llava-1.5-7b-hf."""
+
+FULL = {
+    "clip-flant5-xl": Shape(XL, CLIP_L_336, 1024),
+    "clip-flant5-xxl": Shape(XXL, CLIP_L_336, 1024),
+    "qwen2.5-vl-7b": Shape(QWEN_TEXT, QWEN_VISION, 1024),
+    "llava-1.5-7b": Shape(VICUNA, CLIP_L_336, 1024),
+}
+
+TINY_CLIP = CLIP_L_336 | {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
+                          "image_size": 32, "patch_size": 8}  # fmt: skip
+TINY_T5 = XL | {"d_model": 24, "d_kv": 8, "d_ff": 48, "num_heads": 2, "num_layers": 2, "num_decoder_layers": 2,
+                "vocab_size": 512}  # fmt: skip
+TINY_TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "max_position_embeddings": 512, "vocab_size": 512,
+             "initializer_range": 0.4}  # fmt: skip
+TINY_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+TINY_QWEN = QWEN_VISION | {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                           "window_size": 16, "fullatt_block_indexes": [1], "out_hidden_size": 32}  # fmt: skip
+
+TINY = {
+    "clip-flant5-xl": Shape(TINY_T5, TINY_CLIP, 48),
+    "clip-flant5-xxl": Shape(TINY_T5 | {"d_ff": 64}, TINY_CLIP, 48),
+    "qwen2.5-vl-7b": Shape(TINY_TEXT | {"rope_parameters": TINY_ROPE}, TINY_QWEN, 48),
+    "llava-1.5-7b": Shape(TINY_TEXT, TINY_CLIP, 48),
+}

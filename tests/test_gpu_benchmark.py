@@ -1,0 +1,117 @@
+"""`make bench-gpu` is ready for a GPU: on tiny shapes it runs on any CPU, with torch and transformers alone."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from operators.batches import BatchSize
+from operators.models.vlm import ChatVlm
+from tests.benchmarks.gpu import apart, flops
+from tests.benchmarks.gpu.measures import Load, make_load, score, score_pair
+from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured, table
+from tests.benchmarks.gpu.shapes import FAMILIES, TINY
+from tests.benchmarks.gpu.stage import stage_seconds
+
+ROOT = Path(__file__).parent.parent
+ABSENT = (
+    "ray vllm pyarrow pandas hydra omegaconf pydantic av ftfy scipy evalica sentencepiece s3fs llguidance torchvision"
+)
+"""What GPU machines often lack: of this project's packages all but torch, transformers and what these bring."""
+IMAGES = 3
+
+
+@pytest.fixture(params=list(FAMILIES))
+def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
+    yield make_load(request.param, TINY[request.param], tmp_path, images=IMAGES, on_gpu=False)
+
+
+def test_one_command_measures_without_ray_vllm_or_arrow(tmp_path: Path) -> None:
+    blocked = "import sys\n" + "\n".join(f"sys.modules[{name!r}] = None" for name in ABSENT.split())
+    (tmp_path / "sitecustomize.py").write_text(blocked)  # in the processes of the models too
+    few = ["--images", "2", "--peer-pairs", "2", "--repeats", "1", "--shards", "1"]
+    command = [sys.executable, "-m", "tests.benchmarks.gpu", "--shapes", "tiny", *few, "--json", str(tmp_path / "json")]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
+    named = ["--models", "clip-flant5-xl", "qwen2.5-vl-7b"]
+    ended = subprocess.run([*command, *named], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads((tmp_path / "json").read_text())
+    assert [row["model"] for row in rows] == named[1:]
+    for row in rows:
+        assert min(row[name] for name in ("peer", "one", "ten", "matmul", "flops", "ten_to_one")) > 0
+        assert 0 < row["share_of_matmul"] < 1
+        assert row["difference"] < 1e-4, "ours and one pair at a time are two ways to the same number"
+        assert row["stage"] is None and "pyarrow" in row["notes"][0]
+        assert row["model"] in ended.stdout
+
+
+def test_ours_scores_as_one_pair_at_a_time_does(load: Load) -> None:
+    ours = score(load.model, load.pixels, load.questions, BatchSize(2))
+    pairs = [(image, text) for image in range(IMAGES) for text in (0, QUESTIONS - 1)]
+    theirs = [score_pair(load.model, load.pixels[image], load.questions[image][text]) for image, text in pairs]
+    assert theirs == pytest.approx([ours[image][text] for image, text in pairs], abs=1e-4)
+    assert len({round(number, 3) for number in theirs}) > 2, "pairs differ, so that agreeing means something"
+
+
+def test_the_whole_stage_answers_every_image_of_its_shards(load: Load, tmp_path: Path) -> None:
+    texts = [of_image[0] for of_image in load.texts]
+    given = {"image_batch": 2, "shards": 2}
+    assert stage_seconds(load.model, load.resolved.kind, load.pictures, texts, tmp_path, **given) > 0
+    texts[1] = " "
+    with pytest.raises(RuntimeError, match="prompt"):
+        stage_seconds(load.model, load.resolved.kind, load.pictures, texts, tmp_path, **given)
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_both_ways_run_in_the_precision_of_a_gpu(name: str, tmp_path: Path) -> None:
+    load = make_load(name, TINY[name], tmp_path, images=2, on_gpu=False, dtype="bfloat16")
+    assert {weight.dtype for weight in load.network.parameters()} == {torch.bfloat16}
+    ours = score(load.model, load.pixels, load.questions, BatchSize(2))
+    theirs = [score_pair(load.model, load.pixels[0], question) for question in load.questions[0]]
+    assert theirs == pytest.approx(ours[0], abs=0.25), "eight bits of precision, through random layers"
+
+
+def test_operations_are_those_that_torch_counts_where_every_token_sees_every_other(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flops, "before", lambda tokens: tokens**2)  # plain attention computes what it then masks
+    question = load.questions[0][0]
+    if isinstance(load.model, ChatVlm):  # of whose answer one pass predicts the first token
+        first = load.model.prompts.choice(question.text, "Yes")[:1]
+        monkeypatch.setattr(load.model.prompts, "choice", lambda text, choice: first)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        score_pair(load.model, load.pixels[0], question)
+    assert flops.of_pair(load.model, load.pixels[0], question) == counter.get_total_flops()
+
+
+class Kept(list[Measured]):
+    """Takes the place of a pipe."""
+
+    send = list.append
+
+
+def test_a_model_that_fails_or_dies_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deadly(*arguments: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    results = Kept()
+    apart.measure_into(results, "llava-1.5-7b", "tiny", Amounts(images=0))
+    (failed,) = results
+    assert failed.error is not None and "expected at least 1, got 0" in failed.error
+    monkeypatch.setattr(apart, "CONTEXT", multiprocessing.get_context("fork"))  # which knows what is patched
+    monkeypatch.setattr(apart, "measure_into", deadly)
+    killed = apart.measure_apart("qwen2.5-vl-7b", "tiny", Amounts())
+    assert killed.error is not None and "-9" in killed.error
+    sound = Measured(model="clip-flant5-xl", shapes="tiny", one=2.0, ten=10.0, peer=0.5, flops=3, matmul=10.0)
+    told = table([sound, failed, killed])
+    assert "4.0       20.0      2.00" in told and "60.0%" in told
+    assert "qwen2.5-vl-7b: not measured: its process ended with -9" in told
