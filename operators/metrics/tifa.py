@@ -13,7 +13,7 @@ from operators.metrics.metric import Expected
 from operators.metrics.reading import Place
 from operators.metrics.vqascore import Reduction
 from operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template, require_share
-from operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, read_each
+from operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from operators.models.calls import Request
 from operators.models.vqa_kinds import VqaKind
 
@@ -95,9 +95,10 @@ class TifaConfig(WriterConfig):
         return mean_scored([self._element(answer) for answer in answered])
 
     def _element(self, answered: Answered) -> Element:
+        if not is_asked(answered.question.keep):
+            return element(answered, given=answered.chosen, score=None)
         given = answered.chosen if self.form == "reply" else likeliest(answered, REDUCTION)
-        right = float(given == answered.question.answer)
-        return element(answered, given=given, score=None if answered.question.keep is False else right)
+        return element(answered, given=given, score=float(given == answered.question.answer))
 
 
 _SUBJECT = {"about": string(60), "type": one_of(_KINDS.split())}

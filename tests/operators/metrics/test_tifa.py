@@ -243,3 +243,13 @@ def test_every_stage_has_its_role() -> None:
 def test_a_bad_option_is_refused(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"tifa {name}: expected"):
         TifaConfig(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_dropped_question_has_no_likelihoods_and_costs_the_others_nothing() -> None:
+    """A model that only compares choices is asked for them, and never about what the filter dropped."""
+    question = WrittenQuestion("1", "is it red?", ("yes", "no"), "yes")
+    asked = Answered(question, ((-0.1, 0.0), (-2.4, 0.0)))
+    dropped = Answered(question._replace(question_id="2", keep=False))
+    scored = TifaConfig(answers="likelihood").weigh([asked, dropped])
+    assert (scored.score, scored.n_questions) == (1, 1)
+    assert [element.given for element in scored.elements or ()] == ["yes", None]
