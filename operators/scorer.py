@@ -15,6 +15,7 @@ from operators import rows
 from operators.clips import Clips
 from operators.errors import ConfigError
 from operators.images import ImageLimits
+from operators.metrics.ablation import shown_instead
 from operators.metrics.metric import Metric
 from operators.metrics.table import AnyMetric
 from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
@@ -97,6 +98,8 @@ class Scorer:
                 for name in names
             }
             shard_rows = source[node.stage.over] if node.stage.reads_rows else pa.table({})
+            if node.stage.decodes:
+                shard_rows = shown_instead(shard_rows, node.metrics[names[0]].shown)
             prompt_texts = upstream("prompts", source["prompts"])
             made = stage.compute(stage.prepare(Inputs("", shard_rows, names, read, prompt_texts)))
             tables |= {(name, node.stage.name): table.replace_schema_metadata(None) for name, table in made.items()}

@@ -55,7 +55,7 @@ class ClipScoreConfig(Metric):
 
     def text(self, prompt: str) -> str:
         """The text that images of a prompt are compared with."""
-        text = PREFIXES[self.variant] + prompt
+        text = PREFIXES[self.variant] + self.worded(prompt)
         return clean(text) if self.variant == "original" else text
 
 

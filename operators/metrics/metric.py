@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from operators.metrics.ablation import Ablation, shuffled_words
 from operators.metrics.answered import Answered, Scored, mean_over_images
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class Metric(ABC):
     """
 
     kind: str
+    ablation: Ablation | None = None
+    """What it is denied, to see how much it needs that (operators/metrics/ablation.py); the score is not a metric's
+    then."""
     story: ClassVar[str] = ""
     """What it does, for a newcomer; completes a sentence that begins with its name."""
 
@@ -69,6 +73,15 @@ class Metric(ABC):
     def roles(self) -> Mapping[str, str]:
         """The role, among the sweep's models, that each of its keys names: `{"model": "vqa"}`."""
         return {key: getattr(self, key) for key in self.role_keys}
+
+    @property
+    def shown(self) -> Ablation | None:
+        """What its models see in place of the images, where that is something else."""
+        return None if self.ablation == "shuffled_words" else self.ablation
+
+    def worded(self, text: str) -> str:
+        """A text that a model is asked, or compares with an image, in the order of words in which it gets it."""
+        return shuffled_words(text) if self.ablation == "shuffled_words" else text
 
     @abstractmethod
     def scoring(self) -> Mapping[str, Any]:

@@ -126,7 +126,7 @@ class QuestionPackConfig(Metric):
             choices = spellings(choices[0], self.spelling)
         elif not free and self.yes_no != "as_written":
             choices = [choice.capitalize() if choice.lower() in reading.YES_NO else choice for choice in choices]
-        return Put(before + text + after, tuple(choices), free)
+        return Put(before + self.worded(text) + after, tuple(choices), free)
 
     def score(self, evidence: Evidence) -> Scored:
         """The score of an image by its answered questions."""

@@ -39,7 +39,7 @@ class SimilarityConfig(Metric):
 
     def text(self, prompt: str) -> str:
         """The text that images of a prompt are compared with: the prompt."""
-        return prompt
+        return self.worded(prompt)
 
     def scoring(self) -> dict[str, str]:
         """Nothing: the model's number is the score."""

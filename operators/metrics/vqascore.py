@@ -114,8 +114,13 @@ class VqaScoreConfig(Metric):
         return [WrittenQuestion("1", self.question(prompt), self.choices)]
 
     def put(self, text: str, choices: Sequence[str]) -> Put:
-        """The question as it stands."""
-        return Put(text, tuple(choices), free=False)
+        """The question as it stands, or with the prompt's words out of order."""
+        return Put(text if self.ablation is None else self._ablated(text), tuple(choices), free=False)
+
+    def _ablated(self, text: str) -> str:
+        assert self.template is not None, "it is settled"
+        before, after = self.template.split("{}")
+        return self.question(self.worded(text.removeprefix(before).removesuffix(after)))
 
     def score(self, evidence: Evidence) -> Scored:
         """The likelihood of the answer; the mean of them, should there be several questions."""

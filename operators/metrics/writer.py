@@ -104,7 +104,7 @@ class WriterConfig(Metric):
         free = self.form == "reply"
         if not free and self.yes_no != "as_written":
             choices = [choice.capitalize() if choice.lower() in reading.YES_NO else choice for choice in choices]
-        return Put(before + text + after, tuple(choices), free)
+        return Put(before + self.worded(text) + after, tuple(choices), free)
 
 
 def require_share(kind: str, name: str, value: float) -> None:

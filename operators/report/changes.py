@@ -142,7 +142,8 @@ def recipe(manifest: Mapping[str, Any], metric: str) -> dict[str, str]:
     resolved = {stage.partition(":")[2] for stage in stages}
     named = {role: {name: models[role].get(name) for name in NAMING} for role in roles if role not in resolved}
     parts = {"config": {"metrics": {metric: options}, "models": named}, "models": stages}
-    return {place: str(value) for place, value in _leaves(parts) if not place.endswith(ABOUT)}
+    stated = ((place, value) for place, value in _leaves(parts) if value is not None)  # options younger than a run
+    return {place: str(value) for place, value in stated if not place.endswith(ABOUT)}
 
 
 def _leaves(parts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -126,7 +126,7 @@ def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 def _model(stage: str, manifest: Mapping[str, Any]) -> Named:
     """Which model a stage had: where it came from, and exactly which files or commit."""
-    config = _mapping(manifest, "config", "models", stage.partition(":")[2])
+    config = _mapping(manifest, "config", "models", *stage.split(":")[1:2])
     named = {name: str(config[name]) for name in ("checkpoint", "revision", "engine") if config.get(name)}
     model = manifest["models"][stage]
     for name, value in (model if isinstance(model, Mapping) else {"model": model}).items():

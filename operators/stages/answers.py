@@ -98,6 +98,7 @@ class AnswersStage(ImagesStage):
     needs = AskingMetric
     calls: ClassVar = {"model": "likelihood", "matcher": "embedding"}
     optional = frozenset({"matcher"})
+    words = True
 
     @classmethod
     def reads(cls, metric: Metric) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ class GraphNode(NamedTuple):
     """One stage with the models that it loads."""
 
     name: str
-    """The stage, and the role of its own model where it has one: `answers:vqa`."""
+    """The stage, the role of its own model where it has one, and what it is shown in place of the images where that is
+    so: `answers:vqa`, `answers:vqa:blank_images`."""
     stage: type[Stage]
     roles: Mapping[str, str]
     """By the metrics' keys; its own model first."""
@@ -73,9 +74,9 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
 
 
 def node_name(stage: type[Stage], metric: Metric) -> str:
-    """The node of a stage that serves the metric."""
+    """The node of a stage that serves the metric; metrics that are shown other images share no pass."""
     role = next(iter(stage.roles(metric).values()), None)
-    return stage.name if role is None else f"{stage.name}:{role}"
+    return ":".join(filter(None, (stage.name, role, metric.shown if stage.decodes else None)))
 
 
 def _shared_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:
@@ -105,6 +106,8 @@ def check_chain(name: str, metric: Metric) -> None:
     stages = [STAGES[stage_name] for stage_name in metric.chain]
     for stage in stages:
         _check_stage(where, stage, metric)
+    if metric.ablation is not None and not any(stage.ablation(metric) for stage in stages):
+        raise ConfigError(f"{where} has no stage that ablation={metric.ablation} changes; leave it out")
     unused = metric.roles.keys() - {key for stage in stages for key in stage.calls}
     if unused:
         raise ConfigError(f"{where} has no stage that uses its {', '.join(sorted(unused))}")

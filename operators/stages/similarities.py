@@ -60,6 +60,7 @@ class SimilaritiesStage(ImagesStage):
     schema = rows.SIMILARITIES
     needs = ComparingMetric
     calls: ClassVar = {"model": "similarity"}
+    words = True
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:

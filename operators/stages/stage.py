@@ -12,6 +12,7 @@ from operators import rows
 from operators.clips import STANDARD, Clips
 from operators.errors import EMPTY_PROMPT, PlumblineError, RowError, unknown_prompt
 from operators.images import FetchUri, ImageLimits
+from operators.metrics.ablation import Ablation
 from operators.metrics.metric import Metric
 from operators.models.family import Call, Family
 
@@ -100,6 +101,8 @@ class Stage(ABC):
     """Whether its model encodes every image once, whatever is asked about it."""
     decodes: ClassVar[bool] = False
     """Whether it looks at the images of the shard's rows itself, so that `clips` decide its result."""
+    words: ClassVar[bool] = False
+    """Whether its model is given texts in the metric's order of words (Metric.worded)."""
     reads_rows: ClassVar[bool] = True
     """Whether it reads the shard's own rows."""
     keeps_rows: ClassVar[bool] = False
@@ -121,6 +124,11 @@ class Stage(ABC):
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         """All that decides its result, of the metric called `name`, besides its models and what it reads."""
         return {}
+
+    @classmethod
+    def ablation(cls, metric: Metric) -> Ablation | None:
+        """The metric's, where it is this stage that goes without."""
+        return metric.ablation if (cls.decodes if metric.shown else cls.words) else None
 
     @classmethod
     def calls_of_row(cls, metric: Metric, words: float) -> float:

@@ -202,6 +202,8 @@ def recipes_of(name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, p
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
         node = node_of[node_name(stage, metric)]
         config = stage.recipe(name, metric) | _models_of(stage, metric, node)
+        if stage.ablation(metric):  # the keys of others are older than it
+            config["ablation"] = stage.ablation(metric)
         if stage.reads_pack(metric):
             config["pack"] = pack
         if stage.decodes and clips.semantic():  # the keys of images are older than it

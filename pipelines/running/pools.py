@@ -67,9 +67,12 @@ class ClusterConfig:
             raise ConfigError(f"cluster.wait_seconds: expected 0 or more, got {self.wait_seconds}")
 
     def pool(self, node: str) -> PoolConfig:
-        """The pool of a node, by its own name or its stage's."""
-        stage, _, _ = node.partition(":")
-        return self.pools.get(node) or self.pools.get(stage) or self.default
+        """The pool of a node, by its own name, by its stage and role, or by its stage alone."""
+        stage, *rest = node.split(":")
+        return next(
+            (self.pools[name] for name in (node, ":".join([stage, *rest[:1]]), stage) if name in self.pools),
+            self.default,
+        )
 
     def check_pools(self, stages: Collection[str], roles: Collection[str]) -> None:
         """Raises ConfigError for a pool of something that is neither a stage nor a stage with a model's role."""

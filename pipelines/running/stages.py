@@ -10,6 +10,7 @@ from operators import rows
 from operators.clips import Clips
 from operators.errors import RowError
 from operators.images import ImageLimits
+from operators.metrics.ablation import shown_instead
 from operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from operators.stages.table import STAGES
 from pipelines.cells.cells import Cell, Shard, Work, is_draft
@@ -44,7 +45,7 @@ class NodeStage:
         from operators.models.loading import load  # the driver never imports torch
 
         declared = STAGES[node.stage]
-        self.context = context
+        self.node, self.context = node, context
         models = {key: load(model, declared.calls[key]) for key, model in node.models.items()}
         options = StageOptions(context.limits, context.uris.read, decoders=decoders, clips=context.clips)
         if node.model is not None:
@@ -108,7 +109,12 @@ class NodeStage:
             return pa.table({})
         if self.stage.over == "prompts":
             return read_prompts(shard, self.context.store.storage)
-        return read_shard(shard, self.context.store.storage, IMAGE_COLUMNS)
+        return self._shown(read_shard(shard, self.context.store.storage, IMAGE_COLUMNS))
+
+    def _shown(self, images: pa.Table) -> pa.Table:
+        """The rows with the images that the node's metrics are shown."""
+        metric = next(iter(self.node.metrics.values()))
+        return shown_instead(images, metric.shown) if self.stage.decodes else images
 
     def _upstream(self, stage: str, paths: Sequence[str], work: Work) -> Upstream:
         drafts = tuple(is_draft(path, work.outcomes) for path in paths)

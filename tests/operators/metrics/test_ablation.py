@@ -1,0 +1,79 @@
+"""What a metric is denied: images are another prompt's or none's, and words are out of order, always the same way."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from operators.errors import SourceError
+from operators.metrics.ablation import blank_image, shown_instead, shuffled_words
+from operators.metrics.clipscore import ClipScoreConfig
+from operators.metrics.dsg import DsgConfig
+from operators.metrics.vqascore import VqaScoreConfig
+
+
+def shard(*prompts: str) -> pa.Table:
+    places = range(len(prompts))
+    images = [None if place == 1 else f"{prompt}/{place}".encode() for place, prompt in enumerate(prompts)]
+    columns = {"image_id": [f"i{place}" for place in places], "prompt_id": prompts, "image": images}
+    return pa.table({**columns, "uri": [None if image else "there.png" for image in images]})
+
+
+@pytest.mark.parametrize("prompts", ["abcdefgh", "aabbccdd", "aaabbbc", "ab", "aabb"])
+def test_every_row_is_shown_the_image_of_another_prompt_and_every_image_once(prompts: str) -> None:
+    rows = shard(*prompts)
+    shown = shown_instead(rows, "shuffled_images")
+    for name in ("image_id", "prompt_id"):
+        assert shown.column(name).equals(rows.column(name))
+    taken = [(row["image"], row["uri"]) for row in shown.to_pylist()]
+    assert sorted(taken, key=str) == sorted(((row["image"], row["uri"]) for row in rows.to_pylist()), key=str)
+    places = {(row["image"], row["uri"]): row["prompt_id"] for row in rows.to_pylist()}
+    assert all(places[image] != prompt for image, prompt in zip(taken, prompts, strict=True))
+    assert shown_instead(rows, "shuffled_images").equals(shown)
+
+
+def test_a_shard_of_one_prompt_has_no_other_image_to_show() -> None:
+    with pytest.raises(SourceError, match="found 2 of 3 of one; raise shard_rows"):
+        shown_instead(shard("a", "a", "b"), "shuffled_images")
+    assert len(shown_instead(shard(), "shuffled_images")) == 0
+
+
+def test_a_blank_image_is_grey_whatever_the_row_had() -> None:
+    shown = shown_instead(shard("a", "b", "c"), "blank_images")
+    assert shown.column_names == ["image_id", "prompt_id", "image"]
+    assert set(shown.column("image").to_pylist()) == {blank_image()}
+    assert np.ptp(np.asarray(Image.open(io.BytesIO(blank_image())))) == 0
+
+
+def test_a_metric_that_is_denied_nothing_sees_the_rows_as_they_are() -> None:
+    rows = shard("a", "b")
+    assert shown_instead(rows, None) is rows and shown_instead(rows, "shuffled_words") is rows
+
+
+@pytest.mark.parametrize("text", ["is the dog to the left of the cat?", "a b", "b a", "is it is"])
+def test_words_are_the_same_in_another_order(text: str) -> None:
+    assert shuffled_words(text) == shuffled_words(text) != text
+    assert sorted(shuffled_words(text).split()) == sorted(text.split())
+
+
+def test_a_single_word_stays() -> None:
+    assert [shuffled_words(text) for text in ("dog", "", "dog dog")] == ["dog", "", "dog dog"]
+
+
+def test_of_a_question_choices_and_template_keep_their_order() -> None:
+    put = DsgConfig(ablation="shuffled_words", template="Q: {} A:").put("is the dog red?", ("yes", "no"))
+    assert put.text == f"Q: {shuffled_words('is the dog red?')} A:" and put.choices == ("Yes", "No")
+
+
+def test_of_vqascores_question_and_of_a_prefix_only_the_prompt_is_shuffled() -> None:
+    prompt = "a red cube on a blue ball"
+    metric = VqaScoreConfig(template='Does this show "{}"? Answer.', answer="Yes", reduction="first")
+    asked = metric.question(prompt)
+    assert metric.put(asked, ("Yes",)).text == asked
+    put = replace(metric, ablation="shuffled_words").put(asked, ("Yes",))
+    assert put.text == f'Does this show "{shuffled_words(prompt)}"? Answer.'
+    compared = ClipScoreConfig(variant="original", ablation="shuffled_words").text(prompt)
+    assert compared == f"a photo depicts {shuffled_words(prompt)}"

@@ -1,0 +1,65 @@
+"""A metric that is denied something is a metric like any other: cells of its own, and the rest shared."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from operators.errors import ConfigError
+from operators.metrics.ablation import Ablation
+from operators.metrics.vpeval import VpevalConfig
+from operators.scorer import Scorer, ScorerConfig
+from operators.stages.graph import check_chain
+from pipelines.config import SweepConfig
+from pipelines.sweep import plan_sweep
+from tests.bench_of import images, prompts, sweep_config, write_benchmark
+
+DENIED: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
+METRICS = "metric=[vqascore,dsg]"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_benchmark(tmp_path_factory.mktemp("bench"))
+
+
+def denied(config: SweepConfig) -> SweepConfig:
+    """The sweep with every metric denied each thing, beside the metric itself."""
+    others = {
+        f"{name}_{what}": replace(metric, ablation=what) for name, metric in config.metrics.items() for what in DENIED
+    }
+    return replace(config, metrics={**config.metrics, **others})
+
+
+def test_questions_are_shared_and_the_metric_itself_keeps_its_cells(folder: Path, tmp_path: Path) -> None:
+    config = sweep_config(folder, tmp_path, METRICS)
+    alone, both = plan_sweep(config).plan, plan_sweep(denied(config)).plan
+    paths = {cell.path for cell in alone.cells}
+    new = [cell for cell in both.cells if cell.path not in paths]
+    assert paths < {cell.path for cell in both.cells}
+    assert {cell.recipe.stage for cell in new} == {"answers", "scores"}
+    assert {cell.recipe.node for cell in new} == {
+        "answers:vqa", "answers:vqa:shuffled_images", "answers:vqa:blank_images", "scores",
+    }  # fmt: skip
+
+
+def test_a_metric_of_whose_words_no_stage_knows_cannot_have_them_shuffled() -> None:
+    with pytest.raises(ConfigError, match="no stage that ablation=shuffled_words changes; leave it out"):
+        check_chain("vpeval", VpevalConfig(ablation="shuffled_words"))
+    check_chain("vpeval", VpevalConfig(ablation="shuffled_images"))
+
+
+def test_in_a_process_of_ones_own_the_same_is_denied(folder: Path, tmp_path: Path) -> None:
+    config = sweep_config(folder, tmp_path, "metric=[vqascore]")
+    blind = replace(config.metrics["vqascore"], ablation="blank_images")
+    scorer = Scorer(
+        ScorerConfig(models=config.models, metrics={"vqascore": config.metrics["vqascore"], "blind": blind})
+    )
+    shown = [row["image"] for row in images("atlas", 2)]
+    texts = [row["text"] for row in prompts(1)] * 2
+    table: pa.Table = scorer.score(shown, texts)
+    first, second = (row["score"] for row in table.to_pylist() if row["metric"] == "blind")
+    assert first == pytest.approx(second, abs=1e-6)
+    own = [row["score"] for row in table.to_pylist() if row["metric"] == "vqascore"]
+    assert own[0] != pytest.approx(own[1], abs=1e-3)
