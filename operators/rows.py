@@ -321,6 +321,51 @@ ORDERS = pa.schema(
 where its ranks and the means do not favour the same one.
 """
 
+CORRELATIONS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("metric", "other", "kind", "generator")),
+        *((name, pa.float64()) for name in ("rho", "low", "high")),
+        ("n", pa.int64()),
+    ]
+)
+"""Spearman's rank correlation of a generator's scores with another metric's, or with a property of its prompts."""
+
+QUESTION_STATISTICS = pa.schema(
+    [
+        ("metric", pa.string()),
+        *((name, pa.int64()) for name in ("prompts", "questions")),
+        *((name, pa.float64()) for name in ("yes_no", "yes", "first", "repeated", "majority", "chance")),
+    ]
+)
+"""What a metric asks, in shares (operators/diagnosis/questions.py)."""
+
+QUESTION_KINDS = pa.schema(
+    [("metric", pa.string()), ("kind", pa.string()), ("questions", pa.int64()), ("share", pa.float64())]
+)
+"""How often a metric asks about each kind of thing."""
+
+ANSWER_STATISTICS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("metric", "denied")),
+        ("answers", pa.int64()),
+        ("right", pa.float64()),
+        ("yes_no", pa.int64()),
+        *((name, pa.float64()) for name in ("yes", "wanted")),
+        ("choices", pa.int64()),
+        ("first", pa.float64()),
+    ]
+)
+"""What was answered to a metric's questions, in shares, with and without what it is denied."""
+
+ABLATION_EFFECTS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("metric", "denied")),
+        *((name, pa.float64()) for name in ("whole", "left", "difference", "low", "high", "rho", "order")),
+        *((name, pa.int64()) for name in ("n", "n_null")),
+    ]
+)
+"""A metric's scores with and without what it is denied."""
+
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """The rows as a table of exactly this schema; absent columns are null."""

@@ -55,6 +55,10 @@ class ScoreColumns(NamedTuple):
             score=self.score[chosen],
         )
 
+    def scored(self) -> "ScoreColumns":
+        """Those that have a score and say of which image and prompt it is."""
+        return self.where(np.isfinite(self.score) & (self.image != NONE))
+
     def followed_by(self, others: "ScoreColumns") -> "ScoreColumns":
         """These rows and then others."""
         return ScoreColumns(

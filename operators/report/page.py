@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.comparison import Board, Duel, Standing, boards, bradley_terry, duels, standings
+from operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
 from operators.metrics.metric import direction
 from operators.metrics.table import falling_metrics, metric_story, read_metrics
 from operators.report import charts, tables
@@ -34,6 +35,8 @@ class GatheredRun:
     """Text by prompt_id."""
     skills: Skills
     """Of its prompts; of none where the prompts cannot be read."""
+    diagnosis: Diagnosis | None = None
+    """What its metrics are found to be like, where that was looked at."""
     unreadable: str = ""
     """Why the prompts and images cannot be read, where they cannot."""
 
@@ -84,6 +87,8 @@ class Page(NamedTuple):
     cards: list[Card]
     health: Health
     changes: Changes | None
+    diagnosis: list[ShownTable]
+    """Empty where the metrics were not diagnosed."""
     standings: list[Standing]
 
     @property
@@ -155,6 +160,7 @@ def build_page(
         cards=cards,
         health=state,
         changes=None if before is None else _changes(before, run, reward),
+        diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
         standings=ranked,
     )
 

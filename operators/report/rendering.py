@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from operators.comparison import Standing
+from operators.diagnosis.diagnosis import ShownTable
 from operators.report.page import Page
 from operators.report.tables import p_text
 from operators.report.trends import Trends
@@ -44,6 +45,11 @@ def _render(template: str, page: Page | Trends) -> str:
 def to_markdown(page: Page) -> str:
     """The decision, what to know before trusting it, and the overall standings of each metric."""
     return _environment().get_template("summary.md.j2").render(page=page)
+
+
+def diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
+    """The tables of a diagnosis, with what they mean, under headings of this level."""
+    return _environment().get_template("diagnosis.md.j2").render(tables=tables, mark="#" * level)
 
 
 def to_csv(standings: Sequence[Standing]) -> str:

@@ -19,6 +19,7 @@ from operators.summary import Skills
 from pipelines.cells.runs import earlier_runs, find_run, newest_run, read_manifest
 from pipelines.cells.store import Store
 from pipelines.config import read_config
+from pipelines.report.diagnoses import read_diagnosis
 from pipelines.report.images import Originals, read_details
 from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.sources import Sources, open_sources
@@ -195,5 +196,6 @@ def _gathered(
         errors=store.read_table(f"{folder}/errors.parquet"),
         prompts={},
         skills=skills,
+        diagnosis=read_diagnosis(store, run_id),
         unreadable=unreadable,
     )

@@ -180,6 +180,10 @@ def test_status_gc_and_train_have_exactly_these_keys() -> None:
     assert set(dotted_keys(load_values("kinds", ["of=dsg"]))) == dotted(
         {"": {"store", "run", "of", "storage"}, "storage": STORAGE}
     )
+    diagnosis = {"ablations", "vqa_models", "word_ratings", "parser", "page", "reference"}
+    assert set(dotted_keys(load_values("diagnose", ["sweep=shapes"]))) == dotted(
+        SHAPES | {"": SHAPES[""] | {"diagnosis"}, "diagnosis": diagnosis}
+    )
     assert set(load_values("train", [])) == {"output", "seed", "steps", "shorten", "questions_each"}
 
 

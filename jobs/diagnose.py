@@ -1,0 +1,65 @@
+"""Tells how good a sweep's metrics are: what they go with, what they ask, and what is left where they are denied
+something.
+"""
+
+import sys
+
+from rich.console import Console
+
+from jobs.command import Command, run_job
+from jobs.console import ProgressDisplay, make_console, say, show_plan, show_table, warn
+from jobs.logs import logged
+from operators.diagnosis.diagnosis import shown_tables
+from pipelines.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
+from pipelines.endings import OVER_BUDGET
+from pipelines.report.diagnoses import write_diagnosis
+from pipelines.report.report import write_report
+from pipelines.sweep import plan_sweep, run_sweep
+
+COMMAND = Command(
+    "diagnose",
+    "Tell how good the metrics of a sweep are, beside its run: how far they go together and with what prompts are\n"
+    "like, what they ask, and what is left of them without the right image, any image or the order of words.",
+    DiagnoseConfig,
+)
+
+
+def main(config: DiagnoseConfig) -> int:
+    """As `_run`, with its log."""
+    with logged(config.log, [config.storage.key, config.storage.secret]):
+        return _run(make_console(), config)
+
+
+def _run(console: Console, config: DiagnoseConfig) -> int:
+    """Shows the plan, computes the metrics and their variants, and writes the sweep's run with the diagnosis; the
+    sweep's exit code, or 1 where a variant could not be computed.
+    """
+    planned = plan_diagnosis(config)
+    show_plan(console, planned.sweep)
+    for note in planned.notes:
+        say(console, note)
+    if config.dry_run:
+        return 0
+    with ProgressDisplay(console, planned.sweep.plan) as display:
+        diagnosis, failed = diagnose(planned, display.update)
+    sweep = plan_sweep(config.sweep())
+    with ProgressDisplay(console, sweep.plan) as display:
+        finished = run_sweep(sweep, display.update)
+    for table in shown_tables(diagnosis):
+        show_table(console, table.title, table.names, table.rows, numbers=slice(2, None))
+        say(console, table.caption)
+    write_diagnosis(sweep.store, finished.run_id, diagnosis)
+    if config.diagnosis.page is not None:
+        write_page(config, diagnosis)
+    written = write_report(sweep.store, finished.run_id, sources=sweep.sources)
+    lost = sum(effect.n_null for effect in diagnosis.effects)
+    if lost:
+        warn(console, f"{lost} images that a metric scored have no score without what it is denied; run again")
+    say(console, f"written to {finished.folder}/diagnosis/ and {written.url}")
+    for name, message in failed.items():
+        warn(console, f"{name}: {message}")
+    return OVER_BUDGET if failed else finished.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

@@ -1,0 +1,119 @@
+"""How far a metric goes with another over the same images, and with what prompts are like ("What makes a good metric?",
+sec. 3.1 to 3.4).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from operators.run_scores import Hashes, RunScores, ScoreColumns
+from operators.statistics.bootstrap import UNDEFINED, Interval
+from operators.statistics.correlation import STATISTICS
+
+Floats = NDArray[np.float64]
+
+NORMAL = 1.959964
+"""The normal distribution's quantile of a 95% interval."""
+
+
+class Correlation(NamedTuple):
+    """Spearman's rank correlation of one generator's scores."""
+
+    metric: str
+    other: str
+    """Another metric, or a property of prompts."""
+    kind: str
+    """Of the other: metric or property."""
+    generator: str
+    rho: float
+    """nan where one side is the same everywhere."""
+    low: float
+    high: float
+    n: int
+    """Images, of two metrics; prompts, of a property."""
+
+
+class PromptNumbers(NamedTuple):
+    """A number of every prompt, by the hashes of their ids, which ascend."""
+
+    prompts: Hashes
+    values: Floats
+
+    def of(self, prompts: Hashes) -> Floats:
+        """Those of some prompts; nan of one that has none."""
+        if not len(self.prompts):
+            return np.full(len(prompts), math.nan)
+        places = np.minimum(np.searchsorted(self.prompts, prompts), len(self.prompts) - 1)
+        return np.where(self.prompts[places] == prompts, self.values[places], math.nan)
+
+
+def prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbers:
+    """Numbers in any order; of a prompt that comes twice, the first."""
+    unique, places = np.unique(prompts, return_index=True)
+    return PromptNumbers(unique, np.asarray(values, np.float64)[places])
+
+
+def between_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Correlation]:
+    """Every two metrics, for each generator over the images that both scored."""
+    for metric, other in combinations(metrics, 2):
+        ours, theirs = scores.of(metric).scored(), scores.of(other).scored()
+        for place, generator in enumerate(scores.generators):
+            own, others = (columns.where(columns.generator == place) for columns in (ours, theirs))
+            _, here, there = np.intersect1d(own.image, others.image, return_indices=True)
+            prompts = len(np.unique(own.prompt[here]))
+            yield _correlation(metric, other, "metric", generator, own.score[here], others.score[there], prompts)
+
+
+def with_properties(scores: RunScores, properties: Mapping[str, Mapping[str, PromptNumbers]]) -> Iterator[Correlation]:
+    """Every metric with its properties of prompts, for each generator; several images of a prompt are averaged."""
+    for metric, of_metric in properties.items():
+        columns = scores.of(metric).scored()
+        for place, generator in enumerate(scores.generators):
+            means = prompt_means(columns.where(columns.generator == place))
+            for name, known in of_metric.items():
+                values = known.of(means.prompts)
+                has = np.isfinite(values)
+                yield _correlation(metric, name, "property", generator, means.values[has], values[has], int(has.sum()))
+
+
+def prompt_means(columns: ScoreColumns) -> PromptNumbers:
+    """The mean score of each prompt's images."""
+    prompts, numbers = np.unique(columns.prompt, return_inverse=True)
+    sums, counts = (np.bincount(numbers, weights, len(prompts)) for weights in (columns.score, None))
+    return PromptNumbers(prompts, sums / np.maximum(counts, 1))
+
+
+def rho_of_value_means(means: PromptNumbers, known: PromptNumbers) -> float:
+    """The rank correlation of a property's values with the mean score at each: high where a weak trend is averaged
+    over many prompts.
+    """
+    values = known.of(means.prompts)
+    has = np.isfinite(values)
+    each, numbers = np.unique(values[has], return_inverse=True)
+    averages = np.bincount(numbers, means.values[has], len(each)) / np.maximum(np.bincount(numbers), 1)
+    return STATISTICS["spearman"](each, averages)
+
+
+def _correlation(
+    metric: str, other: str, kind: str, generator: str, ours: Floats, theirs: Floats, prompts: int
+) -> Correlation:
+    rho = STATISTICS["spearman"](theirs, ours)
+    return Correlation(metric, other, kind, generator, rho, *spearman_interval(rho, prompts), len(ours))
+
+
+def spearman_interval(rho: float, n: int) -> Interval:
+    """The 95% interval of a rank correlation of n independent pairs, by Fisher's transformation with the variance
+    (1 + rho^2 / 2) / (n - 3) of Bonett and Wright 2000; nan of fewer than four.
+
+    Images of one prompt are not independent: n counts prompts.
+    """
+    if not math.isfinite(rho) or n < 4:
+        return UNDEFINED
+    if abs(rho) >= 1:
+        return Interval(rho, rho)
+    centre, reach = math.atanh(rho), NORMAL * math.sqrt((1 + rho**2 / 2) / (n - 3))
+    return Interval(math.tanh(centre - reach), math.tanh(centre + reach))

@@ -1,0 +1,182 @@
+"""What metrics ask, and what is answered: how skewed questions are towards yes and the first choice, how many repeat
+another, and what somebody gets who answers without looking ("What makes a good metric?", sec. 3.4 and appendix C).
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.diagnosis.correlations import PromptNumbers, prompt_numbers
+from operators.metrics import reading
+from operators.metrics.writing import is_asked
+from operators.question_quality import content_words
+from operators.statistics.poisson import hash_ids
+
+
+class QuestionStatistics(NamedTuple):
+    """The questions that one metric asks; shares are nan of no question."""
+
+    metric: str
+    prompts: int
+    """Those with questions."""
+    questions: int
+    yes_no: float
+    """The share of questions whose choices are yes and no; the others are multiple choice."""
+    yes: float
+    """Of those, the share whose right answer is yes."""
+    first: float
+    """Of multiple choice, the share whose right answer is the first choice."""
+    repeated: float
+    """The share that has the content words and the right answer of one before it about the same prompt."""
+    majority: float
+    """What always answering yes, or the first choice, would score: the mean over prompts of the share right."""
+    chance: float
+    """Likewise of choices drawn at random."""
+
+
+class QuestionKind(NamedTuple):
+    """One kind of what a metric asks."""
+
+    metric: str
+    kind: str
+    questions: int
+    share: float
+
+
+class AnswerStatistics(NamedTuple):
+    """What was answered to a metric's questions; shares are nan of no answer."""
+
+    metric: str
+    denied: str
+    """What the metric went without, or who answered in place of its own model; empty of the metric itself."""
+    answers: int
+    right: float
+    """The share of answers that are right."""
+    yes_no: int
+    """Answers to questions of yes and no."""
+    yes: float
+    """The share of them that are yes."""
+    wanted: float
+    """The share of them where yes is right."""
+    choices: int
+    """Answers to multiple choice."""
+    first: float
+    """The share of them that are the first choice."""
+
+
+class _Asked(NamedTuple):
+    yes_no: bool
+    first: str
+
+
+@dataclass(slots=True)
+class QuestionCounts:
+    """The questions of one metric, counted table by table; those without a right answer do not count."""
+
+    metric: str
+    known: dict[str, _Asked] = field(default_factory=dict)
+    """By question_id."""
+    _asked: Counter[str] = field(default_factory=Counter)
+    """By prompt_id."""
+    _kinds: Counter[str] = field(default_factory=Counter)
+    _counts: Counter[str] = field(default_factory=Counter)
+    _majority: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _chance: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _said: dict[str, set[tuple[frozenset[str], str]]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, questions: pa.Table) -> None:
+        """Counts a table (schema QUESTIONS); what the metric's filter dropped is not asked."""
+        for row in questions.to_pylist():
+            if row["error"] is None and is_asked(row["keep"]) and row["answer"] is not None:
+                self._add(row)
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        prompt_id, choices, answer = row["prompt_id"], row["choices"], row["answer"]
+        yes_no = reading.is_yes_no(choices)
+        easy = reading.key(answer) == "yes" if yes_no else answer == choices[0]
+        said = frozenset(row["text"][start:end].casefold() for start, end in content_words(row["text"])), answer
+        self.known[row["question_id"]] = _Asked(yes_no, reading.key(choices[0]))
+        self._asked[prompt_id] += 1
+        self._kinds[row["kind"] or ""] += 1
+        self._counts.update({"yes_no": yes_no, "yes": yes_no and easy, "first": easy and not yes_no})
+        self._counts["repeated"] += said in self._said[prompt_id]
+        self._said[prompt_id].add(said)
+        self._majority[prompt_id] += easy
+        self._chance[prompt_id] += 1 / len(choices)
+
+    def statistics(self) -> QuestionStatistics:
+        """Of all that was counted."""
+        n, counts = self._asked.total(), self._counts
+        return QuestionStatistics(
+            metric=self.metric,
+            prompts=len(self._asked),
+            questions=n,
+            yes_no=_share(counts["yes_no"], n),
+            yes=_share(counts["yes"], counts["yes_no"]),
+            first=_share(counts["first"], n - counts["yes_no"]),
+            repeated=_share(counts["repeated"], n),
+            majority=self._mean(self._majority),
+            chance=self._mean(self._chance),
+        )
+
+    def _mean(self, sums: Mapping[str, float]) -> float:
+        """The mean over prompts of a sum by its number of questions."""
+        return _share(math.fsum(sums[prompt] / asked for prompt, asked in self._asked.items()), len(self._asked))
+
+    def kinds(self) -> list[QuestionKind]:
+        """What is asked about, the most frequent first; of questions that say no kind, nothing."""
+        n = self._asked.total()
+        return [QuestionKind(self.metric, kind, count, count / n) for kind, count in self._kinds.most_common() if kind]
+
+    def per_prompt(self) -> PromptNumbers:
+        """How many questions each prompt has."""
+        return prompt_numbers(hash_ids(list(self._asked)), list(map(float, self._asked.values())))
+
+
+class AnswerCounts:
+    """The answers to one metric's questions, counted cell by cell."""
+
+    def __init__(self, metric: str, denied: str, known: Mapping[str, _Asked]) -> None:
+        self.metric, self.denied, self.known = metric, denied, known
+        self._answers: Counter[tuple[str, str, str]] = Counter()
+
+    def add(self, elements: pa.ChunkedArray) -> None:
+        """Counts the elements (rows.ELEMENT) of each row of a table of scores; those that name no answer do not."""
+        parts = pc.list_flatten(elements)
+        fields = [pc.struct_field(parts, name) for name in ("question_id", "wanted", "given")]
+        table = pa.table(fields, ["question_id", "wanted", "given"]).drop_null()
+        counted = table.group_by(table.column_names).aggregate([([], "count_all")])
+        for row in counted.to_pylist():
+            self._answers[row["question_id"], row["wanted"], row["given"]] += row["count_all"]
+
+    def statistics(self) -> AnswerStatistics:
+        """Of all that was counted."""
+        known = [
+            (count, self.known[question], reading.key(wanted), reading.key(given))
+            for (question, wanted, given), count in self._answers.items()
+            if question in self.known
+        ]
+        n = sum(count for count, *_ in known)
+        yes_no = [(count, wanted, given) for count, asked, wanted, given in known if asked.yes_no]
+        choices = [(count, asked.first == given) for count, asked, _, given in known if not asked.yes_no]
+        n_yes_no, n_choices = sum(count for count, *_ in yes_no), sum(count for count, _ in choices)
+        return AnswerStatistics(
+            metric=self.metric,
+            denied=self.denied,
+            answers=n,
+            right=_share(sum(count for count, _, wanted, given in known if wanted == given), n),
+            yes_no=n_yes_no,
+            yes=_share(sum(count for count, _, given in yes_no if given == "yes"), n_yes_no),
+            wanted=_share(sum(count for count, wanted, _ in yes_no if wanted == "yes"), n_yes_no),
+            choices=n_choices,
+            first=_share(sum(count for count, is_first in choices if is_first), n_choices),
+        )
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan

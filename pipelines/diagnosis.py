@@ -1,0 +1,289 @@
+"""A diagnosis of a sweep's metrics: their variants that are denied something, computed as cells, and what all tell."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from jinja2 import Environment, StrictUndefined
+
+from operators.diagnosis.ablations import effect
+from operators.diagnosis.correlations import PromptNumbers, between_metrics, prompt_numbers, with_properties
+from operators.diagnosis.diagnosis import Diagnosis, shown_tables
+from operators.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
+from operators.diagnosis.texts import Property, properties
+from operators.errors import ConfigError
+from operators.metrics.ablation import Ablation
+from operators.metrics.metric import Metric
+from operators.models.checkpoints import find_vqa_kind
+from operators.report.rendering import diagnosis_markdown
+from operators.run_scores import RunScores
+from operators.stages.graph import check_chain, check_models, make_nodes
+from operators.stages.table import STAGES
+from operators.statistics.poisson import hash_ids
+from pipelines.cells.cells import Outcome, PlannedCell, is_draft
+from pipelines.cells.store import BrokenCell
+from pipelines.config import SweepConfig
+from pipelines.judging.releases.tables import read_sheet
+from pipelines.judging.validity import published_tables
+from pipelines.running.progress import NodeProgress
+from pipelines.storage import StorageConfig, locate, write_errors
+from pipelines.storage import replace as write_file
+from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, plan_sweep
+
+PAGE = Path(__file__).parent / "validity.md.j2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WordRatings:
+    """A list of words with people's ratings."""
+
+    path: str
+    word: str = "word"
+    """Its columns: what the word is, and its rating."""
+    rating: str = "rating"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiagnosisConfig:
+    """What metrics are denied, and what is measured of prompts."""
+
+    ablations: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
+    """What every metric goes without, each in its turn."""
+    vqa_models: tuple[str, ...] = ()
+    """Roles of models that answer in place of each metric's own, such as a dual encoder and a language model."""
+    word_ratings: Mapping[str, WordRatings] = field(default_factory=dict)
+    """By property (concreteness, imageability), lists of rated words."""
+    parser: str | None = None
+    """An installed spaCy pipeline, for the depth of prompts; null does without."""
+    page: str | None = None
+    """A Markdown file that is written besides, with the paper's figures where `reference` is set."""
+    reference: str = ""
+    """The folder of published files, as jobs.reproduce has it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiagnoseConfig(SweepConfig):
+    """A sweep whose metrics are diagnosed."""
+
+    diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
+
+    def sweep(self) -> SweepConfig:
+        """The sweep alone."""
+        return SweepConfig(**{one.name: getattr(self, one.name) for one in fields(SweepConfig)})
+
+
+class Variant(NamedTuple):
+    """A metric that is denied something."""
+
+    metric: str
+    denied: str
+    """Empty for the metric itself."""
+    options: Metric
+
+    @property
+    def name(self) -> str:
+        """By which its cells know it."""
+        return f"{self.metric}:{self.denied}" if self.denied else self.metric
+
+
+class PlannedDiagnosis(NamedTuple):
+    """A sweep with the variants of its metrics, known whole, with nothing computed."""
+
+    sweep: PlannedSweep
+    variants: list[Variant]
+    """The metrics themselves first."""
+    measured: Mapping[str, PromptNumbers]
+    """The properties of the prompts."""
+    notes: list[str]
+    """Which variants there are not, and why."""
+
+
+def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
+    """As pipelines.sweep.plan_sweep, with the variants; raises ConfigError where a list of words or a parser is
+    missing.
+    """
+    rated = {
+        name: read_ratings(f"diagnosis.word_ratings.{name}", one, config.storage)
+        for name, one in config.diagnosis.word_ratings.items()
+    }
+    wanted = properties(rated, _parser(config.diagnosis.parser))
+    notes: list[str] = []
+    variants = [Variant(name, "", metric) for name, metric in config.metrics.items()]
+    variants += _sound(config, notes)
+    sweep = plan_sweep(replace(config.sweep(), metrics={variant.name: variant.options for variant in variants}))
+    return PlannedDiagnosis(sweep, variants, _measured(sweep, wanted), notes)
+
+
+def _parser(name: str | None) -> Property | None:
+    if name is None:
+        return None
+    from operators.diagnosis.parsing import open_parser
+
+    return open_parser(name)
+
+
+def _sound(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
+    """The variants that can be computed; of the others, `notes` gets why not."""
+    for variant in _variants(config):
+        try:
+            check_chain(variant.metric, variant.options)
+            variant.options.settled(lambda role: find_vqa_kind(config.models[role]))
+            check_models(make_nodes({variant.metric: variant.options}), config.models)
+            yield variant
+        except ConfigError as error:
+            notes.append(f"without {variant.name}: {error}")
+
+
+def _variants(config: DiagnoseConfig) -> Iterator[Variant]:
+    for name, metric in config.metrics.items():
+        for ablation in config.diagnosis.ablations:
+            yield Variant(name, ablation, replace(metric, ablation=ablation))
+        if any(STAGES[stage].calls.get("model") == "likelihood" for stage in metric.chain):
+            for role in config.diagnosis.vqa_models:
+                if role not in config.models:
+                    raise ConfigError(
+                        f"diagnosis.vqa_models: no model has the role {role!r}; roles are {', '.join(config.models)}"
+                    )
+                yield Variant(name, f"answered by {role}", replace(metric, model=role))  # type: ignore[call-arg]
+
+
+def read_ratings(key: str, words: WordRatings, storage: StorageConfig) -> dict[str, float]:
+    """People's ratings by word in lower case; a word that stands there twice has the first."""
+    sheet = read_sheet(locate(words.path, storage))
+    sheet.require([words.word, words.rating], f"set {key}.word and {key}.rating to the columns of words and ratings")
+    pairs = zip(sheet.texts(words.word), sheet.numbers(words.rating).to_pylist(), strict=True)
+    ratings: dict[str, float] = {}
+    for word, rating in pairs:
+        if word is not None and rating is not None:
+            ratings.setdefault(word.casefold(), rating)
+    if not ratings:
+        raise ConfigError(f"{key}.path: {words.path} has no word with a rating; correct the columns")
+    return ratings
+
+
+def _measured(sweep: PlannedSweep, wanted: Mapping[str, Property]) -> dict[str, PromptNumbers]:
+    ids, texts = (sweep.sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
+    hashes = hash_ids(ids)
+    return {name: prompt_numbers(hashes, [of(text or "") for text in texts]) for name, of in wanted.items()}
+
+
+class Diagnosed(NamedTuple):
+    """A diagnosis, and what it lacks."""
+
+    diagnosis: Diagnosis
+    failed: Mapping[str, str]
+    """By metric or variant, why some of its cells could not be computed."""
+
+
+def diagnose(planned: PlannedDiagnosis, report: Callable[[Mapping[str, NodeProgress]], None]) -> Diagnosed:
+    """Computes what is missing and reads it; a variant's failed rows are null and counted."""
+    with at_work(planned.sweep, report) as (sweep, noted):
+        sweep, outcomes, diagnosis = compute_whole(sweep, noted, partial(_look, planned))
+    failed = {
+        metric: outcomes[cell.path].message
+        for metric, cells in sweep.plan.scores.items()
+        for cell in cells
+        if cell.path in outcomes and outcomes[cell.path].state == "failed"
+    }
+    return Diagnosed(diagnosis, failed)
+
+
+def _look(planned: PlannedDiagnosis, sweep: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Diagnosis]:
+    """The diagnosis, and which cells cannot be used."""
+    broken = {path for outcome in outcomes.values() for path in outcome.broken}
+    if broken:
+        return Looked(Diagnosis(), broken)
+    try:
+        return Looked(_read(planned, _Cells(sweep, outcomes)), frozenset())
+    except BrokenCell as error:
+        return Looked(Diagnosis(), {error.path})
+
+
+class _Cells:
+    """The cells of a sweep that hold a table."""
+
+    def __init__(self, sweep: PlannedSweep, outcomes: Mapping[str, Outcome]) -> None:
+        self.sweep, self.outcomes = sweep, outcomes
+
+    def _held(self, cells: tuple[PlannedCell, ...]) -> list[str]:
+        failed = {path for path, outcome in self.outcomes.items() if outcome.state == "failed"}
+        left = self.sweep.plan.left
+        return [cell.path for cell in cells if cell.path not in failed and cell not in left]
+
+    def _read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+        return self.sweep.store.read(path, draft=is_draft(path, self.outcomes), columns=columns)
+
+    def scores(self) -> RunScores:
+        """All scores."""
+        paths = [path for cells in self.sweep.plan.scores.values() for path in self._held(cells)]
+        return RunScores([partial(self._read, path) for path in paths])
+
+    def elements(self, metric: str) -> Iterator[pa.ChunkedArray]:
+        """Of a metric's scores, cell by cell."""
+        for path in self._held(self.sweep.plan.scores[metric]):
+            yield self._read(path, ["elements"]).column("elements")
+
+    def questions(self) -> Iterator[tuple[str, Iterator[pa.Table]]]:
+        """By metric that asks, its questions cell by cell."""
+        for metric, cells in self.sweep.plan.of_prompts("questions").items():
+            yield metric, (self._read(path) for path in self._held(cells))
+
+
+def _read(planned: PlannedDiagnosis, cells: _Cells) -> Diagnosis:
+    """Everything, of cells that are there."""
+    metrics = [variant.metric for variant in planned.variants if not variant.denied]
+    counted = {metric: _counted(metric, tables) for metric, tables in cells.questions() if metric in metrics}
+    counted = {metric: counts for metric, counts in counted.items() if counts.known}
+    scores = cells.scores()
+    measured = {
+        metric: {**planned.measured, **({"questions": counted[metric].per_prompt()} if metric in counted else {})}
+        for metric in metrics
+    }
+    return Diagnosis(
+        correlations=[*between_metrics(scores, metrics), *with_properties(scores, measured)],
+        questions=[counts.statistics() for counts in counted.values()],
+        kinds=[kind for counts in counted.values() for kind in counts.kinds()],
+        answers=[
+            _answered(variant, counted[variant.metric], cells)
+            for variant in planned.variants
+            if variant.metric in counted
+        ],
+        effects=[
+            effect(scores, variant.metric, variant.denied, variant.name)
+            for variant in planned.variants
+            if variant.denied
+        ],
+    )
+
+
+def _counted(metric: str, tables: Iterator[pa.Table]) -> QuestionCounts:
+    counts = QuestionCounts(metric)
+    for table in tables:
+        counts.add(table)
+    return counts
+
+
+def _answered(variant: Variant, questions: QuestionCounts, cells: _Cells) -> AnswerStatistics:
+    counts = AnswerCounts(variant.metric, variant.denied, questions.known)
+    for elements in cells.elements(variant.name):
+        counts.add(elements)
+    return counts.statistics()
+
+
+def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:
+    """Writes the diagnosis as a page of documentation, with the paper's figures where the published files are there."""
+    asked, sweep = config.diagnosis, config.sweep()
+    assert asked.page is not None, "a page was asked for"
+    published = published_tables(asked.reference, config.storage) if asked.reference else []
+    environment = Environment(trim_blocks=True, undefined=StrictUndefined)
+    text = environment.from_string(PAGE.read_text("utf-8")).render(
+        published=diagnosis_markdown(published, 3),
+        ours=diagnosis_markdown(shown_tables(diagnosis), 3),
+        benchmark=sweep.benchmark.name,
+    )
+    location = locate(asked.page, config.storage)
+    with write_errors(location.path):
+        write_file(location, location.path, (text.rstrip() + "\n").encode())

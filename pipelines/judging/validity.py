@@ -1,0 +1,157 @@
+"""The figures of "What makes a good metric?" beside those of scores that others have released."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from operators import rows
+from operators.diagnosis.correlations import (
+    PromptNumbers,
+    between_metrics,
+    prompt_means,
+    prompt_numbers,
+    rho_of_value_means,
+    with_properties,
+)
+from operators.diagnosis.diagnosis import Diagnosis, ShownTable, percent, shown_tables
+from operators.diagnosis.questions import QuestionCounts
+from operators.diagnosis.texts import properties
+from operators.report.words import count, number
+from operators.run_scores import RunScores
+from operators.statistics.poisson import hash_ids
+from pipelines.judging.releases import t2iscorescore, tifa160
+from pipelines.judging.releases.tables import read_objects, read_sheet
+from pipelines.storage import StorageConfig, locate
+
+PAPER = Path(__file__).parent / "validity.csv"
+"""Ranges over the paper's five sources of images, as printed, each with the released metric that ours is of."""
+TIFA160 = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
+TS2 = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
+"""The released metrics that the paper's figure 1 is about; VPEval's scores nobody released."""
+FEWEST_PROMPTS = 20
+"""A generator with fewer says little."""
+
+
+class Figure(NamedTuple):
+    """A correlation that the paper prints of several sources of images, and whose scores ours is of."""
+
+    figure: str
+    metric: str
+    other: str
+    """The property of prompts."""
+    low: float
+    high: float
+    release: str
+    ours: str
+    """The metric in the release."""
+
+
+class ReleasedScores(NamedTuple):
+    """Somebody's scores, and what their prompts are like."""
+
+    scores: RunScores
+    measured: Mapping[str, PromptNumbers]
+
+
+def published_tables(reference: str, storage: StorageConfig) -> list[ShownTable]:
+    """The paper's correlations and question statistics beside ours; raises SourceError where a file is missing."""
+    questions = _dsg_questions(reference, storage)
+    released = {
+        "tifa160": _tifa160(reference, storage),
+        "t2iscorescore": _t2iscorescore(reference, storage, questions),
+    }
+    together = [
+        *between_metrics(released["tifa160"].scores, TIFA160),
+        *between_metrics(released["t2iscorescore"].scores, TS2),
+    ]
+    between = shown_tables(Diagnosis(correlations=together))
+    return [_correlations(released), *between, _questions(questions)]
+
+
+def _tifa160(reference: str, storage: StorageConfig) -> ReleasedScores:
+    location = locate(f"{reference}/tifa160/tifa160_human_and_scores.json", storage)
+    texts = {str(record["text_id"]): str(record["text"]) for record in read_objects(location).values()}
+    return ReleasedScores(_run_scores(tifa160.read(location).scores), _measured(texts))
+
+
+def _t2iscorescore(reference: str, storage: StorageConfig, questions: QuestionCounts) -> ReleasedScores:
+    folder = locate(f"{reference}/ts2", storage)
+    metadata = read_sheet(folder.below("ts2_metadata.csv"))
+    texts = dict(zip(metadata.ids("id"), metadata.ids("target_prompt"), strict=True))
+    measured = {**_measured(texts), "questions": questions.per_prompt()}
+    return ReleasedScores(_run_scores(t2iscorescore.read(folder).scores), measured)
+
+
+def _run_scores(scores: pa.Table) -> RunScores:
+    return RunScores([lambda columns: scores.select(list(columns))])
+
+
+def _measured(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
+    hashes = hash_ids(list(texts))
+    return {name: prompt_numbers(hashes, [of(text) for text in texts.values()]) for name, of in properties({}).items()}
+
+
+def _dsg_questions(reference: str, storage: StorageConfig) -> QuestionCounts:
+    """DSG's questions about the prompts of T2IScoreScore."""
+    sheet = read_sheet(locate(f"{reference}/ts2/ts2_dsg_questions.csv", storage))
+    columns = [sheet.ids(name) for name in ("id", "question_id", "question", "choices", "answer")]
+    counts = QuestionCounts("DSG")
+    counts.add(
+        rows.table(
+            [
+                {"prompt_id": graph, "question_id": f"{graph}/{name}", "text": text, "choices": choices.split("|"),
+                 "answer": answer}
+                for graph, name, text, choices, answer in zip(*columns, strict=True)
+            ],
+            rows.QUESTIONS,
+        )
+    )  # fmt: skip
+    return counts
+
+
+def _correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
+    figures = [Figure(*row) for row in pd.read_csv(PAPER).itertuples(index=False)]
+    return ShownTable(
+        "Correlations with what prompts are like",
+        "Spearman's rank correlation, as a range over the sources of images. Over prompts: of each prompt's mean "
+        "score; over values: of the mean score at each value of the property. Sources with fewer than "
+        f"{FEWEST_PROMPTS} prompts are left out.",
+        ("figure", "metric", "property", "paper", "over prompts", "over values", "whose scores"),
+        [_line(figure, released[figure.release]) for figure in figures],
+    )
+
+
+def _line(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
+    known = release.measured[figure.other]
+    over_prompts = with_properties(release.scores, {figure.ours: {figure.other: known}})
+    ours = [one for one in over_prompts if one.n >= FEWEST_PROMPTS]
+    columns = release.scores.of(figure.ours).scored()
+    places = [release.scores.generators.index(one.generator) for one in ours]
+    means = [prompt_means(columns.where(columns.generator == place)) for place in places]
+    values = [rho_of_value_means(of_source, known) for of_source in means]
+    ranges = map(_range, ([figure.low, figure.high], [one.rho for one in ours], values))
+    return figure.figure, figure.metric, figure.other, *ranges, f"{figure.ours}, {figure.release}"
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{number(min(values), 2)} to {number(max(values), 2)}"
+
+
+def _questions(counts: QuestionCounts) -> ShownTable:
+    ours = counts.statistics()
+    return ShownTable(
+        "DSG's questions",
+        "Table 6 of the paper, whose questions Llama 2 wrote about COCO and Winoground, beside the questions that "
+        "T2IScoreScore released.",
+        ("", "paper, COCO", "paper, Winoground", "T2IScoreScore"),
+        [
+            ("questions", "63.6k", "1.3k", count(ours.questions)),
+            ("are of yes and no", "100%", "100%", percent(ours.yes_no)),
+            ("of those, yes is right", "100%", "100%", percent(ours.yes)),
+            ("repeat another of their prompt", number(None), number(None), percent(ours.repeated)),
+            ("score of always yes", number(None), number(None), number(ours.majority)),
+        ],
+    )

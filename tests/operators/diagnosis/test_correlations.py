@@ -1,0 +1,103 @@
+"""What goes with what: by generator, over the images or prompts that both sides have."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from operators import rows
+from operators.diagnosis.ablations import effect
+from operators.diagnosis.correlations import between_metrics, prompt_numbers, spearman_interval, with_properties
+from operators.statistics.poisson import hash_ids
+from tests.operators.tallied import of_table
+
+PROMPTS = [f"p{number}" for number in range(40)]
+
+
+def scored(metric: str, generator: str, scores: dict[str, float | None], copies: int = 1) -> list[dict[str, object]]:
+    return [
+        {"image_id": f"{prompt}-{copy}", "prompt_id": prompt, "generator": generator, "metric": metric, "score": score}
+        for prompt, score in scores.items()
+        for copy in range(copies)
+    ]
+
+
+def made(seed: int) -> dict[str, float | None]:
+    return dict(zip(PROMPTS, np.random.default_rng(seed).random(len(PROMPTS)).tolist(), strict=True))
+
+
+def table(*parts: list[dict[str, object]]) -> pa.Table:
+    return rows.table([row for part in parts for row in part], rows.SCORES)
+
+
+def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
+    first, second, third = made(1), made(2) | {"p0": None}, made(3)
+    del second["p1"]
+    runs = of_table(
+        table(scored("a", "x", first), scored("b", "x", second), scored("a", "y", third), scored("b", "y", third))
+    )
+    x, y = between_metrics(runs, ["a", "b"])
+    both = PROMPTS[2:]
+    expected = stats.spearmanr([first[prompt] for prompt in both], [second[prompt] for prompt in both]).statistic
+    assert (x.metric, x.other, x.kind, x.generator, x.n) == ("a", "b", "metric", "x", 38)
+    assert x.rho == pytest.approx(expected) and x.low < x.rho < x.high
+    assert (y.generator, y.rho, y.low, y.high) == ("y", pytest.approx(1), pytest.approx(1), pytest.approx(1))
+
+
+def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the_interval() -> None:
+    scores, lengths = made(1), {prompt: float(number % 7) for number, prompt in enumerate(PROMPTS)}
+    known = prompt_numbers(hash_ids(PROMPTS[1:]), [lengths[prompt] for prompt in PROMPTS[1:]])
+    once, thrice = (
+        next(with_properties(of_table(table(scored("a", "x", scores, copies))), {"a": {"length": known}}))
+        for copies in (1, 3)
+    )
+    expected = stats.spearmanr([scores[p] for p in PROMPTS[1:]], [lengths[p] for p in PROMPTS[1:]]).statistic
+    assert once.rho == pytest.approx(expected) and (once.other, once.kind, once.n) == ("length", "property", 39)
+    assert thrice[:4] == once[:4] and thrice[4:] == pytest.approx(once[4:])
+
+
+def test_what_is_the_same_everywhere_goes_with_nothing() -> None:
+    known = prompt_numbers(hash_ids(PROMPTS), [1.0] * len(PROMPTS))
+    (one,) = with_properties(of_table(table(scored("a", "x", made(1)))), {"a": {"questions": known}})
+    assert math.isnan(one.rho) and math.isnan(one.low) and one.n == 40
+
+
+def test_an_interval_of_a_rank_correlation_covers_as_often_as_it_says() -> None:
+    """Of 1,000 samples of 40 normal pairs with a true rank correlation of 0.5."""
+    random, truth = np.random.default_rng(0), 0.5
+    pearson = 2 * math.sin(math.pi * truth / 6)
+    covered = 0
+    for _ in range(1000):
+        pair = random.multivariate_normal([0, 0], [[1, pearson], [pearson, 1]], 40)
+        interval = spearman_interval(float(stats.spearmanr(pair).statistic), 40)
+        covered += interval.low <= truth <= interval.high
+    assert 930 <= covered <= 970
+    assert math.isnan(spearman_interval(0.5, 3).low) and math.isnan(spearman_interval(math.nan, 40).low)
+
+
+def test_an_effect_is_of_the_images_that_have_both_scores() -> None:
+    whole = made(1)
+    left = {prompt: None if prompt == "p3" else (score or 0) - 0.25 for prompt, score in whole.items()}
+    better = {prompt: (score or 0) + 1 for prompt, score in whole.items()}
+    runs = of_table(
+        table(
+            scored("a", "x", whole), scored("a", "y", better), scored("a:blank", "x", left),
+            scored("a:blank", "y", dict.fromkeys(PROMPTS, 0.5)),
+        )
+    )  # fmt: skip
+    found = effect(runs, "a", "blank", "a:blank")
+    kept = [prompt for prompt in PROMPTS if prompt != "p3"]
+    pairs = [(whole[p], left[p]) for p in kept] + [(better[p], 0.5) for p in PROMPTS]
+    ours, theirs = np.array(pairs, float).T
+    assert (found.metric, found.denied, found.n, found.n_null) == ("a", "blank", 79, 1)
+    assert (found.whole, found.left) == (pytest.approx(ours.mean()), pytest.approx(theirs.mean()))
+    assert found.difference == pytest.approx((theirs - ours).mean()) and found.low < found.difference < found.high
+    assert found.rho == pytest.approx(stats.spearmanr(ours, theirs).statistic)
+    assert found.order == 1, "y stays above x"
+
+
+def test_of_nothing_there_is_no_effect() -> None:
+    found = effect(of_table(table(scored("a", "x", made(1)))), "a", "blank", "a:blank")
+    assert (found.n, found.n_null) == (0, 40) and all(math.isnan(value) for value in found[2:9])

@@ -1,0 +1,72 @@
+"""What is asked and answered, counted by hand."""
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from operators import rows
+from operators.diagnosis.questions import AnswerCounts, QuestionCounts
+
+YES_NO = ["yes", "no"]
+
+
+def question(
+    name: str, prompt: str, text: str, choices: list[str], answer: str | None, **more: object
+) -> dict[str, object]:
+    return {"question_id": name, "prompt_id": prompt, "text": text, "choices": choices, "answer": answer, **more}
+
+
+QUESTIONS = rows.table(
+    [
+        question("1", "p", "Is there a dog?", YES_NO, "yes", kind="entity"),
+        question("2", "p", "Is the dog there?", YES_NO, "yes", kind="entity"),
+        question("3", "p", "What color is the dog?", ["red", "blue", "green", "black"], "blue", kind="color"),
+        question("4", "q", "Is there a cat?", ["Yes", "No"], "No", kind="entity"),
+        question("5", "q", "How many cats?", ["two", "three"], "two"),
+        question("6", "q", "Is there a cat?", YES_NO, "yes", keep=False),
+        question("7", "q", "whole", ["Yes"], None),
+        {"prompt_id": "r", "error": {"kind": "unreadable_reply", "message": "", "retryable": True}},
+    ],
+    rows.QUESTIONS,
+)
+
+
+@pytest.fixture
+def counts() -> QuestionCounts:
+    counted = QuestionCounts("tifa")
+    for part in (QUESTIONS.slice(0, 4), QUESTIONS.slice(4)):
+        counted.add(part)
+    return counted
+
+
+def test_questions_are_counted_by_their_choices_and_right_answers(counts: QuestionCounts) -> None:
+    found = counts.statistics()
+    assert (found.metric, found.prompts, found.questions) == ("tifa", 2, 5)
+    assert found.yes_no == 3 / 5 and found.yes == pytest.approx(2 / 3) and found.first == 1 / 2
+    assert found.repeated == 1 / 5, "the second says what the first does"
+    assert found.majority == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert found.chance == pytest.approx(((0.5 + 0.5 + 0.25) / 3 + (0.5 + 0.5) / 2) / 2)
+    assert [(one.kind, one.questions) for one in counts.kinds()] == [("entity", 3), ("color", 1)]
+    assert sorted(counts.per_prompt().values.tolist()) == [2, 3]
+
+
+def test_of_no_question_every_share_is_undefined() -> None:
+    found = QuestionCounts("vqascore").statistics()
+    assert found.questions == 0 and all(math.isnan(value) for value in found[3:])
+
+
+def elements(*given: tuple[str, str, str | None]) -> pa.ChunkedArray:
+    each = [{"question_id": name, "wanted": wanted, "given": said} for name, wanted, said in given]
+    return pa.chunked_array([pa.array([each, None], pa.list_(rows.ELEMENT))])
+
+
+def test_answers_are_counted_by_what_they_say_and_whether_that_is_right(counts: QuestionCounts) -> None:
+    answers = AnswerCounts("tifa", "blank_images", counts.known)
+    answers.add(elements(("1", "yes", "yes"), ("3", "blue", "red"), ("4", "No", "Yes"), ("9", "yes", "yes")))
+    answers.add(elements(("1", "yes", "no"), ("3", "blue", "blue"), ("5", "two", "two"), ("2", "yes", None)))
+    found = answers.statistics()
+    assert (found.metric, found.denied, found.answers) == ("tifa", "blank_images", 6)
+    assert found.right == 3 / 6
+    assert (found.yes_no, found.yes, found.wanted) == (3, 2 / 3, 2 / 3)
+    assert (found.choices, found.first) == (3, 2 / 3)

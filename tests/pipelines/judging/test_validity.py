@@ -1,0 +1,16 @@
+"""The paper's figures stand beside what the published files give."""
+
+from operators.report.rendering import diagnosis_markdown
+from pipelines.judging.validity import published_tables
+from pipelines.storage import StorageConfig
+from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
+
+
+@needs_reference
+def test_the_page_shows_what_the_published_files_give() -> None:
+    tables = published_tables(str(REFERENCE), StorageConfig())
+    assert diagnosis_markdown(tables, 3).strip() in (ROOT / "docs/validity.md").read_text()
+    correlations, _, questions = tables
+    lengths = next(row for row in correlations.rows if row[1:3] == ("TIFA", "length"))
+    assert lengths[3:6] == ("−0.74 to −0.45", "−0.42 to −0.17", "−0.78 to −0.61")
+    assert [row[3] for row in questions.rows[:3]] == ["898", "100.0%", "100.0%"]
