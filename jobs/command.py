@@ -35,7 +35,8 @@ class Command(NamedTuple):
     name: str
     """The job, and the name of its file in conf/."""
     purpose: str
-    schema: type[Any]
+    schema: Any
+    """A dataclass, or a union of some that their `kind` tells apart."""
     short: Mapping[str, str] = {}
     """What may be written for longer keys: images=PATH for benchmark.images=PATH."""
     flags: tuple[str, ...] = ()
@@ -134,10 +135,11 @@ def _groups(command: Command) -> str | None:
     defaults = OmegaConf.select(OmegaConf.load(CONF / f"{command.name}.yaml"), "defaults", default=[])
     named = {group for entry in defaults if not isinstance(entry, str) for group in entry}
     folders = [path for path in sorted(CONF.iterdir()) if path.is_dir()]
+    sweeps = isinstance(command.schema, type) and issubclass(command.schema, SweepConfig)
     groups = [
         f"  {folder.name}={'|'.join(sorted(file.stem for file in folder.glob('*.yaml')))}"
         for folder in folders
-        if folder.name in named or issubclass(command.schema, SweepConfig)
+        if folder.name in named or (sweeps and folder.name != "training")
     ]
     return "\n".join(["choices:", *groups]) if groups else None
 
@@ -216,8 +218,8 @@ def _choices(group: str, config_dir: str | None) -> list[str]:
 
 
 def _known_keys(name: str, overrides: Sequence[str]) -> list[str]:
-    """Every key of the configuration with the chosen sweep."""
-    chosen = [text for text in overrides if text.startswith("sweep=")]
+    """Every key of the configuration with the chosen sweep or training."""
+    chosen = [text for text in overrides if text.startswith(("sweep=", "training="))]
     try:
         values = OmegaConf.to_container(_compose(name, chosen))
     except (HydraException, OmegaConfBaseException):

@@ -1,19 +1,41 @@
-"""Makes the embedded pack: the shapes benchmark, its tiny checkpoints and their accuracies, from fixed seeds."""
+"""Trains: the embedded pack from fixed seeds, CLIP-FlanT5's two stages, or a checkpoint on people's ratings."""
 
 import sys
+from typing import Annotated, Any
+
+from pydantic import Discriminator
 
 from jobs.command import Command, run_job
-from jobs.console import make_console
+from jobs.console import make_console, say
+from jobs.findings import show_findings
+from pipelines.endings import COMPLETE, WITHIN_BUDGET
 from pipelines.pack import PackConfig, make_pack
+from pipelines.training.config import FinetuneConfig, StageConfig
+from pipelines.training.training import plan_training, run_training
 
-COMMAND = Command("train", "Make the embedded pack: the shapes benchmark and its tiny checkpoints.", PackConfig)
+AnyTraining: Any = Annotated[PackConfig | StageConfig | FinetuneConfig, Discriminator("kind")]
+COMMAND = Command(
+    "train",
+    "Train: the embedded pack (training=pack), CLIP-FlanT5's stage 1 (captions) or 2 (questions), or a checkpoint\n"
+    "on people's ratings of images (finetune), by workers on Ray.",
+    AnyTraining,
+    stopped="stopped; the same command goes on from the last state",
+)
 
 
-def main(config: PackConfig) -> int:
-    """Makes the steps that are asked for, telling what it does."""
+def main(config: PackConfig | StageConfig | FinetuneConfig) -> int:
+    """Trains, telling what it does; 0, or 2 where rows were left out that could not be read."""
     console = make_console()
-    make_pack(config, lambda message: console.print(message, markup=False))
-    return 0
+    if isinstance(config, PackConfig):
+        make_pack(config, lambda line: say(console, line))
+        return COMPLETE
+    planned = plan_training(config)
+    say(console, planned.words)
+    trained = run_training(planned, lambda line: say(console, line))
+    if trained.findings is not None:
+        show_findings(console, trained.findings)
+    say(console, f"trained: {trained.checkpoint}")
+    return WITHIN_BUDGET if trained.failed else COMPLETE
 
 
 if __name__ == "__main__":

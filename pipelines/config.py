@@ -82,14 +82,17 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
     try:
         return TypeAdapter(schema).validate_python(values, extra="forbid")
     except ValidationError as error:
-        raise ConfigError(_describe(error)) from error
+        raise ConfigError(_describe(error, values.get("kind"))) from error
 
 
-def _describe(error: ValidationError) -> str:
+def _describe(error: ValidationError, kind: str | None) -> str:
+    """The first problem; pydantic names the kinds it chose, of the whole and of a metric, which are no keys."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]] or ["the whole"]
+    if path[0] == kind and len(path) > 1:
+        del path[0]
     if path[0] == "metrics" and len(path) > 2:
-        del path[2]  # pydantic names the kind it chose, which is not a key
+        del path[2]
     key = ".".join(path)
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"unknown config key {key!r}; {suggest(path[-1], FIELD_NAMES)}"

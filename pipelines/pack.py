@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import CLIPModel
@@ -39,8 +39,7 @@ from operators.pack.networks import build_clip, build_clip_flant5, build_nli, bu
 from operators.pack.nli_training import HYPOTHESIS_WORDS, nli_batch, nli_loss
 from operators.pack.tables import Benchmark, make_benchmark, write_benchmark
 from operators.pack.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
-from operators.pack.training import Report, Stage, train
-from operators.pack.vqa_training import ExerciseMaker, exercise_loss
+from operators.pack.vqa_training import ExerciseMaker, most_entities
 from operators.pack.writer_accuracy import (
     THRESHOLD,
     entailed_questions,
@@ -51,6 +50,8 @@ from operators.pack.writer_accuracy import (
     write_sheets,
 )
 from operators.pack.writer_training import lesson_batches, make_writer_tokenizer, reply_loss
+from operators.training.exercises import PARTS, exercise_loss, train_only
+from operators.training.loop import Course, Report, Stage, train
 
 SUITE_FOLDER = "shapes"
 PAIRS_EACH = 10
@@ -68,6 +69,7 @@ STAGES: Mapping[str, Stage] = {
 class PackConfig:
     """How the embedded pack is made."""
 
+    kind: Literal["pack"] = "pack"
     output: str = "assets"
     """Folder the pack is written to."""
     seed: int = 0
@@ -129,10 +131,11 @@ def make_clip(config: PackConfig, report: Report) -> None:
     model = build_clip(tokenizer)
     rng = Random(f"clip/{config.seed}")
     tower, clip = config.stage("tower"), config.stage("clip")
-    train("tower", tower, CellReader(model.vision_model), cell_loss, lambda step: cell_batch(rng, tower.size), report)
+    reading = Course(CellReader(model.vision_model), tower)
+    train("tower", reading, cell_loss, lambda step: cell_batch(rng, tower.size), report)
     freeze_tower(model)
     pairs = partial(pair_batch, tokenizer, rng, clip.size, clip.each)
-    train("clip", clip, model, contrastive_loss, lambda step: pairs(clip.most(step)), report)
+    train("clip", Course(model, clip), contrastive_loss, lambda step: pairs(most_entities(clip, step)), report)
     folder = Path(config.output) / CLIP_FOLDER
     save_model(model, tokenizer, folder)
     image_processor().save_pretrained(folder)
@@ -144,11 +147,11 @@ def make_vqa(config: PackConfig, report: Report) -> None:
     model = build_clip_flant5(tokenizer)
     clip = CLIPModel.from_pretrained(Path(config.output) / CLIP_FOLDER, dtype=torch.float32)
     model.vision_tower.load_state_dict(clip.vision_model.state_dict())
-    model.vision_tower.requires_grad_(False)
+    train_only(model, PARTS)
     maker = ExerciseMaker(tokenizer, Random(f"vqa/{config.seed}"))
     for name, batch_of in (("caption", maker.captions), ("question", maker.questions)):
         stage = config.stage(name)
-        train(f"{name}s", stage, model, exercise_loss, partial(batch_of, stage), report)
+        train(f"{name}s", Course(model, stage), exercise_loss, partial(batch_of, stage), report)
     save_vqa(model, tokenizer, Path(config.output))
 
 
@@ -157,7 +160,7 @@ def make_writer(config: PackConfig, report: Report) -> None:
     tokenizer = make_writer_tokenizer(config.seed)
     model, stage = build_writer(tokenizer), config.stage("writer")
     batches = lesson_batches(tokenizer, Random(f"writer/{config.seed}"), stage.size)
-    train("writer", stage, model, reply_loss, lambda step: next(batches), report)
+    train("writer", Course(model, stage), reply_loss, lambda step: next(batches), report)
     save_model(model, tokenizer, Path(config.output) / WRITER_FOLDER)
 
 
@@ -166,7 +169,7 @@ def make_nli(config: PackConfig, report: Report) -> None:
     tokenizer = bert_tokenizer([*world_sentences(config.seed), HYPOTHESIS_WORDS])
     model, stage = build_nli(tokenizer), config.stage("nli")
     rng = Random(f"nli/{config.seed}")
-    train("nli", stage, model, nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), report)
+    train("nli", Course(model, stage), nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), report)
     save_model(model, tokenizer, Path(config.output) / NLI_FOLDER)
 
 

@@ -4,7 +4,7 @@ VQAScore paper, section 3 and appendix D. The weights published as zhiqiulin/cli
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,19 @@ BEFORE_IMAGE = f"{VICUNA_SYSTEM} USER: "
 AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
+PENULTIMATE = -2
+"""Of the tower's hidden states, counted from the end, that CLIP-FlanT5 reads."""
 EMBEDDING_ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
 class ClipFlanT5(nn.Module):
     """The network: images become tokens of FlanT5's encoder input, answers are read from its decoder."""
 
-    def __init__(self, language: T5Config, vision: CLIPVisionConfig, *, select_layer: int = -2) -> None:
+    def __init__(self, language: T5Config, vision: CLIPVisionConfig, *, select_layer: int = PENULTIMATE) -> None:
         """`select_layer` counts the tower's hidden states from the end; -2 is the penultimate layer."""
         super().__init__()
         self.vision_tower = CLIPVisionModel(vision)
-        self.mm_projector = nn.Sequential(
-            nn.Linear(vision.hidden_size, language.d_model), nn.GELU(), nn.Linear(language.d_model, language.d_model)
-        )
+        self.mm_projector = make_projector(vision.hidden_size, language.d_model)
         self.language_model = T5(language)
         if not language.scale_decoder_outputs:
             untie_head(self.language_model)
@@ -67,6 +67,11 @@ class ClipFlanT5(nn.Module):
         """Removes the tower's layers above the selected one, whose output nobody reads."""
         layers = self.vision_tower.encoder.layers
         self.vision_tower.encoder.layers = layers[: self.feature_layer]
+
+
+def make_projector(hidden: int, width: int) -> nn.Sequential:
+    """The untrained two-layer MLP between a tower and a language model of these widths."""
+    return nn.Sequential(nn.Linear(hidden, width), nn.GELU(), nn.Linear(width, width))
 
 
 class ClipFlanT5Likelihood(T5Answers):
@@ -103,11 +108,28 @@ class ClipFlanT5Likelihood(T5Answers):
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
     """The network with its weights, in the checkpoint's own precision; the tower's come from whichever has them."""
     fields = json.loads((checkpoint / "config.json").read_text())
+    return _with_weights(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
+
+
+def begin_network(language: Path, tower: Path) -> ClipFlanT5:
+    """The network before any training of it: a FlanT5 in its own layout, a CLIP's tower, and torch's fresh projector.
+
+    Raises ModelError where the weights do not fit.
+    """
+    width = json.loads((language / "config.json").read_text())["d_model"]
+    projector = make_projector(read_vision_config(tower).hidden_size, width)
+    fresh = {f"{PROJECTOR_PREFIX}{name}": tensor for name, tensor in projector.state_dict().items()}
+    return _with_weights(language, tower, fresh, select_layer=PENULTIMATE)
+
+
+def _with_weights(
+    checkpoint: Path, tower: Path, further: Mapping[str, torch.Tensor], *, select_layer: int
+) -> ClipFlanT5:
+    """The network that a folder's config.json describes, with the folder's weights and further ones."""
+    fields = json.loads((checkpoint / "config.json").read_text())
     with torch.device("meta"):
-        model = ClipFlanT5(
-            T5Config.from_dict(fields), read_vision_config(tower), select_layer=fields["mm_vision_select_layer"]
-        )
-    weights = _checkpoint_weights(checkpoint)
+        model = ClipFlanT5(T5Config.from_dict(fields), read_vision_config(tower), select_layer=select_layer)
+    weights = _checkpoint_weights(checkpoint) | dict(further)
     if not any(name.startswith("vision_tower.") for name in weights):
         weights |= _tower_weights(tower, model.vision_tower.state_dict())
     problem = _assign(model, weights)

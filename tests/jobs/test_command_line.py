@@ -184,7 +184,7 @@ def test_status_gc_and_train_have_exactly_these_keys() -> None:
     assert set(dotted_keys(load_values("diagnose", ["sweep=shapes"]))) == dotted(
         SHAPES | {"": SHAPES[""] | {"diagnosis"}, "diagnosis": diagnosis}
     )
-    assert set(load_values("train", [])) == {"output", "seed", "steps", "shorten", "questions_each"}
+    assert set(load_values("train", [])) == {"kind", "output", "seed", "steps", "shorten", "questions_each"}
 
 
 def test_serve_has_exactly_these_keys() -> None:

@@ -15,9 +15,9 @@ from operators.pack.networks import build_nli
 from operators.pack.nli_training import hypothesis, nli_batch, nli_loss, sample_pair
 from operators.pack.prompts import is_held_out, make_prompts
 from operators.pack.scenes import edit_scene, random_palette
-from operators.pack.training import Stage, train
 from operators.pack.writer_accuracy import held_out_pairs, pair_accuracy
 from operators.pack.writer_gold import choice_question, planted, yes_no_question
+from operators.training.loop import Course, Stage, train
 
 ASSETS = Path(__file__).parents[3] / "assets"
 FOLDER = ASSETS / "nli-shapes"
@@ -77,7 +77,7 @@ def test_a_few_steps_lower_the_loss() -> None:
     batch = nli_batch(tokenizer, rng, 64)
     before = nli_loss(model, batch).item()
     stage = Stage(steps=12, peak=1e-3, size=16)
-    train("nli", stage, model, nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), lambda line: None)
+    train("nli", Course(model, stage), nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), lambda line: None)
     assert nli_loss(model, batch).item() < before
 
 

@@ -21,8 +21,9 @@ from operators.pack.drawing import draw_scene, to_png
 from operators.pack.networks import build_clip_flant5, draw_pixels, image_processor
 from operators.pack.scenes import Entity, Scene, random_scene
 from operators.pack.tokens import clip_tokenizer, t5_tokenizer, world_sentences
-from operators.pack.training import Stage, train
-from operators.pack.vqa_training import ExerciseMaker, exercise_loss
+from operators.pack.vqa_training import ExerciseMaker, most_entities
+from operators.training.exercises import PARTS, exercise_loss, train_only
+from operators.training.loop import Course, Stage, train
 
 ASSETS = Path(__file__).parents[3] / "assets"
 
@@ -76,12 +77,12 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences:
     torch.manual_seed(0)
     tokenizer = t5_tokenizer(sentences)
     model = build_clip_flant5(tokenizer)
-    model.vision_tower.requires_grad_(False)
+    train_only(model, PARTS)
     tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
     maker, stage = ExerciseMaker(tokenizer, Random(2)), Stage(steps=8, peak=2e-3, size=4, each=2)
     batch = maker.captions(stage, 0)
     before = exercise_loss(model, batch).item()
-    train("captions", stage, model, exercise_loss, partial(maker.captions, stage), lambda line: None)
+    train("captions", Course(model, stage), exercise_loss, partial(maker.captions, stage), lambda line: None)
     assert exercise_loss(model, batch).item() < 0.9 * before
     assert all(torch.equal(tower[name], tensor) for name, tensor in model.vision_tower.state_dict().items())
 
@@ -90,7 +91,7 @@ def test_rate_warms_up_and_decays_and_scenes_grow() -> None:
     stage = Stage(steps=100, peak=1.0, size=1)
     rates = [stage.rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
-    assert [stage.most(step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
+    assert [most_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
 
 
 def test_committed_clip_loads_plainly_and_agrees_with_its_tokenizer() -> None:

@@ -18,10 +18,10 @@ from operators.pack.lessons import METRICS, REPLIES, GoldWriter, Lesson
 from operators.pack.networks import build_writer
 from operators.pack.prompts import Prompt, is_held_out, make_prompts
 from operators.pack.tokens import split_pieces, writer_tokenizer
-from operators.pack.training import Stage, train
 from operators.pack.writer_accuracy import filtered_questions, sheet_accuracy, write_sheets
 from operators.pack.writer_gold import mentions, planted
 from operators.pack.writer_training import PHRASES, lesson_batches, lessons_of, reply_loss
+from operators.training.loop import Course, Stage, train
 
 ASSETS = Path(__file__).parents[3] / "assets"
 FOLDER = ASSETS / "question-writer-shapes"
@@ -169,7 +169,7 @@ def test_a_few_steps_lower_the_loss() -> None:
     before = reply_loss(model, batch).item()
     batches = lesson_batches(tokenizer(), Random(3), 8)
     stage = Stage(steps=8, peak=2e-3, size=8)
-    train("writer", stage, model, reply_loss, lambda step: next(batches), lambda line: None)
+    train("writer", Course(model, stage), reply_loss, lambda step: next(batches), lambda line: None)
     assert reply_loss(model, batch).item() < 0.95 * before
 
 

@@ -1,0 +1,79 @@
+"""A trained CLIP-FlanT5 in the layout that was released, in the precision of the checkpoint that it was made of."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from operators.models.checkpoints import ResolvedModel
+from operators.models.clip_flant5 import (
+    ClipFlanT5,
+    ClipFlanT5Likelihood,
+    begin_network,
+    load_network,
+    save_clip_flant5,
+)
+from operators.models.encoder_decoder import check_entries
+from operators.models.parts import Part
+from operators.models.processing import load_pixel_transform, load_tokenizer
+
+TOWER_FOLDER = "vision_tower"
+TOWER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json")
+
+
+class Trainee(NamedTuple):
+    """A network in single precision, with what stands in front of it."""
+
+    network: ClipFlanT5
+    likelihood: ClipFlanT5Likelihood
+    """The same network as production calls it, with its tokenizer and preprocessing."""
+    precisions: Mapping[str, torch.dtype]
+    """Of the checkpoint's parameters, by name."""
+
+    def round(self) -> None:
+        """Gives every weight the value that its checkpoint can hold."""
+        with torch.no_grad():
+            for name, parameter in self.network.named_parameters():
+                parameter.copy_(parameter.to(self.precisions[name]))
+
+
+def load_trainee(model: ResolvedModel, device: torch.device) -> Trainee:
+    """The checkpoint's network on a device; raises ModelError where it does not load."""
+    tower = model.folder("vision_tower")
+    network = load_network(model.folder("checkpoint"), tower=tower)
+    tokenizer = load_tokenizer(model.folder("tokenizer"))
+    check_entries(model.folder("tokenizer"), tokenizer, network.language_model.shared.num_embeddings)
+    precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
+    network = network.to(device=device, dtype=torch.float32)
+    transform = load_pixel_transform(tower, pad_to_square=model.pads)
+    likelihood = ClipFlanT5Likelihood(network, tokenizer, transform, pair_batch=model.config.pair_batch)
+    return Trainee(network, likelihood, precisions)
+
+
+def begin(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
+    """Writes the checkpoint that stage 1 begins with: a FlanT5, a CLIP's tower, and between them a fresh projector."""
+    torch.manual_seed(seed)
+    network = begin_network(language.folder(), tower.folder())
+    _save(network, load_tokenizer(language.folder()), tower, folder)
+
+
+def save_trainee(trainee: Trainee, model: ResolvedModel, folder: Path) -> None:
+    """Writes the checkpoint in the precision of the one that it was made of."""
+    for name, parameter in trainee.network.named_parameters():
+        parameter.data = parameter.data.to(trainee.precisions[name])
+    _save(trainee.network, trainee.likelihood.tokenizer, model.parts["vision_tower"], folder)
+    trainee.network.float()
+
+
+def _save(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:
+    """The checkpoint with its tokenizer; a tower that is a local folder goes along, but for its weights, which are in
+    the checkpoint.
+    """
+    save_clip_flant5(network, folder, tower_name=f"./{TOWER_FOLDER}" if tower.commit is None else tower.source)
+    tokenizer.save_pretrained(folder)
+    if tower.commit is None:
+        (folder / TOWER_FOLDER).mkdir(exist_ok=True)
+        for file in filter(None, map(tower.file, TOWER_FILES)):
+            shutil.copyfile(file, folder / TOWER_FOLDER / file.name)

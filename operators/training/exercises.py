@@ -1,0 +1,114 @@
+"""What CLIP-FlanT5 is taught by: captions split in two, questions with answers, and people's ratings of images.
+
+VQAScore paper (Lin et al. 2024), appendix D: stage 1 trains the projector on captions, of which the encoder reads the
+first part and the decoder writes the rest (BLIP-2's split text); stage 2 trains all but the vision tower on questions
+in the form of inference.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from operators.models.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE, ClipFlanT5
+
+CAPTION_INPUT = "\n{}"
+YES, NO = "Yes", "No"
+PARTS = ("mm_projector", "language_model")
+"""What may be trained; the vision tower stays as it was."""
+
+
+class Exercise(NamedTuple):
+    """What the network reads beside one image, and what it must answer."""
+
+    image: int
+    """Index into the batch's images."""
+    before: str
+    """Stands before the image; the same in a whole batch."""
+    after: str
+    answer: str
+    weight: float = 1.0
+    """How much each token of the answer counts."""
+
+
+class ExerciseBatch(NamedTuple):
+    """One training step's input."""
+
+    pixels: torch.Tensor
+    """(images, 3, side, side)."""
+    images: torch.Tensor
+    """(n,), the image of each exercise."""
+    before: torch.Tensor
+    """Token ids that stand before every image."""
+    after: torch.Tensor
+    """(n, tokens), right-padded."""
+    labels: torch.Tensor
+    """(n, tokens), right-padded."""
+    weights: torch.Tensor
+    """(n,), of each exercise."""
+
+    def to(self, device: torch.device) -> "ExerciseBatch":
+        """The same on a device."""
+        return ExerciseBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+
+def split_caption(image: int, caption: str, rng: Random) -> Exercise:
+    """A caption cut at a random word: the first part, which may be empty, is read, the second written."""
+    words = caption.split()
+    cut = rng.randrange(len(words))
+    return Exercise(image, "", CAPTION_INPUT.format(" ".join(words[:cut])), " ".join(words[cut:]))
+
+
+def ask(image: int, question: str, answer: str, weight: float = 1.0) -> Exercise:
+    """A question in the conversation in which CLIP-FlanT5 is asked."""
+    return Exercise(image, BEFORE_IMAGE, AFTER_IMAGE.format(question=question), answer, weight)
+
+
+def rate(tokenizer: PreTrainedTokenizerBase, image: int, question: str, share: float) -> list[Exercise]:
+    """A rating as what VQAScore is to be: cross-entropy against some of Yes and the rest of No.
+
+    The score is the geometric mean over Yes's tokens, so that their product is to be a power of the rating's `share`.
+    """
+    likelihood = share ** len(tokenizer(YES).input_ids)
+    return [ask(image, question, YES, likelihood), ask(image, question, NO, 1 - likelihood)]
+
+
+def make_batch(
+    tokenizer: PreTrainedTokenizerBase, pixels: torch.Tensor, exercises: Sequence[Exercise]
+) -> ExerciseBatch:
+    """The exercises, all with the same words before the image, as tensors."""
+    return ExerciseBatch(
+        pixels=pixels,
+        images=torch.tensor([exercise.image for exercise in exercises]),
+        before=torch.tensor(tokenizer(exercises[0].before).input_ids),
+        after=_pad(tokenizer, [exercise.after for exercise in exercises]),
+        labels=_pad(tokenizer, [exercise.answer for exercise in exercises]),
+        weights=torch.tensor([exercise.weight for exercise in exercises]),
+    )
+
+
+def _pad(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tensor:
+    rows = [torch.tensor(ids) for ids in tokenizer(list(texts)).input_ids]
+    return pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
+
+
+def train_only(model: ClipFlanT5, parts: Sequence[str]) -> None:
+    """Freezes all of the network but the parts of these names, some of PARTS."""
+    model.requires_grad_(False)
+    for part in parts:
+        getattr(model, part).requires_grad_(True)
+
+
+def exercise_loss(model: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
+    """Mean cross-entropy over the answers' tokens, EOS included, by the exercises' weights; every image is encoded
+    once.
+    """
+    features = model.encode_images(batch.pixels)[batch.images]
+    logits = model.decode(model.encode_questions(features, batch.before, batch.after), batch.labels)
+    tokens = cross_entropy(logits.float().transpose(1, 2), batch.labels, ignore_index=model.pad_id, reduction="none")
+    weights = (batch.labels != model.pad_id) * batch.weights[:, None]
+    return (tokens * weights).sum() / weights.sum()

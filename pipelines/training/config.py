@@ -1,0 +1,181 @@
+"""What is trained on what, how long, and by how many workers."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from operators.clips import Clips
+from operators.errors import ConfigError
+from operators.images import ImageLimits
+from operators.models.checkpoints import ModelConfig
+from operators.statistics.options import Sampling
+from operators.training.loop import Stage
+from pipelines.judging.protocols import ProtocolConfig
+from pipelines.running.pools import ClusterConfig, PoolConfig
+from pipelines.sources.benchmark import BenchmarkConfig
+from pipelines.storage import StorageConfig
+
+POOL = "training"
+TRAINED_FAMILY = "clip_flant5"
+Part = Literal["mm_projector", "language_model"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaceConfig:
+    """How long is trained, and how fast; the defaults are LLaVA-1.5's, which the VQAScore paper takes over."""
+
+    batch: int
+    """Images of a step, of all workers together."""
+    rate: float
+    """The highest learning rate, after warm-up and before cosine decay."""
+    epochs: float = 1.0
+    """How often each row is seen."""
+    steps: int | None = None
+    """Optimiser steps, in place of `epochs`."""
+    warm_up: float = 0.03
+    """Share of the steps in which the rate rises to its peak."""
+    weight_decay: float = 0.0
+    """AdamW's."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "rate", "epochs", "steps"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"pace.{name}: expected more than 0, got {value}")
+        if not 0 <= self.warm_up < 1 or self.weight_decay < 0:
+            raise ConfigError(
+                "pace: expected a warm_up from 0 to below 1 and a weight_decay of at least 0, got "
+                f"{self.warm_up} and {self.weight_decay}"
+            )
+
+    def stage(self, rows: int) -> Stage:
+        """The stage over so many rows."""
+        return Stage(
+            steps=self.steps or max(1, round(self.epochs * rows / self.batch)),
+            peak=self.rate,
+            size=self.batch,
+            warm_up=self.warm_up,
+            final=0.0,
+            decay=self.weight_decay,
+            momentum=(0.9, 0.999),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingConfig:
+    """What the trainings of a checkpoint have in common."""
+
+    model: ModelConfig
+    """The CLIP-FlanT5 that is trained on."""
+    output: str
+    """Folder or s3:// prefix of the trained checkpoint, and of the states that a run resumes from."""
+    trained: tuple[Part, ...]
+    """Which parts of the network are trained; the vision tower never is."""
+    pace: PaceConfig
+    cluster: ClusterConfig
+    """Its pool `training` says how many workers there are (min_size) and what each takes."""
+    seed: int = 0
+    """Decides the order of the rows, where captions are cut, what is dropped out and which prompts are held out."""
+    mixed: int = 8
+    """Shards whose rows are shuffled together, and that each worker holds in memory; all shards are shuffled too."""
+    shard_rows: int = 256
+    """Row groups of a file are read together up to this many rows."""
+    save_every: int = 500
+    """Steps from one state on disk to the next."""
+    max_failed: float = 0.01
+    """Share of rows that may be left out because they cannot be read."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    limits: ImageLimits = field(default_factory=ImageLimits)
+    clips: Clips = field(default_factory=Clips)
+
+    def __post_init__(self) -> None:
+        if self.model.family != TRAINED_FAMILY:
+            raise ConfigError(f"model.family: only {TRAINED_FAMILY} is trained, got {self.model.family!r}")
+        if not self.trained:
+            raise ConfigError("trained: expected some of mm_projector, language_model, got none")
+        for name in ("mixed", "shard_rows", "save_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 <= self.max_failed <= 1:
+            raise ConfigError(f"max_failed: expected a share between 0 and 1, got {self.max_failed}")
+        if self.pace.batch % self.workers:
+            raise ConfigError(
+                f"pace.batch: expected a multiple of the {self.workers} workers (cluster.pools.{POOL}.min_size), got "
+                f"{self.pace.batch}"
+            )
+
+    @property
+    def pool(self) -> PoolConfig:
+        return self.cluster.pool(POOL)
+
+    @property
+    def workers(self) -> int:
+        return self.pool.min_size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeginConfig:
+    """What a CLIP-FlanT5 is put together of."""
+
+    language_model: str
+    """Hub id or folder of a FlanT5, in its own layout."""
+    vision_tower: str
+    """Hub id or folder of a CLIP."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextColumnsConfig:
+    """What the columns of the training tables are called."""
+
+    image: str = "image"
+    """Encoded bytes, or the {bytes, path} of Hugging Face datasets."""
+    uri: str = "uri"
+    """A path or s3:// address, where `image` is absent or null."""
+    caption: str = "caption"
+    """Of stage 1."""
+    question: str = "question"
+    """Of stage 2."""
+    answer: str = "answer"
+    """Of stage 2."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageConfig(TrainingConfig):
+    """Stage 1 or 2 of CLIP-FlanT5: over rows of an image with a caption, or with a question and its answer."""
+
+    kind: Literal["captions", "questions"]
+    data: str
+    """A Parquet file, or a folder of them."""
+    columns: TextColumnsConfig = field(default_factory=TextColumnsConfig)
+    uri_roots: tuple[str, ...] = ()
+    """Folders and s3:// prefixes that rows may name images below, besides the data's own."""
+    begin: BeginConfig | None = None
+    """What to begin with in place of the model's checkpoint: stage 1 does, with a fresh projector."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns that every row has besides its image, by our names."""
+        return ("caption",) if self.kind == "captions" else ("question", "answer")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinetuneConfig(TrainingConfig):
+    """Finetuning of VQAScore's answer on people's ratings of a benchmark's images."""
+
+    kind: Literal["finetune"] = "finetune"
+    benchmark: BenchmarkConfig
+    """The images that were rated, and their prompts."""
+    protocol: ProtocolConfig
+    """The ratings."""
+    held_out: float = 0.25
+    """Share of the prompts that are not trained on; agreement with people is measured on their images."""
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def __post_init__(self) -> None:
+        super(FinetuneConfig, self).__post_init__()
+        if not 0 < self.held_out < 1:
+            raise ConfigError(f"held_out: expected a share between 0 and 1, got {self.held_out}")
+        if "ratings" not in self.protocol.tasks:
+            raise ConfigError(
+                f"protocol {self.protocol.name}: it has no ratings of single images to train on; choose one whose "
+                "tasks have ratings, such as protocol=long"
+            )

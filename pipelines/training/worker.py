@@ -1,0 +1,218 @@
+"""One worker of a training: it reads its share of every batch and takes the steps with the others; the first saves."""
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import isnan, nan
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import distributed
+
+from operators import rows
+from operators.errors import RowError, SourceError
+from operators.metrics.vqascore import reduce_answer
+from operators.models.calls import Question
+from operators.models.checkpoints import ResolvedModel
+from operators.training.checkpoint import Trainee, load_trainee, save_trainee
+from operators.training.exercises import exercise_loss, train_only
+from operators.training.loop import Course, Report, Stage, train
+from pipelines.storage import Location, StorageConfig, locate, replace, write_errors, written_whole
+from pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
+from pipelines.training.states import State, newest_state, remove_states, save_state
+
+STATES, CHECKPOINT, HELD_OUT = "states", "checkpoint", "held_out.parquet"
+CONFIG = "config.json"
+BEFORE, AFTER = "before", "after"
+NOT_SCORED = RowError("not_scored", "the image could not be read; the training's output says why")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """All that a worker needs to know."""
+
+    model: ResolvedModel
+    examples: Examples
+    held_out: Examples | None
+    """Rated images that are scored before and after; of finetuning alone."""
+    stage: Stage
+    trained: tuple[str, ...]
+    seed: int
+    mixed: int
+    save_every: int
+    most_failed: int
+    """Rows that may be left out."""
+    output: str
+    storage: StorageConfig
+    threads: int | None
+
+    @property
+    def order(self) -> RowOrder:
+        return RowOrder(places=tuple(shard.places for shard in self.examples.shards), seed=self.seed, mixed=self.mixed)
+
+
+class Seat(NamedTuple):
+    """A worker's place among all, which torch.distributed joins where there are several."""
+
+    number: int
+    workers: int
+    device: torch.device
+
+    def total(self, tensor: torch.Tensor) -> None:
+        """Puts the sum over all workers in the tensor's place."""
+        if self.workers > 1:
+            distributed.all_reduce(tensor)
+
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Puts the mean over all workers in the place of each tensor.
+
+        One by one and in their order: DistributedDataParallel's buckets change after the first step of a process, and
+        with them, from three workers on, the order of the sums, so that a training resumed would not be the same.
+        """
+        for tensor in tensors:
+            self.total(tensor)
+            tensor.div_(self.workers)
+
+
+def work(task: Task, seat: Seat, report: Report) -> None:
+    """Trains from the newest state on, or from the checkpoint; the first worker writes."""
+    if task.threads is not None:
+        torch.set_num_threads(task.threads)
+    output = locate(task.output, task.storage)
+    trainee = load_trainee(task.model, seat.device)
+    before = _held_out_scores(task, trainee, seat)
+    _train(task, trainee, seat, output, report)
+    trainee.round()
+    after = _held_out_scores(task, trainee, seat)
+    if seat.number == 0:
+        if task.held_out is not None:
+            _write_scores(task, output, {BEFORE: before, AFTER: after})
+        _write_checkpoint(task, trainee, output)
+        remove_states(output.below(STATES))
+
+
+def _train(task: Task, trainee: Trainee, seat: Seat, output: Location, report: Report) -> None:
+    train_only(trainee.network, task.trained)
+    course = Course(trainee.network, task.stage, seed=f"{task.seed}/{seat.number}")
+    failed = torch.zeros(1, device=seat.device)
+    state = newest_state(output.below(STATES))
+    if state is not None:
+        course.restore(state.tensors, state.step)
+        failed += state.failed
+        _say(seat, report, f"resumed after step {state.step}")
+    batches = Batches(
+        _reader(task, trainee, task.examples, keep=task.mixed),
+        trainee.likelihood.tokenizer,
+        task.order,
+        size=task.stage.size,
+        number=seat.number,
+        count=seat.workers,
+    )
+
+    def after_step() -> None:
+        left_out = torch.tensor([float(len(batches.problems))], device=seat.device)
+        for problem in batches.problems:
+            report(f"left out: {problem}")
+        seat.total(left_out)
+        failed.add_(left_out)
+        if failed > task.most_failed:
+            raise SourceError(
+                f"{int(failed)} rows could not be read, where max_failed allows {task.most_failed} in this training; "
+                "mend the rows named above, or raise max_failed"
+            )
+        last = course.step == task.stage.steps
+        if seat.number == 0 and (last or course.step % task.save_every == 0):
+            save_state(output.below(STATES), State(course.state(), course.step, int(failed)))
+
+    train(
+        task.examples.kind,
+        course,
+        exercise_loss,
+        lambda step: batches.batch(step).to(seat.device),
+        lambda line: _say(seat, report, line),
+        average=seat.average,
+        after=after_step,
+    )
+
+
+def _say(seat: Seat, report: Report, line: str) -> None:
+    """Reports what all workers would say alike once."""
+    if seat.number == 0:
+        report(line)
+
+
+def _held_out_scores(task: Task, trainee: Trainee, seat: Seat) -> torch.Tensor:
+    """VQAScore of every held-out image, in order, NaN where one cannot be read; each worker scores some shards."""
+    shards = task.held_out.shards if task.held_out is not None else ()
+    ends = list(accumulate((len(shard.places) for shard in shards), initial=0))
+    scores = torch.zeros(ends[-1], dtype=torch.float64)
+    trainee.network.eval()
+    for number in range(seat.number, len(shards), seat.workers):
+        scores[ends[number] : ends[number + 1]] = torch.tensor(_shard_scores(task, trainee, number))
+    scores = scores.to(seat.device)
+    seat.total(scores)
+    return scores.cpu()
+
+
+def _shard_scores(task: Task, trainee: Trainee, number: int) -> list[float]:
+    """The scores of a shard's images as production computes them: of a row of several, the mean of theirs."""
+    assert task.held_out is not None and task.model.kind is not None, "VQAScore is asked of a VQA model"
+    asks, rated = task.model.kind.asks, task.held_out.shards[number].rated or {}
+    reader = _reader(task, trainee, task.held_out, keep=1)
+    rows = reader.read([Example(number, place) for place in rated])
+    batch = task.model.image_batch
+    pixels = [image for row in rows for image in row.pixels]
+    features = [
+        made
+        for first in range(0, len(pixels), batch)
+        for made in trainee.likelihood.encode(pixels[first : first + batch])
+    ]
+    texts = [rated[row.example.place].question for row in rows for _ in row.pixels]
+    questions = [Question(image, text, (asks.answer,)) for image, text in enumerate(texts)]
+    with torch.inference_mode():
+        answers = trainee.likelihood.likelihood(features, questions)
+    values = iter([reduce_answer(choices[0], asks.reduction) for choices in answers])
+    each = [[next(values) for _ in row.pixels] for row in rows]
+    return [fmean(of_row) if of_row else nan for of_row in each]
+
+
+def _reader(task: Task, trainee: Trainee, examples: Examples, *, keep: int) -> RowReader:
+    return RowReader(examples=examples, preprocess=trainee.likelihood.preprocess, keep=keep, decoders=task.threads or 1)
+
+
+def _write_scores(task: Task, output: Location, scores: Mapping[str, torch.Tensor]) -> None:
+    """The held-out scores as a table in schema SCORES, of two metrics."""
+    assert task.held_out is not None
+    images = [(shard.shard.group, image) for shard in task.held_out.shards for image in (shard.rated or {}).values()]
+    table = rows.table(
+        [
+            {"image_id": image.image_id, "prompt_id": image.prompt_id, "generator": generator, "metric": metric}
+            | ({"score": None, "error": NOT_SCORED._asdict()} if isnan(score) else {"score": score, "n_questions": 1})
+            for metric, values in scores.items()
+            for (generator, image), score in zip(images, values.tolist(), strict=True)
+        ],
+        rows.SCORES,
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    path = output.at(HELD_OUT)
+    with write_errors(path):
+        replace(output, path, sink.getvalue().to_pybytes())
+
+
+def _write_checkpoint(task: Task, trainee: Trainee, output: Location) -> None:
+    """Writes the checkpoint's files, the one that makes it one last."""
+    folder = output.below(CHECKPOINT)
+    with tempfile.TemporaryDirectory() as drafts:
+        save_trainee(trainee, task.model, Path(drafts))
+        files = [path for path in sorted(Path(drafts).rglob("*")) if path.is_file()]
+        for file in sorted(files, key=lambda file: file == Path(drafts) / CONFIG):
+            path = folder.at(str(file.relative_to(drafts)))
+            with write_errors(path), written_whole(folder, path) as draft:
+                shutil.copyfile(file, draft)

@@ -1,0 +1,92 @@
+"""Small tables to train on: drawn scenes with captions, and with questions and their answers."""
+
+from pathlib import Path
+from random import Random
+from threading import Barrier, Thread
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from jobs.command import load_values
+from jobs.train import COMMAND
+from operators.pack.drawing import draw_scene, to_png
+from operators.pack.questions import caption
+from operators.pack.scenes import random_scene
+from operators.pack.vqa_training import training_questions
+from pipelines.config import read_config
+from pipelines.training.worker import Seat, Task, work
+
+VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Scenes, each with a caption, a question and its answer."""
+    rng = Random("taught")
+    scenes = [random_scene(rng) for _ in range(count)]
+    questions = [training_questions(rng, scene, 1)[0] for scene in scenes]
+    return [
+        {
+            "image": to_png(draw_scene(scene, rng.getrandbits(32))),
+            "caption": caption(rng, scene),
+            "question": question.text,
+            "answer": question.answer,
+        }
+        for scene, question in zip(scenes, questions, strict=True)
+    ]
+
+
+def write(folder: Path, taught: list[dict[str, Any]], files: int = 3) -> str:
+    """The rows dealt to so many files of two row groups or so; gives the folder."""
+    folder.mkdir()
+    for number in range(files):
+        table = pa.Table.from_pylist(taught[number::files])
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=max(1, len(table) // 2))
+    return str(folder)
+
+
+def config_of(*overrides: str) -> Any:
+    """A training's configuration, for tiny steps on one thread."""
+    small = ("shard_rows=1", "mixed=2", "cluster.pools.training.threads=1")
+    return read_config(load_values("train", [*small, *overrides]), COMMAND.schema)
+
+
+def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
+    """Stage 1 or 2 on the embedded pack's model: two steps of four images unless they say otherwise."""
+    model = [f"model.checkpoint={VQA}", *(["begin=null"] if kind == "captions" else [])]
+    return config_of(
+        f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides
+    )
+
+
+def run_together(task: Task) -> None:
+    """Two workers as threads of this process, which add up their tensors by turns."""
+    sums: list[torch.Tensor] = []
+    barrier = Barrier(2, timeout=120)
+
+    class Together(Seat):
+        def total(self, tensor: torch.Tensor) -> None:
+            if barrier.wait() == 0:
+                sums.clear()
+            barrier.wait()
+            sums.append(tensor.clone())
+            barrier.wait()
+            tensor.copy_(sums[0] + sums[1])
+            barrier.wait()
+
+    problems: list[BaseException] = []
+
+    def take(number: int) -> None:
+        try:
+            work(task, Together(number, 2, torch.device("cpu")), lambda line: None)
+        except BaseException as error:
+            problems.append(error)
+            barrier.abort()
+
+    threads = [Thread(target=take, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems, problems

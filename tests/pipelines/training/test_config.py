@@ -1,0 +1,56 @@
+"""A training's configuration is refused in one line where it does not fit."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.command import load_values
+from jobs.train import COMMAND, main
+from operators.errors import ConfigError, SourceError
+from pipelines.config import read_config
+from pipelines.pack import PackConfig
+from pipelines.training.config import FinetuneConfig, StageConfig
+
+
+def config_of(*overrides: str) -> object:
+    return read_config(load_values("train", overrides), COMMAND.schema)
+
+
+def test_the_kind_of_training_is_chosen_by_name_and_the_pack_is_the_default() -> None:
+    assert isinstance(config_of(), PackConfig)
+    stage = config_of("training=captions", "data=data", "output=out")
+    assert isinstance(stage, StageConfig) and stage.trained == ("mm_projector",) and stage.pace.rate == 1e-2
+    assert isinstance(config_of("training=finetune", "output=out"), FinetuneConfig)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("training=captions", "output=out"), "config key 'data' is required"),
+        (("training=finetune", "output=out", "epochs=3"), "unknown config key 'epochs'; did you mean pace.epochs"),
+        (("training=finetune", "output=out", "pace.batch=many"), "config key 'pace.batch': .* got 'many'"),
+        (("training=finetune", "output=out", "pace.batch=3"), "pace.batch: expected a multiple of the 2 workers"),
+        (("training=finetune", "output=out", "pace.rate=0"), "pace.rate: expected more than 0, got 0"),
+        (("training=finetune", "output=out", "held_out=1"), "held_out: expected a share between 0 and 1, got 1"),
+        (("training=finetune", "output=out", "protocol.tasks=[graphs]"), "it has no ratings of single images"),
+        (("training=finetune", "output=out", "trained=[]"), "trained: expected some of mm_projector, language_model"),
+        (("training=finetune", "output=out", "trained=[vision_tower]"), "config key 'trained.0'"),
+        (("training=finetune", "output=out", "model=clip_shapes"), "only clip_flant5 is trained, got 'clip'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_key(overrides: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config_of(*overrides)
+
+
+def test_tables_that_lack_a_column_are_refused_before_any_model_loads(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image": [b""], "text": ["a circle"]}), tmp_path / "0.parquet")
+    stage = config_of("training=captions", f"data={tmp_path}", f"output={tmp_path}/out")
+    with pytest.raises(SourceError, match=r"0\.parquet.*caption.*columns\.caption"):
+        main(stage)  # type: ignore[arg-type]
+    (tmp_path / "empty").mkdir()
+    empty = config_of("training=captions", f"data={tmp_path}/empty", f"output={tmp_path}/out")
+    with pytest.raises(ConfigError, match="expected Parquet files, found none"):
+        main(empty)  # type: ignore[arg-type]
