@@ -110,6 +110,7 @@ CHOICES = {
               "align_base", "blip2_itm", "blip_itm_large", "gemma3_12b", "internvl3_8b", "pickscore", "qwen3_vl_8b",
               "siglip2_so400m", "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip",
               "grounding_dino_tiny", "got_ocr2", "blip2_opt_2_7b", "blip_large", "florence2_large"},
+    "training": {"pack", "captions", "questions", "finetune"},
 }  # fmt: skip
 
 
