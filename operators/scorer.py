@@ -2,10 +2,12 @@
 
 import hashlib
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -40,6 +42,8 @@ class ScorerConfig:
     clips: Clips = field(default_factory=Clips)
     on_gpu: bool = False
     """Whether the models run on this machine's GPU."""
+    decoders: int = 1
+    """Images that are decoded at once."""
 
     def __post_init__(self) -> None:
         packed = [name for name, metric in self.metrics.items() if metric.packed]
@@ -59,16 +63,26 @@ class LoadedNode(NamedTuple):
 
 
 class Scorer:
-    """Scores images in the process that calls it, every model loaded once."""
+    """Scores images in the process that calls it, every model loaded once.
 
-    def __init__(self, config: ScorerConfig) -> None:
-        """Loads the models; raises ModelError where one cannot be found or does not load."""
+    Several threads may call it: models work for one at a time, while images are decoded for the next.
+    """
+
+    def __init__(
+        self, config: ScorerConfig, deadline: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        """Loads the models; raises ModelError where one cannot be found or does not load.
+
+        `deadline` is entered for what may hang: decoding, and a stage's work.
+        """
         self.metrics: dict[str, Metric] = {
             name: metric.settled(lambda role: find_vqa_kind(config.models[role]))
             for name, metric in config.metrics.items()
         }
         self.nodes = [_loaded(node, config) for node in make_nodes(self.metrics)]
         self.calls = count()
+        self.deadline = deadline
+        self.computing = Lock()
 
     def score(
         self, images: Sequence[Shown], prompts: Sequence[str], metrics: Collection[str] | None = None
@@ -101,7 +115,10 @@ class Scorer:
             if node.stage.decodes:
                 shard_rows = shown_instead(shard_rows, node.metrics[names[0]].shown)
             prompt_texts = upstream("prompts", source["prompts"])
-            made = stage.compute(stage.prepare(Inputs("", shard_rows, names, read, prompt_texts)))
+            with self.deadline():
+                prepared = stage.prepare(Inputs("", shard_rows, names, read, prompt_texts))
+            with nullcontext() if stage.side_by_side else self.computing, self.deadline():
+                made = stage.compute(prepared)
             tables |= {(name, node.stage.name): table.replace_schema_metadata(None) for name, table in made.items()}
         return pa.concat_tables([rows.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in wanted)])
 
@@ -111,7 +128,7 @@ def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
 
     resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
     models = {key: load(model, node.stage.calls[key]) for key, model in resolved.items()}
-    options = StageOptions(config.limits, _read_file, clips=config.clips)
+    options = StageOptions(config.limits, _read_file, decoders=config.decoders, clips=config.clips)
     for model in list(resolved.values())[:1]:
         options = options._replace(image_batch=model.image_batch)
     return LoadedNode(node, node.stage(node.metrics, models, options))

@@ -1,9 +1,7 @@
 """One worker of a pool: it loads a model once and turns claim checks into committed cells."""
 
-import ctypes
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ from pipelines.cells.store import BrokenCell
 from pipelines.running.errors import RunnerError, one_line
 from pipelines.running.logs import Forwarder, about, take_over
 from pipelines.running.pools import PoolConfig
+from pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
 from pipelines.running.progress import FIRST_TIME, History
 from pipelines.running.stages import NodeStage, StageContext
 from pipelines.running.surroundings import Surroundings
@@ -39,12 +38,6 @@ DEADLY_ROW = RowError(
     "more memory or time (cluster.pools)",
     retryable=True,
 )
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt, as malloc.h numbers them."""
-LARGEST_KEPT = 32 << 20
-"""Bytes; the most that glibc admits."""
-MOST_KEPT = 1 << 30
-"""Bytes at the top of the heap."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +64,7 @@ class StageActor:
         self.store = terms.context.store
         self.limits = terms.context.limits
         self.progress = terms.progress
-        self.deadline = pool.deadline
+        self.deadline = Deadline(pool.deadline)
         self.computing = threading.Lock()
         self.turns = Turns(CALLS_PER_ACTOR)
         self.machine = ray.get_runtime_context().get_node_id()
@@ -83,9 +76,9 @@ class StageActor:
             if unfinished > pool.max_size + terms.max_attempts:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
             terms.surroundings.enter()
-            _keep_freed_memory()
-            if pool.threads is not None and node.model is not None:
-                _set_torch_threads(pool.threads)
+            keep_freed_memory()
+            if node.model is not None:
+                set_torch_threads(pool.threads)
             self.stage = NodeStage(node, terms.context, decoders=max(1, int(pool.num_cpus)))
         except Exception as error:
             with about(**self.said_of):
@@ -175,9 +168,9 @@ class StageActor:
             return failure_of(error)
 
     def _whole(self, work: Work, cells: Sequence[Cell], spent: "Stopwatch") -> Mapping[str, pa.Table]:
-        with self._deadline():
+        with self.deadline():
             prepared = self.stage.prepare(work, cells)
-        with nullcontext() if self.stage.side_by_side else self.computing, self._deadline(), spent:
+        with nullcontext() if self.stage.side_by_side else self.computing, self.deadline(), spent:
             return self.stage.compute(prepared)
 
     def _row_by_row(
@@ -191,26 +184,12 @@ class StageActor:
                 tables.append(self.stage.compute(self.stage.refuse_row(work, cells, row, DEADLY_ROW)))
                 continue
             ray.get(self.progress.started_row.remote(self.node.name, name, row))
-            with self._deadline():
+            with self.deadline():
                 prepared = self.stage.prepare_row(work, cells, row)
                 with spent:
                     tables.append(self.stage.compute(prepared))
         ray.get(self.progress.started_row.remote(self.node.name, name, None))
         return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}
-
-    @contextmanager
-    def _deadline(self) -> Iterator[None]:
-        """Ends the process if the body takes longer than the pool's deadline: nothing else ends a call that hangs."""
-        if self.deadline is None:
-            yield
-            return
-        alarm = threading.Timer(self.deadline, os._exit, [1])
-        alarm.daemon = True
-        alarm.start()
-        try:
-            yield
-        finally:
-            alarm.cancel()
 
 
 class Stopwatch:
@@ -284,21 +263,3 @@ def _log_cell(cell: Cell, outcome: Outcome) -> None:
 def shard_name(work: Work) -> str:
     """What a shard is called in progress and messages."""
     return f"{work.shard.group}/{work.shard.name}"
-
-
-def _keep_freed_memory() -> None:
-    """Tells glibc, where that is the C library, to keep freed memory for the next batch.
-
-    By default every large tensor on the CPU is a fresh mapping, and faulting its pages in takes up to a third of a
-    small model's time; threads other than the first suffer most.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
-        mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
-
-
-def _set_torch_threads(threads: int) -> None:
-    import torch  # only in actors: the driver never imports it
-
-    torch.set_num_threads(threads)

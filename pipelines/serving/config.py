@@ -27,7 +27,8 @@ class LoadConfig:
     deadline: float = 300.0
     """Seconds after which a request is answered by 503."""
     batch_deadline: float = 100.0
-    """Seconds that a replica may take for a batch; then it is ended, and the batch goes to the next one."""
+    """Seconds that a replica may take to decode a batch, and its models to score it; then it is ended, and the batch
+    goes to the next one."""
     max_deaths: int = 3
     """How often a replica may end with an image before the image is given up; from the third on it goes alone, so that
     no image is given up for another's sake."""
@@ -87,7 +88,7 @@ class ServeConfig(LoadConfig):
     """Folder or s3:// prefix of the store with the baseline."""
     storage: StorageConfig = field(default_factory=StorageConfig)
     num_cpus: float = 1.0
-    """CPUs that each replica reserves."""
+    """CPUs that each replica reserves; so many images are decoded at once."""
     num_gpus: float = 0.0
     """GPUs that each replica reserves; its models run there."""
     threads: int | None = None
@@ -131,7 +132,12 @@ class ServeConfig(LoadConfig):
     def scorer(self) -> ScorerConfig:
         """What every replica holds; raises ConfigError where a model does not serve a metric."""
         return ScorerConfig(
-            models=self.models, metrics=self.metrics, limits=self.limits, clips=self.clips, on_gpu=self.num_gpus > 0
+            models=self.models,
+            metrics=self.metrics,
+            limits=self.limits,
+            clips=self.clips,
+            on_gpu=self.num_gpus > 0,
+            decoders=max(1, int(self.num_cpus)),
         )
 
     def one_reward(self) -> str | None:

@@ -1,18 +1,19 @@
-"""A replica of the reward service: a Scorer in a process of its own, one batch after the other."""
+"""A replica of the reward service: a Scorer in a process of its own."""
 
 import asyncio
-import faulthandler
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 from operators.batches import device_lost
 from operators.errors import RowError
 from operators.scorer import Scorer, ScorerConfig
 from operators.wires.wire import Answer, Asked
+from pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
 
+BATCHES = 2
+"""One is computed while the next is decoded."""
 NOT_FINITE = RowError("not_finite", "the score is no finite number; set the model's dtype=float32")
 
 
@@ -20,42 +21,24 @@ class Replica:
     """Holds the models; Ray Serve starts another where it dies, hangs or loses its GPU."""
 
     def __init__(self, config: ScorerConfig, threads: int | None, deadline: float) -> None:
-        """`deadline` is of one batch, in seconds."""
-        import torch
-
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self.scorer = Scorer(config)
-        self.deadline = deadline
-        self.thread = ThreadPoolExecutor(1)
+        """`deadline` is of one batch's decoding, and of its models' calls, in seconds."""
+        keep_freed_memory()
+        set_torch_threads(threads)
+        self.scorer = Scorer(config, Deadline(deadline))
+        self.threads = ThreadPoolExecutor(BATCHES)
 
     async def score(self, asked: Sequence[Asked], metrics: Sequence[str]) -> list[dict[str, Answer]]:
-        """The answers about every image, by metric; a second batch arrives while the first is computed."""
+        """The answers about every image, by metric."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.thread, self._score, asked, metrics)
+        return await loop.run_in_executor(self.threads, self._score, asked, metrics)
 
     def _score(self, asked: Sequence[Asked], metrics: Sequence[str]) -> list[dict[str, Answer]]:
         try:
-            with ended_after(self.deadline):
-                return score_batch(self.scorer, asked, metrics)
+            return score_batch(self.scorer, asked, metrics)
         except Exception as error:
             if device_lost(error):
                 os._exit(1)  # only a new process can load the models again
             raise
-
-
-@contextmanager
-def ended_after(seconds: float) -> Iterator[None]:
-    """Ends the process if the body takes longer, and leaves in its log where it stood.
-
-    Nothing else ends a call that hangs. The clock is no thread of Python's: it goes on while the call holds the
-    interpreter.
-    """
-    faulthandler.dump_traceback_later(seconds, exit=True)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 def score_batch(scorer: Scorer, asked: Sequence[Asked], metrics: Sequence[str]) -> list[dict[str, Answer]]:

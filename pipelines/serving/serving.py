@@ -83,13 +83,13 @@ def run_replicas(config: ServeConfig) -> Iterator[Any]:
         from ray import serve as ray_serve
     except ImportError as error:
         raise ConfigError("expected Ray Serve, found none; pip install 'plumbline[serve]'") from error
-    from pipelines.serving.replica import Replica
+    from pipelines.serving.replica import BATCHES, Replica
 
     deployment = ray_serve.deployment(Replica).options(
         name="replica",
         num_replicas=config.replicas,
         ray_actor_options={"num_cpus": config.num_cpus, "num_gpus": config.num_gpus},
-        max_ongoing_requests=2,
+        max_ongoing_requests=BATCHES,
         max_constructor_retry_count=2,
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=5,

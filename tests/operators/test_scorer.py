@@ -1,6 +1,7 @@
 """Images and prompts are scored in this process as a sweep scores them; what cannot be scored costs only itself."""
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,6 +64,16 @@ def test_scores_and_elements_are_those_of_a_sweep(
             given = [(element["text"], element["given"]) for element in row["elements"] or ()]
             assert given == [(element["text"], element["given"]) for element in expected["elements"] or ()]
             assert (row["elements"] is None) == (metric in ("vqascore", "clipscore"))
+
+
+def test_threads_that_call_at_once_get_the_scores_of_each_alone(
+    scorer: Scorer, images: list[bytes], prompts: list[str]
+) -> None:
+    calls = [(images[:place], prompts[:place]) for place in (1, 2, 3)]
+    alone = [scorer.score(*call).column("score").to_pylist() for call in calls]
+    with ThreadPoolExecutor(2) as threads:
+        together = [table.column("score").to_pylist() for table in threads.map(lambda call: scorer.score(*call), calls)]
+    assert together == [pytest.approx(scores, abs=1e-6) for scores in alone]
 
 
 def test_an_image_may_be_a_file_bytes_or_decoded(

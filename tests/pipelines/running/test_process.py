@@ -1,0 +1,40 @@
+"""What a process that holds models sets for itself."""
+
+import subprocess
+import sys
+
+BEGIN = "import threading; from pipelines.running.process import Deadline; forever = threading.Event().wait; "
+
+
+def run(body: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", BEGIN + body], capture_output=True, text=True, timeout=120)
+
+
+def test_a_body_that_hangs_ends_its_process_which_says_where_it_stood() -> None:
+    ended = run("\nwith Deadline(0.2)():\n    forever()")
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr and "threading.py" in ended.stderr
+
+
+def test_what_another_thread_ends_in_time_gives_a_body_that_hangs_no_more_of_it() -> None:
+    ended = run(
+        "deadline = Deadline(0.2)\n"
+        "def other():\n"
+        "    while True:\n"
+        "        with deadline():\n"
+        "            pass\n"
+        "threading.Thread(target=other, daemon=True).start()\n"
+        "with deadline():\n"
+        "    forever()"
+    )
+    assert ended.returncode == 1 and "Timeout" in ended.stderr
+
+
+def test_a_body_that_ended_leaves_no_clock_behind() -> None:
+    ended = run("\nwith Deadline(0.2)():\n    pass\nforever(1)\nprint('goes on')")
+    assert (ended.returncode, ended.stdout) == (0, "goes on\n")
+
+
+def test_without_a_deadline_a_body_takes_its_time() -> None:
+    ended = run("\nwith Deadline(None)():\n    print('goes on')")
+    assert (ended.returncode, ended.stdout) == (0, "goes on\n")
