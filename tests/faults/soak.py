@@ -220,13 +220,12 @@ class Disturbed:
         return f"pid {job.process.pid}"
 
     def _flipped_bits(self, event: Event, job: Driver) -> str | None:
-        """In up to three cells, between two runs."""
-        cells = sorted(self.place.cells())
-        if not cells:
+        """In up to three cells between two runs: those that came last, which the next run most likely reads."""
+        if not self.place.cells():
             return None
         job.kill()
-        first = int(event.choice * len(cells))
-        chosen = cells[first : first + 1 + int(event.seconds) % 3]
+        cells = self.place.cells()
+        chosen = sorted(cells, key=lambda path: cells[path][1])[-1 - int(event.seconds) % 3 :]
         for cell in chosen:
             self.place.flip(cell, event.choice)
         self.standing = self.place.cells()
