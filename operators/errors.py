@@ -49,6 +49,15 @@ class HopelessRow(PlumblineError):
         self.error = error
 
 
+DISTRIBUTION = "plumbline-t2i"
+"""What is installed, by the name that pyproject.toml gives it."""
+
+
+def install(extra: str) -> str:
+    """The remedy for a library that an extra brings."""
+    return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
+
+
 def suggest(name: str, known: Sequence[str]) -> str:
     """A remedy for a name that is not known: the nearest ones that are."""
     near = get_close_matches(name, known, n=2, cutoff=0.5)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.errors import ConfigError, PlumblineError
+from operators.errors import DISTRIBUTION, ConfigError, PlumblineError
 from operators.models.calls import Usage
 from operators.models.checkpoints import find_vqa_kind
 from operators.models.vqa_kinds import VqaKind
@@ -51,7 +51,7 @@ MOST_ROUNDS = 6
 """Of computing and looking; the chain from questions to scores is shorter, and what breaks again is told instead."""
 RESAMPLES = 200
 """Of the intervals at a sweep's end; python -m jobs.metaeval draws more."""
-PACKAGES = ("plumbline", "ray", "torch", "transformers", "pyarrow")
+PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from operators.errors import ConfigError, PlumblineError
+from operators.errors import ConfigError, PlumblineError, install
 from pipelines.storage import Location, StorageConfig, first_line
 
 
@@ -64,7 +64,7 @@ def extra_errors(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ConfigError(f"format={extra}: {error}; install it: pip install 'plumbline[{extra}]'") from error
+        raise ConfigError(f"format={extra}: {error}; {install(extra)}") from error
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from operators.errors import ConfigError, SourceError
+from operators.errors import DISTRIBUTION, ConfigError, SourceError
 from operators.rewards.formats import FORMATS
 from operators.rewards.selection import Candidates, Example, select, spread
 from operators.rewards.splits import HELD_OUT, RULE, TRAIN, split_of
@@ -274,7 +274,7 @@ def _manifest(
         "selection": asdict(config.selection),
         "split": {"held_out": config.held_out, "rule": RULE},
         "sources": _sources(run),
-        "plumbline": version("plumbline"),
+        "plumbline": version(DISTRIBUTION),
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from operators.errors import ConfigError
+from operators.errors import ConfigError, install
 from operators.metrics.metric import Metric
 from operators.models.checkpoints import find_vqa_kind, resolve_model
 from operators.stages.graph import make_nodes
@@ -82,7 +82,7 @@ def run_replicas(config: ServeConfig) -> Iterator[Any]:
     try:
         from ray import serve as ray_serve
     except ImportError as error:
-        raise ConfigError("expected Ray Serve, found none; pip install 'plumbline[serve]'") from error
+        raise ConfigError(f"expected Ray Serve, found none; {install('serve')}") from error
     from pipelines.serving.replica import BATCHES, Replica
 
     deployment = ray_serve.deployment(Replica).options(

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from operators.errors import ConfigError
+from operators.errors import ConfigError, install
 from pipelines.sinks.sink import Publish
 
 NAMES = ("mlflow", "wandb")
@@ -13,5 +13,5 @@ def publisher(name: str) -> Publish:
     try:
         publish: Publish = import_module(f"{__name__}.{name}").publish
     except ImportError as error:
-        raise ConfigError(f"sink={name}: {error}; install it: pip install 'plumbline[{name}]'") from error
+        raise ConfigError(f"sink={name}: {error}; {install(name)}") from error
     return publish

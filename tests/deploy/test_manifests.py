@@ -251,13 +251,12 @@ def test_the_image_holds_what_a_sweep_needs_where_it_looks_for_it(tmp_path: Path
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run(["/bin/sh", "-c", offline], check=True, cwd=app, env=clean)
     done = subprocess.run(
-        [f"{venv}/bin/python", "-c", "import jobs, sys, runpy; print(jobs.__file__); "
-         "sys.argv = ['sweep', 'sweep=shapes', 'dry_run=true', 'store=store']; "
-         "runpy.run_module('jobs.sweep', run_name='__main__')"],
+        [f"{venv}/bin/plumbline", "sweep", "sweep=shapes", "dry_run=true", "store=store"],
         cwd=tmp_path, env=clean, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith(f"{app}/jobs/") and "answers:vqa" in done.stdout
+    assert "answers:vqa" in done.stdout
+    assert not (site / "tests").exists() and list(site.glob("*/py.typed"))
 
 
 def test_the_image_is_pinned_and_runs_as_nobody_special() -> None:

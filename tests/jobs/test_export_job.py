@@ -54,4 +54,4 @@ def test_a_format_whose_library_is_not_there_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "lance", None)
     assert run_job(COMMAND, main, ["format=lance", f"store={run.store.url}", f"output={tmp_path}/lake"]) == 1
     said = capsys.readouterr().err
-    assert "format=lance: " in said and "install it: pip install 'plumbline[lance]'" in said
+    assert "format=lance: " in said and "install the extra 'lance' of plumbline-t2i" in said

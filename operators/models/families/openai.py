@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from operators.errors import HopelessRow, ModelError, RowError
+from operators.errors import HopelessRow, ModelError, RowError, install
 from operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
 from operators.models.family import Family
 from operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
@@ -297,7 +297,7 @@ def load_openai(model: "ResolvedModel", *, timeout: float = TIMEOUT) -> OpenAiMo
     try:
         from openai import OpenAI
     except ImportError as error:
-        raise ModelError("family openai: needs the openai package; pip install 'plumbline[api]'") from error
+        raise ModelError(f"family openai: needs the openai package; {install('api')}") from error
     config = model.config
     key = os.environ.get(config.key_variable, "").strip()
     if not key:

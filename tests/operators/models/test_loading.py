@@ -280,5 +280,5 @@ def test_a_missing_vllm_is_told_with_how_to_install_it(
 
 def test_a_missing_openai_package_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(ModelError, match=r"pip install 'plumbline\[api\]'"):
+    with pytest.raises(ModelError, match="install the extra 'api' of plumbline-t2i"):
         load(resolve_model(ModelConfig(family="openai", checkpoint="judge"), on_gpu=False), "generate")

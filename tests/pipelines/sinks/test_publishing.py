@@ -79,7 +79,7 @@ def test_a_sink_is_an_extra_and_says_how_to_install_it(
     monkeypatch.delitem(sys.modules, f"pipelines.sinks.{name}", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
     assert run_job(COMMAND, main, [f"sink={name}", f"store={run.store.url}"]) == 1
-    assert f"install it: pip install 'plumbline[{name}]'" in capsys.readouterr().err
+    assert f"install the extra '{name}' of plumbline-t2i" in capsys.readouterr().err
     assert f"\n{name} = [" in (ROOT / "pyproject.toml").read_text()
 
 

@@ -1,0 +1,49 @@
+"""The command `plumbline`: `plumbline sweep ...` is `python -m jobs.sweep ...`."""
+
+import ast
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from operators.errors import suggest
+
+JOBS = (
+    "sweep", "score", "ingest", "questions", "status", "report", "trends", "kinds", "diagnose", "metaeval", "reproduce",
+    "nightly", "gc", "export", "publish", "rewards", "serve", "train", "convert",
+)  # fmt: skip
+"""In the order in which a user meets them."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the job that the first word names on the words after it; 64 where there is no such job."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(_usage())
+        return 0
+    name, *rest = words
+    if name not in JOBS:
+        print(
+            f"error: {name}: no job of that name; {suggest(name, JOBS)} (plumbline --help lists them)", file=sys.stderr
+        )
+        return os.EX_USAGE
+    sys.argv = [name, *rest]
+    runpy.run_module(f"jobs.{name}", run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _usage() -> str:
+    width = max(map(len, JOBS))
+    lines = [f"  {name:<{width}}  {_purpose(name)}" for name in JOBS]
+    return "\n".join(["usage: plumbline JOB [key=value ...]; plumbline JOB --help tells a job's own", "", *lines])
+
+
+def _purpose(name: str) -> str:
+    """The first line of the job's docstring; nothing is imported."""
+    text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
