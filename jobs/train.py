@@ -11,7 +11,8 @@ from jobs.findings import show_findings
 from pipelines.endings import COMPLETE, WITHIN_BUDGET
 from pipelines.pack import PackConfig, make_pack
 from pipelines.training.config import FinetuneConfig, StageConfig
-from pipelines.training.training import plan_training, run_training
+from pipelines.training.planning import plan_training
+from pipelines.training.training import run_training
 
 AnyTraining: Any = Annotated[PackConfig | StageConfig | FinetuneConfig, Discriminator("kind")]
 COMMAND = Command(

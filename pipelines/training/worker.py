@@ -1,5 +1,6 @@
 """One worker of a training: it reads its share of every batch and takes the steps with the others; the first saves."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from pipelines.storage import Location, StorageConfig, locate, replace, write_er
 from pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
 from pipelines.training.states import State, newest_state, remove_states, save_state
 
-STATES, CHECKPOINT, HELD_OUT = "states", "checkpoint", "held_out.parquet"
+STATES, CHECKPOINT, HELD_OUT, OUTCOME = "states", "checkpoint", "held_out.parquet", "outcome.json"
 CONFIG = "config.json"
 BEFORE, AFTER = "before", "after"
 NOT_SCORED = RowError("not_scored", "the image could not be read; the training's output says why")
@@ -87,17 +88,19 @@ def work(task: Task, seat: Seat, report: Report) -> None:
     output = locate(task.output, task.storage)
     trainee = load_trainee(task.model, seat.device)
     before = _held_out_scores(task, trainee, seat)
-    _train(task, trainee, seat, output, report)
+    failed = _train(task, trainee, seat, output, report)
     trainee.round()
     after = _held_out_scores(task, trainee, seat)
     if seat.number == 0:
+        _write(output, OUTCOME, json.dumps({"steps": task.stage.steps, "failed": failed}).encode())
         if task.held_out is not None:
             _write_scores(task, output, {BEFORE: before, AFTER: after})
         _write_checkpoint(task, trainee, output)
         remove_states(output.below(STATES))
 
 
-def _train(task: Task, trainee: Trainee, seat: Seat, output: Location, report: Report) -> None:
+def _train(task: Task, trainee: Trainee, seat: Seat, output: Location, report: Report) -> int:
+    """Takes the steps that are left; gives the number of rows that all workers left out."""
     train_only(trainee.network, task.trained)
     course = Course(trainee.network, task.stage, seed=f"{task.seed}/{seat.number}")
     failed = torch.zeros(1, device=seat.device)
@@ -139,6 +142,7 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Location, report: R
         average=seat.average,
         after=after_step,
     )
+    return int(failed)
 
 
 def _say(seat: Seat, report: Report, line: str) -> None:
@@ -201,9 +205,13 @@ def _write_scores(task: Task, output: Location, scores: Mapping[str, torch.Tenso
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
-    path = output.at(HELD_OUT)
+    _write(output, HELD_OUT, sink.getvalue().to_pybytes())
+
+
+def _write(output: Location, name: str, content: bytes) -> None:
+    path = output.at(name)
     with write_errors(path):
-        replace(output, path, sink.getvalue().to_pybytes())
+        replace(output, path, content)
 
 
 def _write_checkpoint(task: Task, trainee: Trainee, output: Location) -> None:

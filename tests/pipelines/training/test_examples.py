@@ -10,7 +10,7 @@ from operators.errors import SourceError
 from operators.models.clip_flant5 import AFTER_IMAGE
 from operators.training.checkpoint import load_trainee
 from pipelines.training.examples import Batches, RowOrder, RowReader
-from pipelines.training.training import plan_training
+from pipelines.training.planning import plan_training
 from tests.pipelines.training import taught
 
 PLACES = (range(5), range(3), (1, 4), range(7))

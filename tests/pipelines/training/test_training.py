@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,9 +14,11 @@ from operators.errors import ConfigError, SourceError
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.models.checkpoints import ModelConfig
 from operators.scorer import Scorer, ScorerConfig
+from pipelines.storage import StorageConfig, locate
 from pipelines.training import worker
+from pipelines.training.planning import PlannedTraining, plan_training
 from pipelines.training.states import SUFFIX
-from pipelines.training.training import PlannedTraining, plan_training, run_training
+from pipelines.training.training import run_training
 from pipelines.training.worker import Seat, work
 from tests.pipelines.training import taught
 
@@ -31,15 +34,8 @@ def data(tmp_path: Path) -> str:
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workers are one, in this process: no other has to import its model."""
 
-    def run_here(planned: PlannedTraining, report: Callable[[str], None]) -> int:
-        lines: list[str] = []
-
-        def say(line: str) -> None:
-            lines.append(line)
-            report(line)
-
-        work(planned.task, Seat(0, 1, CPU), say)
-        return sum(line.startswith("left out") for line in lines)
+    def run_here(planned: PlannedTraining, report: Callable[[str], None]) -> None:
+        work(planned.task, Seat(0, 1, CPU), report)
 
     monkeypatch.setattr("pipelines.training.training._run_workers", run_here)
 
@@ -123,6 +119,7 @@ def test_rows_that_cannot_be_read_are_left_out_up_to_the_budget(tmp_path: Path, 
     taught_rows[3] |= {"image": b"no image"}
     data = taught.write(tmp_path / "data", taught_rows)
     lines = run(taught.stage_config("captions", data, tmp_path / "out", "max_failed=0.2"))
+    assert json.loads((tmp_path / "out/outcome.json").read_text()) == {"steps": 2, "failed": 1}
     assert [line.startswith("left out: ") and "parquet, row 1: " in line for line in lines].count(True) == 1
     with pytest.raises(SourceError, match=r"1 rows could not be read, where max_failed allows 0"):
         run(taught.stage_config("captions", data, tmp_path / "strict", "max_failed=0"))
@@ -158,6 +155,19 @@ def test_stage_1_begins_with_a_language_model_and_a_tower(tmp_path: Path, data: 
     second = taught.stage_config("questions", data, tmp_path / "second", f"model.checkpoint={tmp_path}/out/checkpoint")
     run(second)
     assert weights(tmp_path / "second").keys() == stored.keys()
+
+
+def test_data_output_and_states_may_be_on_s3(tmp_path: Path, bucket: str, alone: None) -> None:
+    local = taught.write(tmp_path / "data", taught.rows(8))
+    place = locate(bucket, StorageConfig())
+    place.fs.put(local, place.at("data"), recursive=True)
+    config = taught.stage_config("captions", f"{bucket}/data", tmp_path / "out", "save_every=1")
+    on_s3 = replace(config, output=f"{bucket}/out")
+    run(config)
+    run(on_s3, killed_after=1)
+    assert run(on_s3)[0] == "resumed after step 1"
+    place.fs.get(place.at("out/checkpoint"), str(tmp_path / "fetched/checkpoint"), recursive=True)
+    assert same(weights(tmp_path / "fetched"), weights(tmp_path / "out"))
 
 
 @pytest.fixture(scope="module")

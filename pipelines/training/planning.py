@@ -1,0 +1,176 @@
+"""What a training stands on, pinned before anything of it is loaded: its checkpoint, its rows and its recipe."""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from operators.errors import ConfigError
+from operators.models.checkpoints import ModelConfig, ResolvedModel, resolve_model
+from operators.models.parts import digest_file, find_part
+from operators.training.checkpoint import begin
+from pipelines.cells.cells import digest
+from pipelines.judging.releases.release import Release
+from pipelines.sources.shards import check_columns, cut_shards, list_files, read_footer, require_columns
+from pipelines.sources.uris import Uris, benchmark_uris
+from pipelines.storage import locate, readable_errors
+from pipelines.training.config import BeginConfig, FinetuneConfig, StageConfig
+from pipelines.training.examples import Examples, ExampleShard
+from pipelines.training.rated import read_rated
+from pipelines.training.worker import CONFIG, Task
+
+BEGUN = "begun"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedTraining:
+    """A training before anything of it is loaded."""
+
+    config: StageConfig | FinetuneConfig
+    task: Task
+    release: Release | None
+    """What people said of the held-out images."""
+    recipe: Mapping[str, Any]
+    """All that its result follows from."""
+    words: str
+    """What is trained on, for a person."""
+
+
+def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
+    """Pins the checkpoint and the rows; raises ConfigError, ModelError or SourceError for what cannot be trained."""
+    if isinstance(config, FinetuneConfig):
+        return _plan_finetune(config, resolve_model(config.model, on_gpu=config.pool.num_gpus > 0))
+    examples = _table_examples(config)
+    chosen = config.model if config.begin is None else _begun(config, config.begin)
+    model = resolve_model(chosen, on_gpu=config.pool.num_gpus > 0)
+    words = f"{sum(shard.shard.rows for shard in examples.shards)} rows of {config.data}"
+    return _planned(config, model, examples, words)
+
+
+def _begun(config: StageConfig, parts: BeginConfig) -> ModelConfig:
+    """The model with the checkpoint that the parts make, which is written into the output."""
+    folder = Path(locate(config.output, config.storage).path) / BEGUN
+    if config.output.startswith("s3://"):
+        raise ConfigError(f"output {config.output}: a training that begins with parts wants a folder for them")
+    if not (folder / CONFIG).exists():
+        language, tower = (
+            find_part(source, None, digest_file) for source in (parts.language_model, parts.vision_tower)
+        )
+        with tempfile.TemporaryDirectory(dir=_made(folder.parent)) as draft:
+            begin(language, tower, Path(draft) / BEGUN, seed=config.seed)
+            (Path(draft) / BEGUN).replace(folder)
+    return replace(
+        config.model,
+        checkpoint=str(folder),
+        revision=None,
+        tokenizer=None,
+        vision_tower=None,
+        vision_tower_revision=None,
+    )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _plan_finetune(config: FinetuneConfig, model: ResolvedModel) -> PlannedTraining:
+    assert model.kind is not None, "CLIP-FlanT5 has a kind"
+    rated = read_rated(config, model.kind)
+    trained, held_out = (_rated_examples(config, shards) for shards in (rated.trained, rated.held_out))
+    counts = [sum(len(shard.places) for shard in examples.shards) for examples in (trained, held_out)]
+    low, high = rated.range
+    words = f"{counts[0]} images rated from {low:g} to {high:g}, {counts[1]} of other prompts held out"
+    return _planned(config, model, trained, words, held_out, rated.release)
+
+
+def _planned(
+    config: StageConfig | FinetuneConfig,
+    model: ResolvedModel,
+    examples: Examples,
+    words: str,
+    held_out: Examples | None = None,
+    release: Release | None = None,
+) -> PlannedTraining:
+    rows = sum(len(shard.places) for shard in examples.shards)
+    stage = config.pace.stage(rows)
+    task = Task(
+        model=model,
+        examples=examples,
+        held_out=held_out,
+        stage=stage,
+        trained=config.trained,
+        seed=config.seed,
+        mixed=config.mixed,
+        save_every=config.save_every,
+        most_failed=int(config.max_failed * stage.steps * stage.size),
+        output=locate(config.output, config.storage).url,
+        storage=config.storage,
+        threads=config.pool.threads,
+    )
+    recipe = {
+        "kind": config.kind,
+        "model": model.semantic(),
+        "trained": sorted(config.trained),
+        "stage": asdict(stage),
+        "seed": config.seed,
+        "workers": config.workers,
+        "mixed": config.mixed,
+        "rows": digest([[shard.shard.source(), _rated_content(shard)] for shard in examples.shards]),
+        "limits": config.limits.semantic(),
+        "clips": asdict(config.clips),
+    }
+    words = f"{config.kind}: {words}; {stage.steps} steps of {stage.size} images on {config.workers} workers"
+    return PlannedTraining(
+        config=config, task=task, release=release, recipe=json.loads(json.dumps(recipe)), words=words
+    )
+
+
+def _rated_content(shard: ExampleShard) -> list[Any]:
+    return [[place, image.question, image.share] for place, image in (shard.rated or {}).items()]
+
+
+def _rated_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> Examples:
+    return Examples(
+        kind=config.kind,
+        shards=shards,
+        texts=(),
+        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
+        storage=config.storage,
+        limits=config.limits,
+        clips=config.clips,
+    )
+
+
+def _table_examples(config: StageConfig) -> Examples:
+    """The rows of the data's Parquet files; raises ConfigError or SourceError for one that lacks a column."""
+    location = locate(config.data, config.storage)
+    with readable_errors(location, "data"):
+        files = list(list_files(location, config.kind, (".parquet",)))
+    if not files:
+        raise ConfigError(f"data {location.url}: expected Parquet files, found none")
+    columns = {name: getattr(config.columns, name) for name in ("image", "uri", *config.texts)}
+    names = tuple((name, column) for name, column in columns.items() if name != column)
+    shards = []
+    for file in files:
+        footer = read_footer(file, config.storage)
+        schema = footer.schema.to_arrow_schema()
+        require_columns(schema, config.texts, names, "columns", file.url)
+        if not {columns["image"], columns["uri"]} & set(schema.names):
+            require_columns(schema, ["image"], names, "columns", file.url)
+        check_columns(schema, list(columns.values()), (), file.url)
+        shards += [ExampleShard(shard=shard) for shard in cut_shards(file, footer, names, config.shard_rows)]
+    if not shards:
+        raise ConfigError(f"data {location.url}: its files hold no rows")
+    folder = location.url.rpartition("/")[0] if location.path.endswith(".parquet") else location.url
+    return Examples(
+        kind=config.kind,
+        shards=shards,
+        texts=config.texts,
+        uris=Uris(roots=(folder, *config.uri_roots), storage=config.storage, max_bytes=config.limits.max_bytes),
+        storage=config.storage,
+        limits=config.limits,
+        clips=config.clips,
+    )
