@@ -1,0 +1,35 @@
+"""Finetuning on the pack's raters raises the agreement on prompts that were held out, by the settings that ship."""
+
+from pathlib import Path
+
+import torch
+
+from jobs.command import load_values
+from jobs.train import COMMAND
+from pipelines.config import read_config
+from pipelines.judging.releases.scores import read_scores
+from pipelines.storage import StorageConfig, locate
+from pipelines.training.config import FinetuneConfig
+from pipelines.training.planning import plan_training
+from pipelines.training.rated import judge_held_out
+from pipelines.training.worker import HELD_OUT, Seat, work
+
+RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
+
+
+def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None:
+    """One process stands for the two workers of `python -m jobs.train training=finetune`."""
+    config = read_config(load_values("train", ["training=finetune", f"output={tmp_path}"]), COMMAND.schema)
+    assert isinstance(config, FinetuneConfig)
+    planned = plan_training(config)
+    assert planned.release is not None
+    work(planned.task, Seat(0, 1, torch.device("cpu")), print)
+    scores = read_scores(locate(f"{tmp_path}/{HELD_OUT}", StorageConfig()))
+    findings = judge_held_out(config, planned.release, scores, HELD_OUT)
+    agreement = {
+        (judged.metric, judged.statistic): judged.value for judged in findings.judgements if judged.subset == "overall"
+    }
+    for statistic in RAISED:
+        before, after = agreement["before", statistic], agreement["after", statistic]
+        print(f"{statistic}: {before:.3f} before, {after:.3f} after")
+        assert after > before
