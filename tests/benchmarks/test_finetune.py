@@ -14,7 +14,7 @@ from pipelines.training.planning import plan_training
 from pipelines.training.rated import judge_held_out
 from pipelines.training.worker import HELD_OUT, Seat, work
 
-RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
+RAISED = ("pearson", "pairwise_accuracy_grouped")
 
 
 def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None:
