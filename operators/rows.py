@@ -86,6 +86,9 @@ ANSWERS = pa.schema(
 """`images` is null for a row of one image; of a row of several it is their number, and `answers` are those about the
 first image, then those about the second."""
 
+PRIORS = pa.schema([("prompt_id", pa.string()), ("answers", pa.list_(ANSWER)), ("error", ERROR), _BASIS])
+"""As ANSWERS, about a grey image in place of any: one row for each prompt."""
+
 BOX = pa.struct([("label", pa.string()), *((name, pa.float32()) for name in ("score", "x1", "y1", "x2", "y2"))])
 """Something found in an image: its label, how sure that is, and its box in pixels from the upper left corner."""
 

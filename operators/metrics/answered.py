@@ -11,12 +11,16 @@ if TYPE_CHECKING:
     from operators.metrics.modules import Seen
 
 
+Logprobs = tuple[tuple[float, ...], ...]
+"""Natural-log probabilities of the tokens of each choice, EOS last."""
+
+
 class Answered(NamedTuple):
     """One question with what a model answered about one image."""
 
     question: WrittenQuestion
-    token_logprobs: tuple[tuple[float, ...], ...] = ()
-    """Natural-log probabilities of the tokens of each choice, EOS last; none where the model's own words were asked."""
+    token_logprobs: Logprobs = ()
+    """None where the model's own words were asked."""
     reply: str | None = None
     """The model's own words, where those were asked."""
     chosen: str | None = None
@@ -25,6 +29,8 @@ class Answered(NamedTuple):
     """The probability that the prompt entails the question with its answer, where that was computed."""
     seen: "tuple[Seen, ...]" = ()
     """What each of its looks has shown, where modules answer it (operators/metrics/modules.py)."""
+    prior: Logprobs = ()
+    """As `token_logprobs` where there is nothing to see, where the metric takes that out."""
 
 
 class Element(NamedTuple):

@@ -21,7 +21,7 @@ from operators.metrics.forms import (
     spelled,
     string,
 )
-from operators.metrics.metric import Expected
+from operators.metrics.metric import Expected, Prior, with_prior
 from operators.metrics.reading import NumberedLine
 from operators.metrics.vqascore import Reduction
 from operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template
@@ -59,6 +59,13 @@ class DsgConfig(WriterConfig):
     zeroing: Zeroing = "direct"
     """A yes counts where its parents' answers are yes (`direct`, the released code), or where those of all its
     ancestors are (`recursive`, T2IScoreScore)."""
+
+    prior: Prior | None = None
+    """What the model would say anyhow is taken out of its answers (operators/metrics/metric.py)."""
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        return with_prior(("questions", "answers", "scores"), self.prior)
 
     def asking(self) -> dict[str, Any]:
         """All that decides the questions."""

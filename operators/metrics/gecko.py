@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from operators.errors import ConfigError
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
 from operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
@@ -22,7 +23,7 @@ from operators.metrics.forms import (
     spelled,
     string,
 )
-from operators.metrics.metric import Expected
+from operators.metrics.metric import Expected, Prior, with_prior
 from operators.metrics.reading import Place
 from operators.metrics.tifa import one_step_templates, write_once
 from operators.metrics.vqascore import Reduction
@@ -76,17 +77,23 @@ class GeckoConfig(WriterConfig):
     """How a choice's token likelihoods become one (operators/metrics/vqascore.py); the paper does not say."""
     threshold: float = 0.005
     """Questions that the prompt entails with a lower probability are left out (gecko.txt, sec. 5's r)."""
+    prior: Prior | None = None
+    """What the model would say anyhow is taken out of its answers (operators/metrics/metric.py)."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
         require_share("gecko", "min_groundable", self.min_groundable)
         require_share("gecko", "threshold", self.threshold)
+        if self.prior is not None and self.likelihood == "nll":
+            raise ConfigError(
+                f"gecko prior: {self.prior} divides likelihoods, and likelihood=nll weighs their logs; set one to null "
+                "or likelihood=probability"
+            )
 
     @property
     def chain(self) -> tuple[str, ...]:
-        return (
-            ("questions", "answers", "scores") if self.nli is None else ("questions", "entailment", "answers", "scores")
-        )
+        checked = () if self.nli is None else ("entailment",)
+        return with_prior(("questions", *checked, "answers", "scores"), self.prior)
 
     @property
     def roles(self) -> dict[str, str]:

@@ -3,13 +3,25 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from operators.metrics.ablation import Ablation, shuffled_words
 from operators.metrics.answered import Answered, Scored, mean_over_images
 
 if TYPE_CHECKING:
     from operators.models.vqa_kinds import VqaKind
+
+
+Prior = Literal["blank_image"]
+"""What a model says anyhow, and is taken out of what it says of an image: `blank_image`, its answers about a grey one.
+Each choice's likelihood is divided by that about the grey image. So are language models calibrated by an input without
+content (Zhao et al. 2021, Calibrate Before Use); no released metric has it."""
+
+
+def with_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
+    """The chain, with the stage that gives the prior before the answers."""
+    place = chain.index("answers")
+    return chain if prior is None else (*chain[:place], "priors", *chain[place:])
 
 
 def direction(metric: str, falling: Container[str]) -> int:

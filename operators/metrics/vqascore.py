@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from operators.errors import ConfigError
 from operators.metrics.answered import Scored, incomplete
-from operators.metrics.metric import Evidence, Metric
+from operators.metrics.metric import Evidence, Metric, Prior, with_prior
 from operators.metrics.writing import Put, Writing, WrittenQuestion
 from operators.models.vqa_kinds import VqaKind, YesQuestion
 
@@ -34,7 +34,6 @@ class VqaScoreConfig(Metric):
     story: ClassVar[str] = (
         "asks a model one question, whether the image shows the whole prompt, and takes the probability of “yes”"
     )
-    chain: ClassVar[tuple[str, ...]] = ("questions", "answers", "scores")
     model: str = "vqa"
     """The role, among the sweep's models, of the VQA model."""
     template: str | None = None
@@ -46,6 +45,8 @@ class VqaScoreConfig(Metric):
     `product`: the paper's eq. 3; `first`: the first token alone."""
     normalise: Literal["yes_no"] | None = None
     """`yes_no`: P(Yes) / (P(Yes) + P(No)), each summed over its spellings, in place of the answer's own likelihood."""
+    prior: Prior | None = None
+    """With `normalise`: what the model would say anyhow is taken out of the odds (operators/metrics/metric.py)."""
 
     def __post_init__(self) -> None:
         for name in ("answer", "reduction"):
@@ -54,10 +55,23 @@ class VqaScoreConfig(Metric):
                     f"vqascore {name}: expected null with normalise={self.normalise}, which weighs every spelling of "
                     f"Yes against those of No, got {getattr(self, name)!r}; leave one of the two out"
                 )
+        if self.prior is not None and self.normalise is None:
+            raise ConfigError(
+                f"vqascore prior: {self.prior} is taken out of the odds of yes; expected normalise=yes_no, got null; "
+                "set it (metric=[vqascore_normalised])"
+            )
         if self.template is not None and self.template.count("{}") != 1:
             raise ConfigError(f"vqascore template: expected exactly one {{}} for the prompt, got {self.template!r}")
         if self.answer is not None and not self.answer.strip():
             raise ConfigError("vqascore answer: expected a word such as Yes, got an empty string")
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        return with_prior(("questions", "answers", "scores"), self.prior)
+
+    @property
+    def scored_from(self) -> tuple[str, ...]:
+        return ("answers",) if self.prior is None else ("answers", "questions", "priors")
 
     def settled(self, kind_of: Callable[[str], VqaKind]) -> "VqaScoreConfig":
         """The metric with what it leaves open as models of the kind have it; only a settled one asks and scores."""
@@ -127,23 +141,35 @@ class VqaScoreConfig(Metric):
         answers = evidence.row["answers"]
         if not answers:
             return Scored(None, error=incomplete("answers", "lacks the answer to its prompt's question"))
-        likelihoods = [self._likelihood(answer["token_logprobs"]) for answer in answers]
+        priors = {one.question.question_id: one.prior for one in evidence.answered}
+        likelihoods = [
+            self._likelihood(answer["token_logprobs"], priors.get(answer["question_id"], ())) for answer in answers
+        ]
         return Scored(fmean(likelihoods), n_questions=len(likelihoods))
 
-    def _likelihood(self, token_logprobs: Sequence[Sequence[float]]) -> float:
-        """Of the answer, from the tokens of each of `choices`."""
+    def _likelihood(self, token_logprobs: Sequence[Sequence[float]], prior: Sequence[Sequence[float]]) -> float:
+        """Of the answer, from the tokens of each of `choices`, and from those of the prior where it is taken out."""
         if self.normalise is None:
             return reduce_answer(token_logprobs[0], self.asks.reduction)
-        return share_of_yes(token_logprobs[: len(YES)], token_logprobs[len(YES) :])
+        yes, no = token_logprobs[: len(YES)], token_logprobs[len(YES) :]
+        return share_of_yes(yes, no, log_odds(prior[: len(YES)], prior[len(YES) :]) if prior else 0.0)
 
 
-def share_of_yes(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> float:
+def share_of_yes(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]], prior: float = 0.0) -> float:
     """P(Yes) / (P(Yes) + P(No)), from the log-probabilities of the tokens of every spelling, EOS last.
+
+    `prior` are the log odds that are taken out of theirs.
+    """
+    difference = prior - log_odds(yes, no)
+    return 1 / (1 + math.exp(difference)) if difference < LARGEST_EXPONENT else 0.0
+
+
+def log_odds(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> float:
+    """The natural log of P(Yes) / P(No).
 
     Whether the answer goes on after the word is left open: a spelling counts by its own tokens, without EOS.
     """
-    difference = _log_sum(no) - _log_sum(yes)
-    return 1 / (1 + math.exp(difference)) if difference < LARGEST_EXPONENT else 0.0
+    return _log_sum(yes) - _log_sum(no)
 
 
 def _log_sum(spellings: Sequence[Sequence[float]]) -> float:

@@ -124,8 +124,12 @@ def digest(*templates: str) -> str:
 
 
 def log_likelihoods(answered: Answered, reduction: Reduction) -> list[float]:
-    """The log-likelihood of each choice, in the question's order."""
-    return [log_likelihood(logprobs, reduction) for logprobs in answered.token_logprobs]
+    """The log-likelihood of each choice, in the question's order; less that of the prior, where it is taken out."""
+    logs = [log_likelihood(logprobs, reduction) for logprobs in answered.token_logprobs]
+    if not answered.prior:
+        return logs
+    anyhow = (log_likelihood(logprobs, reduction) for logprobs in answered.prior)
+    return [log - prior for log, prior in zip(logs, anyhow, strict=True)]
 
 
 def likeliest(answered: Answered, reduction: Reduction) -> str:

@@ -181,6 +181,13 @@ class AnswersStage(ImagesStage):
         return isolate(lambda batch: method(encoded, batch), questions, crowded=crowded)
 
 
+def finite(logprobs: list[list[float]] | RowError) -> list[list[float]] | RowError:
+    """What a model gave, or the error where it is no number."""
+    if isinstance(logprobs, RowError) or all(math.isfinite(number) for choice in logprobs for number in choice):
+        return logprobs
+    return RowError("not_finite", f"the model gave {logprobs}; try dtype=float32")
+
+
 class _Asked(NamedTuple):
     """One question of one metric about one image of the shard."""
 
@@ -232,10 +239,9 @@ class ShardAnswers:
         self.errors[row] = self.errors[row] or error
 
     def add(self, asked: _Asked, logprobs: list[list[float]] | RowError) -> None:
+        logprobs = finite(logprobs)
         if isinstance(logprobs, RowError):
             self.fail(asked.row, logprobs)
-        elif not all(math.isfinite(number) for choice in logprobs for number in choice):
-            self.fail(asked.row, RowError("not_finite", f"the model gave {logprobs}; try dtype=float32"))
         else:
             answer = {"question_id": asked.question_id, "token_logprobs": logprobs}
             self.answers[asked.row].append(answer)

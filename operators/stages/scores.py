@@ -7,13 +7,15 @@ import pyarrow as pa
 
 from operators import rows
 from operators.errors import RowError
-from operators.metrics.answered import Answered, Scored, incomplete
+from operators.metrics.answered import Answered, Logprobs, Scored, incomplete
 from operators.metrics.metric import Evidence, Metric
 from operators.metrics.modules import Seen
 from operators.metrics.reading import shown
 from operators.metrics.writing import WrittenQuestion, is_asked
 from operators.models.calls import Box
 from operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, remembered
+
+STALE = "of questions that have been written anew since"
 
 
 class PreparedScores(NamedTuple):
@@ -55,7 +57,7 @@ class ScoresStage(Stage):
         measured = upstream[first].read()
         if "questions" not in upstream:
             return PreparedScores(measured, None)
-        written: WrittenIndex = self._written(upstream["questions"], upstream.get("entailment"))
+        written: WrittenIndex = self._written(*map(upstream.get, ("questions", "entailment", "priors")))
         if not written.stands_under(measured):
             raise StaleInput(upstream[first].names[0], "answers to questions that have been written anew since")
         return PreparedScores(measured, written)
@@ -94,18 +96,26 @@ def _columns(scored: Scored) -> dict[str, Any]:
     return {**columns, **judged, "elements": elements, "error": rows.error_value(scored.error)}
 
 
-def _read_written(questions: Upstream, entailment: Upstream | None) -> "WrittenIndex":
-    """The questions of every prompt; raises StaleInput where an entailment's cell is not of its questions."""
-    if entailment is None:
-        return WrittenIndex(questions.read(), None)
-    asked, entailed = questions.read_each(), entailment.read_each()
-    for name, of_questions, of_entailment in zip(entailment.names, asked, entailed, strict=True):
-        if not covers(of_entailment, of_questions):
-            raise StaleInput(name, "of questions that have been written anew since")
-    return WrittenIndex(
-        pa.concat_tables([questions.schema.empty_table(), *asked]),
-        pa.concat_tables([entailment.schema.empty_table(), *entailed]),
-    )
+def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upstream | None) -> "WrittenIndex":
+    """The questions of every prompt; raises StaleInput where the cell of an entailment or a prior is not of its
+    questions.
+    """
+    asked = questions.read_each()
+    entailed = None if entailment is None else entailment.read_each()
+    if entailment is not None and entailed is not None:
+        for name, of_questions, of_entailment in zip(entailment.names, asked, entailed, strict=True):
+            if not covers(of_entailment, of_questions):
+                raise StaleInput(name, STALE)
+    index = WrittenIndex(_whole(questions, asked), None if entailment is None else _whole(entailment, entailed or ()))
+    for name, prior in zip(priors.names, priors.read_each(), strict=True) if priors is not None else ():
+        if not index.stands_under(prior):
+            raise StaleInput(name, STALE)
+        index.add_priors(prior)
+    return index
+
+
+def _whole(upstream: Upstream, tables: Sequence[pa.Table]) -> pa.Table:
+    return pa.concat_tables([upstream.schema.empty_table(), *tables])
 
 
 class WrittenIndex:
@@ -114,6 +124,8 @@ class WrittenIndex:
     def __init__(self, questions: pa.Table, entailments: pa.Table | None) -> None:
         self.questions: dict[str, list[WrittenQuestion]] = {}
         self.p_entail: dict[tuple[str, str], float] = {}
+        self.priors: dict[tuple[str, str], Logprobs] = {}
+        """By prompt_id and question_id, the answers where there is nothing to see."""
         self.errors: dict[str, RowError] = {}
         """Of the prompts whose questions, or their entailments, cannot be had."""
         self.bases = written_bases(questions, entailments)
@@ -132,6 +144,12 @@ class WrittenIndex:
                 yield row
             else:
                 self.errors.setdefault(row["prompt_id"], error)
+
+    def add_priors(self, priors: pa.Table) -> None:
+        """Takes a table of priors (schema PRIORS) to these questions."""
+        for row in self._sound(priors):
+            for answer in row["answers"]:
+                self.priors[row["prompt_id"], answer["question_id"]] = _logprobs(answer)
 
     def _require_entailments(self) -> None:
         for prompt_id, written in self.questions.items():
@@ -201,15 +219,28 @@ def _answered(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answere
     """Every question about the prompt, in the order written, with what the model answered where it was asked."""
     prompt_id, answers = row["prompt_id"], {answer["question_id"]: answer for answer in row["answers"]}
     return [
-        _join(question, answers.get(question.question_id, {}), written.p_entail.get((prompt_id, question.question_id)))
+        _join(question, answers.get(question.question_id, {}), written, (prompt_id, question.question_id))
         for question in written.questions[prompt_id]
     ]
 
 
-def _join(question: WrittenQuestion, answer: Mapping[str, Any], p_entail: float | None) -> Answered:
-    logprobs = tuple(map(tuple, answer.get("token_logprobs") or ()))
+def _join(
+    question: WrittenQuestion, answer: Mapping[str, Any], written: WrittenIndex, place: tuple[str, str]
+) -> Answered:
     seen = tuple(map(_seen, answer.get("boxes") or (), answer.get("texts") or ()))
-    return Answered(question, logprobs, answer.get("reply"), answer.get("chosen"), p_entail, seen)
+    return Answered(
+        question,
+        _logprobs(answer),
+        answer.get("reply"),
+        answer.get("chosen"),
+        written.p_entail.get(place),
+        seen,
+        written.priors.get(place, ()),
+    )
+
+
+def _logprobs(answer: Mapping[str, Any]) -> Logprobs:
+    return tuple(map(tuple, answer.get("token_logprobs") or ()))
 
 
 def _seen(boxes: Sequence[Mapping[str, Any]] | None, text: str | None) -> Seen:

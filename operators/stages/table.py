@@ -9,6 +9,7 @@ from operators.stages.entailment import EntailmentStage
 from operators.stages.image_statistics import ImageStatisticsStage
 from operators.stages.inspections import InspectionsStage
 from operators.stages.modules import ModulesStage
+from operators.stages.priors import PriorsStage
 from operators.stages.questions import QuestionsStage
 from operators.stages.regions import RegionsStage
 from operators.stages.scores import ScoresStage
@@ -22,6 +23,7 @@ STAGES: Mapping[str, type[Stage]] = {
     for stage in (
         QuestionsStage,
         EntailmentStage,
+        PriorsStage,
         AnswersStage,
         ModulesStage,
         SimilaritiesStage,

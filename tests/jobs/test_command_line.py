@@ -66,7 +66,7 @@ SWEEP = {
     "models": set(ROLES),
     **{f"models.{role}": MODEL for role in ROLES},
     "metrics": {"vqascore", "clipscore"},
-    "metrics.vqascore": {"kind", "model", "template", "answer", "normalise", "reduction"},
+    "metrics.vqascore": {"kind", "model", "template", "answer", "normalise", "reduction", "prior"},
     "metrics.clipscore": {"kind", "model", "variant"},
 }  # fmt: skip
 PROTOCOL = {"name", "reader", "path", "tasks", "match", "statistics", "rating_range", "out_of_range", "agreement",
@@ -75,10 +75,10 @@ SHAPES = SWEEP | {
     "": SWEEP[""] | {"protocol"},
     "protocol": PROTOCOL,
     "metrics": {"vqascore", "clipscore", "gecko", "tifa", "dsg"},
-    "metrics.gecko": WRITING | {"nli", "coverage", "min_groundable", "normalise", "likelihood", "reduction",
+    "metrics.gecko": WRITING | {"prior", "nli", "coverage", "min_groundable", "normalise", "likelihood", "reduction",
                                 "threshold"},
     "metrics.tifa": WRITING | {"matcher", "answers", "filter", "min_f1"},
-    "metrics.dsg": WRITING | {"zeroing", "reduction"},
+    "metrics.dsg": WRITING | {"prior", "zeroing", "reduction"},
 }  # fmt: skip
 RELEASED = SWEEP | {
     "models": {*ROLES, *SCORERS},

@@ -1,0 +1,77 @@
+"""The priors stage: the likelihood of every candidate answer where there is nothing to see."""
+
+import io
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from PIL import Image
+
+from operators import rows
+from operators.batches import isolate
+from operators.errors import RowError
+from operators.metrics.ablation import blank_image
+from operators.metrics.metric import Metric
+from operators.models.calls import LikelihoodModel, Question
+from operators.stages.answers import AskingMetric, QuestionIndex, finite
+from operators.stages.stage import Inputs, Stage, StageOptions
+
+
+class PriorsStage(Stage):
+    """Questions to answers about one grey image (schema PRIORS), one row for each prompt.
+
+    What a model says of nothing is what it would say anyhow (Zhao et al. 2021, Calibrate Before Use).
+    """
+
+    name = "priors"
+    version = 1
+    schema = rows.PRIORS
+    over = "prompts"
+    needs = AskingMetric
+    calls: ClassVar = {"model": "likelihood"}
+    reads_rows = False
+    words = True
+
+    @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return ("questions",)
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"asking": metric.answering()}
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self.metrics = metrics
+        self.model: LikelihoodModel = models["model"]
+
+    def prepare(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
+        return {
+            name: QuestionIndex(inputs.upstream[name]["questions"].read(), self.metrics[name])
+            for name in inputs.metrics
+        }
+
+    def compute(self, prepared: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
+        before = self.model.usage
+        grey = Image.open(io.BytesIO(blank_image())).convert("RGB")
+        encoded = self.model.encode([self.model.preprocess(grey)])
+        tables = {name: self._table(index, encoded) for name, index in prepared.items()}
+        usage = self.model.usage.minus(before)
+        return {name: rows.with_usage(table, usage) for name, table in tables.items()}
+
+    def _table(self, index: QuestionIndex, encoded: Any) -> pa.Table:
+        """A row for every prompt, of all its questions or with why one has no answer."""
+        asked = [question for of_prompt in index.prompts.values() for question in of_prompt.questions]
+        questions = [Question(0, one.put.text, one.put.choices) for one in asked]
+        outcomes = iter(isolate(lambda batch: self.model.likelihood(encoded, batch), questions))
+        records = []
+        for prompt_id, of_prompt in index.prompts.items():
+            results = [finite(next(outcomes)) for _ in of_prompt.questions]
+            error = of_prompt.error or next((one for one in results if isinstance(one, RowError)), None)
+            row = {"prompt_id": prompt_id, "error": rows.error_value(error)}
+            if error is None:
+                ids = (question.question_id for question in of_prompt.questions)
+                answers = zip(ids, results, strict=True)
+                row["answers"] = [{"question_id": name, "token_logprobs": logs} for name, logs in answers]
+                row["basis"] = of_prompt.basis
+            records.append(row)
+        return rows.table(records, rows.PRIORS)

@@ -1,0 +1,63 @@
+"""What the model says of a grey image is asked once for each prompt, and is in the scores."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from operators import rows
+from operators.stages.scores import WrittenIndex
+from pipelines.sweep import plan_sweep, run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+
+NAME = "vqascore_normalised"
+
+
+def log_odds(share: float) -> float:
+    return math.log(share / (1 - share))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_score_without_the_prior_is_that_with_it_less_what_is_said_of_a_grey_image(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench", count=6)
+    config = sweep_config(folder, tmp_path / "store", f"metric=[{NAME}]")
+    own = config.metrics[NAME]
+    variants = {
+        "own": own,
+        "blank": replace(own, ablation="blank_images"),
+        "less": replace(own, prior="blank_image"),
+        "less_blank": replace(own, prior="blank_image", ablation="blank_images"),
+    }
+    alone = plan_sweep(replace(config, metrics={"own": own})).plan
+    planned = plan_sweep(replace(config, metrics=variants))
+    priors = [cell for cell in planned.plan.cells if cell.recipe.stage == "priors"]
+    answers = [cell for cell in planned.plan.cells if cell.recipe.node == "answers:vqa"]
+    assert len(priors) == len(planned.plan.prompts.of_shard) == 2
+    assert len(answers) == len([cell for cell in alone.cells if cell.recipe.stage == "answers"]), "they are shared"
+    done = run_sweep(planned, lambda progress: None)
+    assert done.exit_code == 0, done.results.errors.to_pylist()
+    scores: dict[str, dict[str, float]] = {name: {} for name in variants}
+    for row in done.results.read_scores().to_pylist():
+        scores[row["metric"]][f"{row['generator']} {row['image_id']}"] = row["score"]
+    assert len(scores["less"]) == 12
+    for image, score in scores["less"].items():
+        expected = log_odds(scores["own"][image]) - log_odds(scores["blank"][image])
+        assert log_odds(score) == pytest.approx(expected, abs=1e-3)
+        assert scores["less_blank"][image] == pytest.approx(0.5, abs=1e-3), "a grey image says nothing"
+
+
+def test_priors_of_other_questions_do_not_stand_under_these() -> None:
+    questions = rows.table([{"prompt_id": "p", "question_id": "1", "text": "?", "choices": ["yes"]}], rows.QUESTIONS)
+    index = WrittenIndex(questions, None)
+    prior = {"prompt_id": "p", "answers": [{"question_id": "1", "token_logprobs": [[-0.5, 0.0]]}]}
+    same, other = (rows.table([{**prior, "basis": rows.basis_of(name)}], rows.PRIORS) for name in ("1", "2"))
+    assert index.stands_under(same) and not index.stands_under(other)
+    index.add_priors(same)
+    assert index.priors == {("p", "1"): ((-0.5, 0.0),)}
+    failed = rows.table(
+        [{"prompt_id": "p", "error": {"kind": "not_finite", "message": "no", "retryable": False}}], rows.PRIORS
+    )
+    index.add_priors(failed)
+    error = index.error_of("p", {"1"})
+    assert error is not None and error.kind == "not_finite", "the score has the error of its prior"
