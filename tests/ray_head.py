@@ -61,9 +61,13 @@ def head_environment() -> dict[str, str]:
 
 
 @contextmanager
-def run_head(log: Path, *flags: str) -> Iterator[RayHead]:
-    """Starts a head node with a job server, and ends it by its own process afterwards, never by name."""
-    port, dashboard, agent, client = free_ports(4)
+def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[RayHead]:
+    """Starts a head node with a job server, and ends it by its own process afterwards, never by name.
+
+    `address` is one that a head of before has left.
+    """
+    free, dashboard, agent, client = free_ports(4)
+    port = free if address is None else int(address.rpartition(":")[2])
     command = [
         RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}",
         f'--resources={{"{RESOURCE}": 1}}', "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",

@@ -1,5 +1,6 @@
 """The Ray that a run works on: somebody's cluster, or one of our own that ends with the run."""
 
+import errno
 import logging
 import os
 import signal
@@ -10,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -20,6 +22,10 @@ from pipelines.running.pools import ClusterConfig
 LAST_WORDS = (
     f"error: this process was ended, by Ray because its own processes died (raylet or GCS), or by the system; {KEPT}"
 )
+WATCH_SECONDS = 5.0
+"""Between two looks whether the raylet is there."""
+MOST_SILENT = 3
+"""Looks at which it may be missing; the last one ends the process."""
 START_SECONDS = "180"
 """That Ray's processes may take to start; RAY_raylet_start_wait_time_s sets another number."""
 NOT_STARTED = (
@@ -37,10 +43,52 @@ def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
     with last_words(LAST_WORDS):
         address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
         _connect(address, cluster)
+        with watched(_raylet_socket()):
+            try:
+                yield cluster if address != "local" else replace(cluster, wait_seconds=0)
+            finally:
+                ray.shutdown()
+
+
+def _raylet_socket() -> Path | None:
+    """Where this machine's raylet listens; None for a client of Ray's, which has none."""
+    own = ray.get_runtime_context().get_node_id()
+    found = [Path(node["RayletSocketName"]) for node in ray.nodes() if node["NodeID"] == own]
+    return found[0] if found and found[0].is_socket() else None
+
+
+@contextmanager
+def watched(listener: Path | None, pause: float = WATCH_SECONDS) -> Iterator[None]:
+    """Ends this process where nobody listens at a Unix socket any more, within the body.
+
+    Ray's core does so by itself, but not where another cluster has taken the lost one's address: then its driver waits
+    for ever for what the new one does not know.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        silent = 0
+        while silent < MOST_SILENT and not ended.wait(pause):
+            silent = 0 if listener is None or _listens(listener) else silent + 1
+        if not ended.is_set():
+            os._exit(1)
+
+    watcher = threading.Thread(target=watch, name="watcher of the raylet", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller:
         try:
-            yield cluster if address != "local" else replace(cluster, wait_seconds=0)
-        finally:
-            ray.shutdown()
+            caller.connect(str(path))
+        except OSError as error:
+            return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
+    return True
 
 
 @contextmanager

@@ -38,13 +38,13 @@ class Machines:
             self.lose(node)
         self.stack.close()
 
-    def start(self) -> None:
+    def start(self, address: str | None = None) -> None:
         """A head with logs of its own and the fewest nodes."""
         logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # for sockets, whose names must be short
         self.stack.callback(shutil.rmtree, logs, ignore_errors=True)
         self.folder.mkdir(exist_ok=True)
         log = self.folder / f"head-{logs.name}.log"
-        head = self.stack.enter_context(run_head(log, "--num-cpus=1", f"--temp-dir={logs}"))
+        head = self.stack.enter_context(run_head(log, "--num-cpus=1", f"--temp-dir={logs}", address=address))
         self.stack.callback(head.node.kill)
         self.cluster = Cluster(head, logs, self.folder)
         self.fill()
@@ -78,10 +78,14 @@ class Machines:
         self.leave(node)
 
     def lose_head(self) -> None:
-        """The head's power fails, with the GCS and the progress log; the others are of no cluster any more."""
+        """The head's power fails, with the GCS and the progress log; the others are of no cluster any more.
+
+        Another head takes its address, as behind a service's name: to those of the old cluster it answers, but not what
+        they wait for.
+        """
         self.cluster.head.node.kill()
         self.close()
-        self.start()
+        self.start(self.cluster.head.address)
 
     def workers(self) -> list[int]:
         """The processes of stages, the largest first, as the kernel looks for one to kill."""

@@ -1,5 +1,6 @@
 """A given Ray cluster is used and left running; without one a local Ray is started and ended."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,37 @@ def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(end: str)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode != 0
     assert ("error: gone" in done.stderr) == end.startswith("os.")
+
+
+WATCHED = """
+import socket, threading
+from pathlib import Path
+from pipelines.running.session import watched
+path = Path("raylet")
+raylet = socket.socket(socket.AF_UNIX)
+raylet.bind(str(path))
+raylet.listen()
+with watched(path, pause=0.01):
+    threading.Event().wait(0.5)
+    print("goes on", flush=True)
+    {then}
+"""
+
+
+@pytest.mark.parametrize("loss", ["raylet.close()", "raylet.close(); path.unlink()"])
+def test_a_driver_whose_raylet_is_gone_ends_though_ray_would_wait_for_ever(loss: str, tmp_path: Path) -> None:
+    code = WATCHED.format(then=f"{loss}; threading.Event().wait()")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "goes on\n")
+
+
+def test_a_driver_whose_raylet_is_there_is_left_alone(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", WATCHED.format(then="pass")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "goes on\n")
 
 
 def test_an_address_where_nothing_is_fails_in_one_line(tmp_path: Path) -> None:
