@@ -30,6 +30,15 @@ ABSENT = (
 IMAGES = 3
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices on a busy machine: threads would wait for one another, and that is all they would do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(params=list(FAMILIES))
 def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
     yield make_load(request.param, TINY[request.param], tmp_path, images=IMAGES, on_gpu=False)
@@ -40,7 +49,11 @@ def test_one_command_measures_without_ray_vllm_or_arrow(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(blocked)  # in the processes of the models too
     few = ["--images", "2", "--peer-pairs", "2", "--repeats", "1", "--shards", "1"]
     command = [sys.executable, "-m", "tests.benchmarks.gpu", "--shapes", "tiny", *few, "--json", str(tmp_path / "json")]
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
     named = ["--models", "clip-flant5-xl", "qwen2.5-vl-7b"]
     ended = subprocess.run([*command, *named], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,23 @@
+"""What scoring one video takes in memory, in a process of its own, as JSON.
+
+python -m tests.benchmarks.one_clip VIDEO
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from operators.images import ImageLimits
+from operators.models.checkpoints import ModelConfig
+from operators.scorer import Scorer, ScorerConfig
+from tests.bench_of import PACK
+from tests.benchmarks.scripted_sweep import peak_megabytes
+from tests.operators import tiny
+
+if __name__ == "__main__":
+    vqa = ModelConfig(family="clip_flant5", checkpoint=str(PACK.parent / "clip-flant5-shapes"))
+    limits = ImageLimits(max_seconds=600)
+    scorer = Scorer(ScorerConfig(models={"vqa": vqa}, metrics={"vqascore": tiny.vqascore()}, limits=limits))
+    (row,) = scorer.score([Path(sys.argv[1])], ["a red circle"]).to_pylist()
+    assert row["error"] is None, row["error"]
+    print(json.dumps({"score": row["score"], "peak": peak_megabytes()}))

@@ -1,0 +1,47 @@
+"""Memory of scoring videos, as a ratio within one run: what a clip takes does not grow with its length."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+
+from tests.benchmarks.test_scale import ROOT
+
+WIDTH, HEIGHT = 640, 480
+SHORT, LONG = 8, 1600
+"""Frames; decoded, a long clip's are 1.4 GB, more than all else that its process takes."""
+
+
+def film(path: Path, frames: int) -> Path:
+    """A clip whose shade of grey grows from its first frame to its last."""
+    with av.open(path, "w", format="mp4") as file:
+        stream = file.add_stream("libx264", rate=24, options={"preset": "ultrafast"})
+        assert isinstance(stream, av.VideoStream)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for shade in np.linspace(16, 235, frames).astype(np.uint8):
+            pixels = np.full((HEIGHT, WIDTH, 3), shade, dtype=np.uint8)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        file.mux(stream.encode())
+    return path
+
+
+def scored(clip: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.benchmarks.one_clip", str(clip)]
+    ended = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return measured
+
+
+def test_a_video_of_two_hundred_times_the_frames_takes_no_more_memory(tmp_path: Path) -> None:
+    short, long = (scored(film(tmp_path / f"{frames}.mp4", frames)) for frames in (SHORT, LONG))
+    decoded = LONG * WIDTH * HEIGHT * 3 / 2**20
+    print(
+        f"\n{SHORT} frames: {short['peak']:.0f} MB at most, {LONG} frames ({decoded:.0f} MB decoded): "
+        f"{long['peak']:.0f} MB, {long['peak'] / short['peak']:.3f} times as much (1.1 at most wanted)"
+    )
+    assert decoded > short["peak"], "holding all frames would show"
+    assert long["peak"] < 1.1 * short["peak"]
