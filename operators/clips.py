@@ -16,8 +16,9 @@ class Clips:
 
     frames: int = 4
     """Of a video, sampled evenly from its first to its last; nearly as good as all of them by the paper."""
-    shown: Literal["each", "grid"] = "each"
-    """`each` by itself, the row's score being their mean; or all as one picture, a `grid` read line by line."""
+    shown: Literal["each", "grid", "video"] = "each"
+    """`each` by itself, the row's score being their mean; all as one picture, a `grid` read line by line; or as the one
+    `video` that a model reads which takes videos."""
 
     def __post_init__(self) -> None:
         if self.frames < 1:
@@ -29,6 +30,10 @@ class Clips:
 
 
 STANDARD = Clips()
+
+
+LISTED_SECONDS = 0.5
+"""Between two frames of a list, of which no times are known: two a second, as qwen-vl-utils takes such a list."""
 
 
 def grid(images: Sequence[Image.Image]) -> Image.Image:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from statistics import fmean
 from threading import BoundedSemaphore
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
 from operators import rows
-from operators.clips import STANDARD, Clips, grid
+from operators.clips import LISTED_SECONDS, STANDARD, Clips, grid
 from operators.containers import (
     FORMATS,
     JPEG,
@@ -25,7 +26,7 @@ from operators.containers import (
     require_scans,
 )
 from operators.errors import ConfigError, RefusedUri, RowError, without_secrets
-from operators.videos import demuxer_of, sample_frames
+from operators.videos import FRAME_SECONDS, demuxer_of, sample_frames
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
 
@@ -282,6 +283,8 @@ class ImageRow(NamedTuple):
 
 
 Preprocess = Callable[[Image.Image], Any]
+PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
+"""Of a video's frames, each standing for so many seconds."""
 Held = Callable[[int, ImageRow, str], bool]
 """Whether the result for a row of a table is known already, by its place, its ids and the digest of its image."""
 
@@ -329,13 +332,15 @@ def prepare_images(
     limits: ImageLimits,
     fetch: FetchUri,
     clips: Clips = STANDARD,
+    preprocess_video: PreprocessVideo | None = None,
     held: Held = nothing_held,
     decoders: int = 1,
 ) -> PreparedImages:
     """Decodes and preprocesses a shard; a row that cannot be is kept with its error, one that is `held` left out.
 
-    `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's loops leave to one another;
-    `preprocess`, `fetch` and `held` are called from these.
+    `preprocess_video` is called for rows of several images that are shown as a video; without it these are each shown
+    by itself. `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's loops leave to one
+    another; what is to be called is called from these.
     """
     records, decoding = image_records(images), BoundedSemaphore(decoders)
 
@@ -348,7 +353,7 @@ def prepare_images(
         if isinstance(encoded, RowError):
             return row, digest, encoded
         with decoding:
-            return row, digest, _row_pixels(encoded, preprocess, limits, clips)
+            return row, digest, _row_pixels(encoded, preprocess, preprocess_video, limits, clips)
 
     fetches = FETCHES if any(not _embedded(record) for record in records) else 0
     threads = min(decoders + fetches, len(records))
@@ -383,10 +388,16 @@ def _each_encoded(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list
 
 
 def _row_pixels(
-    encoded: Sequence[bytes], preprocess: Preprocess, limits: ImageLimits, clips: Clips
+    encoded: Sequence[bytes],
+    preprocess: Preprocess,
+    preprocess_video: PreprocessVideo | None,
+    limits: ImageLimits,
+    clips: Clips,
 ) -> list[Any] | RowError:
     """What the preprocessing makes of each of a row's images, or of all in one, or why it makes nothing of one."""
     images = _images(encoded, limits, clips)
+    if clips.shown == "video" and preprocess_video is not None:
+        return _video_pixels(images, preprocess, preprocess_video, limits)
     if clips.shown == "grid":
         images = _in_grid(images, limits)
     pixels: list[Any] = []
@@ -398,6 +409,22 @@ def _row_pixels(
     return pixels
 
 
+def _video_pixels(
+    images: Iterator[Image.Image | RowError],
+    preprocess: Preprocess,
+    preprocess_video: PreprocessVideo,
+    limits: ImageLimits,
+) -> list[Any] | RowError:
+    """What the preprocessing makes of all of a row's images in one; a single image is shown as an image."""
+    frames = _held(images, limits, "video")
+    if isinstance(frames, RowError):
+        return frames
+    seconds = fmean(frame.info.get(FRAME_SECONDS, LISTED_SECONDS) for frame in frames)
+    alone = len(frames) == 1
+    made = _preprocessed(frames[0], preprocess if alone else lambda first: preprocess_video(frames, seconds))
+    return made if isinstance(made, RowError) else [made]
+
+
 def _images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
     """A row's images and the frames of its videos, one after the other; none is held."""
     for number, content in enumerate(encoded, 1):
@@ -407,18 +434,25 @@ def _images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iter
 
 def _in_grid(images: Iterator[Image.Image | RowError], limits: ImageLimits) -> Iterator[Image.Image | RowError]:
     """All of a row's images in one, which is within the limits too."""
+    held = _held(images, limits, "grid")
+    if isinstance(held, RowError):
+        yield held
+    else:
+        yield held[0] if len(held) == 1 else grid(held)
+
+
+def _held(images: Iterator[Image.Image | RowError], limits: ImageLimits, what: str) -> list[Image.Image] | RowError:
+    """All of a row's images, which together have no more pixels than one may have, or why there are not all."""
     held: list[Image.Image] = []
     for image in images:
         if isinstance(image, RowError):
-            yield image
-            return
+            return image
         held.append(image)
         first = held[0]
         if len(held) * first.width * first.height > limits.max_pixels:
-            found = f"a grid of {len(held)} or more images of {first.width}x{first.height} pixels"
-            yield _too_large(found, f"max_pixels={limits.max_pixels}")
-            return
-    yield held[0] if len(held) == 1 else grid(held)
+            found = f"a {what} of {len(held)} or more images of {first.width}x{first.height} pixels"
+            return _too_large(found, f"max_pixels={limits.max_pixels}")
+    return held
 
 
 def _of_image(error: RowError, number: int, count: int) -> RowError:

@@ -21,7 +21,7 @@ from operators.metrics.ablation import shown_instead
 from operators.metrics.metric import Metric
 from operators.metrics.table import AnyMetric
 from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
-from operators.stages.graph import GraphNode, check_models, make_nodes
+from operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
 from operators.stages.stage import Inputs, Stage, StageOptions, Upstream
 
 Picture = Image.Image | bytes | str | Path
@@ -79,7 +79,9 @@ class Scorer:
             name: metric.settled(lambda role: find_vqa_kind(config.models[role]))
             for name, metric in config.metrics.items()
         }
-        self.nodes = [_loaded(node, config) for node in make_nodes(self.metrics)]
+        nodes = make_nodes(self.metrics)
+        check_clips(nodes, config.models, config.clips)
+        self.nodes = [_loaded(node, config) for node in nodes]
         self.calls = count()
         self.deadline = deadline
         self.computing = Lock()

@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,8 @@ STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b
 """Of pictures in files that are built like MP4."""
 STRICT = {"err_detect": "explode"}
 """A decoder is to fail where bits are wrong, and not to fill the place with what was there before."""
+FRAME_SECONDS = "frame_seconds"
+"""Where `info` of a sampled frame keeps how long a part of its video it stands for."""
 SPARE_FRAMES = 1.5
 """By which a video's last frame may end before the video's declared duration."""
 
@@ -42,7 +44,7 @@ def sample_frames(
 
     They are decoded one after the other, and none is held. The k-th is number floor(k (n - 1) / (count - 1)) of n, in
     the order in which they are shown, as chat models for videos sample theirs. `check` is called with the width and
-    height of each before it becomes an image, and may raise.
+    height of each before it becomes an image, and may raise. Each has its FRAME_SECONDS.
 
     Raises BrokenImage where the video is damaged or ends early, CostlyImage after `seconds` of processor time.
     """
@@ -52,10 +54,12 @@ def sample_frames(
     stop = time.thread_time() + seconds
     try:
         times = _times(encoded, demuxer, stop)
-        wanted = iter(times[place] for place in np.linspace(0, len(times) - 1, min(count, len(times)), dtype=int))
+        sampled = min(count, len(times))
+        wanted = iter(times[place] for place in np.linspace(0, len(times) - 1, sampled, dtype=int))
         target = next(wanted)
         with _opened(encoded, demuxer) as container:
             video = container.streams.video[0]
+            seconds_each = _length(times) * float(video.time_base or 0) / sampled
             video.codec_context.thread_count = 1  # so that this thread's time is all that is spent
             video.codec_context.options = STRICT
             check(video.width, video.height)
@@ -64,13 +68,20 @@ def sample_frames(
                 if (frame.pts if frame.pts is not None else frame.dts) < target:
                     continue
                 check(frame.width, frame.height)
-                yield Image.fromarray(frame.to_ndarray(format="rgb24"))
+                image = Image.fromarray(frame.to_ndarray(format="rgb24"))
+                image.info[FRAME_SECONDS] = seconds_each
+                yield image
                 if (following := next(wanted, None)) is None:
                     return
                 target = following
     except (av.FFmpegError, EOFError, IndexError, TypeError) as error:
         raise BrokenImage(str(getattr(error, "strerror", "") or error) or type(error).__name__) from error
     raise BrokenImage("its data end before its last frame")
+
+
+def _length(times: Sequence[int]) -> float:
+    """From the first frame to the end of the last one, which is shown as long as the others are on average."""
+    return (times[-1] - times[0]) * len(times) / max(len(times) - 1, 1)
 
 
 def _opened(encoded: bytes, demuxer: str) -> "av.container.InputContainer":

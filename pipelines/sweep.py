@@ -18,6 +18,7 @@ from operators.errors import DISTRIBUTION, ConfigError, PlumblineError
 from operators.models.calls import Usage
 from operators.models.checkpoints import find_vqa_kind
 from operators.models.vqa_kinds import VqaKind
+from operators.stages.graph import check_clips, make_nodes
 from operators.stages.table import STAGES
 from operators.statistics.options import Sampling
 from operators.summary import best_first
@@ -131,13 +132,15 @@ def check_pack(config: SweepConfig, sources: Sources) -> None:
 def settle(config: SweepConfig) -> SweepConfig:
     """The configuration with what its metrics leave to their models filled in: so it is in the keys and the manifest.
 
-    Raises ModelError where a checkpoint does not tell what it is.
+    Raises ModelError where a checkpoint does not tell what it is, ConfigError where it does not take what it is shown.
     """
 
     def kind_of(role: str) -> VqaKind:
         return find_vqa_kind(config.models[role])
 
-    return replace(config, metrics={name: metric.settled(kind_of) for name, metric in config.metrics.items()})
+    metrics = {name: metric.settled(kind_of) for name, metric in config.metrics.items()}
+    check_clips(make_nodes(metrics), config.models, config.clips)
+    return replace(config, metrics=metrics)
 
 
 def run_sweep(

@@ -249,6 +249,13 @@ def find_vqa_kind(config: ModelConfig) -> VqaKind:
     return family.kind(_read_config(part, config.family))
 
 
+def takes_videos(config: ModelConfig) -> bool:
+    """Whether the model is shown the frames of a video as one; raises ModelError where its kind cannot be told."""
+    if FAMILIES[config.family].kind is None or config.engine != "transformers":
+        return False
+    return find_vqa_kind(config).films
+
+
 def _read_config(part: Part, family: str) -> Fields:
     """The checkpoint's config.json, which must be of the family."""
     fields = FAMILIES[family].read(part)

@@ -31,8 +31,12 @@ LAID_OUT_AS = {"smolvlm": "idefics3"}
 """Types whose images another type's processor lays out in the same way, without what their own wants for videos."""
 
 
+FRAME_TOKENS = 128, 768
+"""Fewest and most that one frame of a video takes by itself: VIDEO_MIN_PIXELS and VIDEO_MAX_PIXELS of qwen-vl-utils."""
+
+
 class Pixels(NamedTuple):
-    """One image as its processor leaves it, on the CPU."""
+    """One image, or one video, as its processor leaves it, on the CPU."""
 
     inputs: Mapping[str, torch.Tensor]
     """What the model's vision half takes, such as pixel_values and image_grid_thw."""
@@ -40,28 +44,40 @@ class Pixels(NamedTuple):
     """The tokens of every prompt on the image, from its beginning to the image's last one."""
     closing: str
     """What the processor writes between the image's last token and the text after it."""
+    step: float = 0.0
+    """Of a video, the seconds between its patches in time."""
 
 
 class ImagePrompts:
     """Prompts that begin with an image; `preprocess` may run in other threads than the rest."""
 
     def __init__(
-        self, processor: Any, *, image_id: int, system: str | None, padding: tuple[int, ...] | None, ends: Sequence[int]
+        self,
+        processor: Any,
+        *,
+        image_id: int,
+        system: str | None,
+        padding: tuple[int, ...] | None,
+        ends: Sequence[int],
+        video_id: int | None = None,
     ) -> None:
         """`image_id` is the token whose embeddings are the image's, `system` the message before every conversation,
-        `padding` the colour of the square that images are put on, `ends` the tokens that end a reply.
+        `padding` the colour of the square that images are put on, `ends` the tokens that end a reply; a video stands
+        where an image would, in tokens `video_id`.
 
         Raises ModelError where the chat template does not show the image once.
         """
         self.processor = processor
         self.tokenizer = copy.deepcopy(processor.tokenizer)  # one is not for two threads
         self.image_id = image_id
+        self.video_id = video_id
         self.system = system
         self.padding = padding
         self.mark = str(processor.image_token)
         self.image_mark = str(self.tokenizer.convert_ids_to_tokens(image_id))
         self.end = turn_end(self.tokenizer, ends, system=system)
         self.opening = self._opening()
+        self.before_video = [] if video_id is None else self._before_video()
         self._choice = lru_cache(maxsize=CACHED_CHOICES)(self._choice_ids)
 
     def _opening(self) -> str:
@@ -89,6 +105,34 @@ class ImagePrompts:
         inputs = {name: tensor for name, tensor in laid_out.items() if name not in TEXT_INPUTS}
         return Pixels(inputs, ids[: last + 1], closing)
 
+    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
+        """The frames of one video, each standing for so many `seconds`, as Qwen2-VL and Qwen2.5-VL read one: in patches
+        of several frames each (Wang et al. 2024, sec. 2.1), between the same tokens as an image.
+
+        All frames get the first one's size. Where some are missing to the last patch, the last frame is repeated.
+        """
+        assert self.video_id is not None, "the kind of the model says that it takes videos"
+        processor = self.processor.image_processor
+        depth, merged = processor.temporal_patch_size, processor.merge_size**2
+        token = merged * processor.patch_size**2
+        alike = [frame if frame.size == frames[0].size else frame.resize(frames[0].size) for frame in frames]
+        laid_out = processor(
+            images=alike + alike[-1:] * (-len(alike) % depth),
+            size={"shortest_edge": FRAME_TOKENS[0] * token, "longest_edge": FRAME_TOKENS[1] * token},
+            return_tensors="pt",
+        )
+        _, height, width = laid_out["image_grid_thw"][0].tolist()
+        patches, grid = patched_in_time(laid_out["pixel_values"], height * width, depth), [height, width]
+        times = len(patches) // (height * width)
+        inputs = {"pixel_values_videos": patches, "video_grid_thw": torch.tensor([[times, *grid]])}
+        ids = [*self.before_video, *[self.video_id] * (len(patches) // merged)]
+        return Pixels(inputs, ids, "", step=seconds * depth)
+
+    def _before_video(self) -> list[int]:
+        """The tokens before a video, which are those before an image."""
+        ids = template_ids(self.tokenizer, self.opening + self.image_mark)
+        return ids[: ids.index(self.image_id)]
+
     def following(self, messages: Sequence[Message], closing: str) -> list[int]:
         """The tokens after the image's last one, up to the reply; raises HopelessRow for a second image."""
         text = self._text(messages).replace(self.mark, self.image_mark + closing)
@@ -106,6 +150,16 @@ class ImagePrompts:
 
     def _text(self, messages: Sequence[Message]) -> str:
         return image_conversation_text(self.tokenizer, messages, system=self.system)
+
+
+def patched_in_time(patches: torch.Tensor, count: int, depth: int) -> torch.Tensor:
+    """Patches of single frames, `count` for each, as patches of `depth` frames each.
+
+    An image's patch (colours, depth, height, width) has its frame `depth` times; a video's has each frame once.
+    """
+    colours = 3
+    split = patches.reshape(-1, depth, count, colours, depth, patches.shape[1] // (colours * depth))
+    return split[:, :, :, :, 0].permute(0, 2, 3, 1, 4).reshape(-1, patches.shape[1])
 
 
 def load_processor(folder: Path, config: Any, tokenizer: Any) -> Any:

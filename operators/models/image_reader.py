@@ -68,7 +68,7 @@ class ImageReader:
         """Prefixes of images of one shape."""
         ids = torch.tensor([image.ids for image in pixels], device=self.device)
         inputs = self._inputs(pixels)
-        positions = self._prefix_positions(ids, inputs)
+        positions = self._prefix_positions(ids, inputs, pixels)
         kinds = {"token_type_ids": self._is_image(ids)} if self.marks_images else {}
         cache = DynamicCache()
         self.model.model(
@@ -80,12 +80,12 @@ class ImageReader:
             **kinds,
             **inputs,
         )
-        following = int(positions.max()) + 1
+        following = (positions.reshape(-1, *ids.shape).amax((0, 2)) + 1).tolist()
         return [
             Prefix(
                 keys=[layer.keys[index] for layer in cache.layers],
                 values=[layer.values[index] for layer in cache.layers],
-                next_position=following,
+                next_position=following[index],
                 closing=image.closing,
             )
             for index, image in enumerate(pixels)
@@ -102,14 +102,34 @@ class ImageReader:
     def _is_image(self, ids: torch.Tensor) -> torch.Tensor:
         return (ids == self.image_id).int()
 
-    def _prefix_positions(self, ids: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _prefix_positions(
+        self, ids: torch.Tensor, inputs: Mapping[str, torch.Tensor], pixels: Sequence[Pixels]
+    ) -> torch.Tensor:
         """Positions of the prefix, (n, tokens), or (3, n, tokens) where an image's are time, row and column."""
+        if "video_grid_thw" in inputs:
+            return torch.stack([self._video_positions(video) for video in pixels], dim=1)
         if not hasattr(self.model.model, "get_rope_index"):
             return torch.arange(ids.shape[1], device=self.device).expand_as(ids)
         positions: torch.Tensor = self.model.model.get_rope_index(
             ids, mm_token_type_ids=self._is_image(ids), image_grid_thw=inputs["image_grid_thw"]
         )[0]
         return positions
+
+    def _video_positions(self, video: Pixels) -> torch.Tensor:
+        """Time, row and column (3, tokens) of a prefix that ends in a video, as Qwen2-VL and Qwen2.5-VL were released:
+        what follows begins after the last of them all.
+
+        Transformers 5.3 to 5.19 begin it after the last row or column, which a long video's times are beyond.
+        """
+        times, height, width = video.inputs["video_grid_thw"][0].tolist()
+        vision = self.model.config.vision_config
+        merged = vision.spatial_merge_size
+        rate = getattr(vision, "tokens_per_second", None)
+        steps = torch.arange(times) if rate is None else (torch.arange(times) * (video.step * rate)).long()
+        shown = torch.cartesian_prod(steps, torch.arange(height // merged), torch.arange(width // merged))
+        before = len(video.ids) - len(shown)
+        text = torch.arange(before).expand(3, -1)
+        return torch.cat([text, shown.T + before], dim=1).to(self.device)
 
     def read(self, packs: Sequence[Sequence[Tail]]) -> Reading:
         """Reads each pack's tokens after a copy of its image's prefix."""
@@ -196,6 +216,6 @@ def attention_windows(config: Any) -> dict[str, int | None]:
 
 def _shape(pixels: Pixels) -> tuple[Any, ...]:
     """What must agree for two images to run together: their tokens, and how these lie in rows and columns."""
-    grid = pixels.inputs.get("image_grid_thw")
+    grid = pixels.inputs.get("image_grid_thw", pixels.inputs.get("video_grid_thw"))
     shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())
     return (len(pixels.ids), grid[0].tolist() if grid is not None else [], shapes)

@@ -67,6 +67,10 @@ class ChatVlm:
         """The image as the checkpoint's own processor cuts, resizes and normalises it, after the padding."""
         return self.prompts.preprocess(image)
 
+    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
+        """The frames of one video, each standing for so many seconds; of the kinds that take videos."""
+        return self.prompts.preprocess_video(frames, seconds)
+
     def encode(self, pixels: Sequence[Pixels]) -> Sequence[Prefix]:
         """Each image's prefix run through the model; images that take equally many tokens run together."""
         return self.reader.encode(pixels)

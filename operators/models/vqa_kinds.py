@@ -38,6 +38,8 @@ class VqaKind:
     """Whether its models can only compare choices: they have no words of their own, and nothing to say of one alone."""
     pads: bool = False
     """Whether the released code pads an image to a square before anything else."""
+    films: bool = False
+    """Whether its models take the frames of a video as one video."""
     version: int = 1
     """Raised when results of the kind change; cells of version 1 were computed before kinds were in their keys."""
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from operators.clips import Clips
 from operators.errors import ConfigError
 from operators.metrics.metric import Metric
-from operators.models.checkpoints import ModelConfig
+from operators.models.checkpoints import ModelConfig, takes_videos
 from operators.models.families import FAMILIES, serving
 from operators.models.family import Call
 from operators.stages.stage import Stage
@@ -47,6 +48,18 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
             name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
             _check_model(f"metrics.{name}.{key}", metric.kind, role, node.stage.calls[key], models)
         _check_wanted(node, models)
+
+
+def check_clips(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
+    """Raises ConfigError where rows are to be shown as videos to a model that takes images alone."""
+    looking = [next(iter(node.roles.values())) for node in nodes if node.stage.decodes and node.roles]
+    for role in looking if clips.shown == "video" else []:
+        if not takes_videos(models[role]):
+            raise ConfigError(
+                f"clips.shown: video wants a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
+                f"engine=transformers), and the role {role!r} is {models[role].checkpoint}; set clips.shown=each or "
+                "clips.shown=grid, or another model"
+            )
 
 
 def _check_wanted(node: GraphNode, models: Mapping[str, ModelConfig]) -> None:

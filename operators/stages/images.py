@@ -70,6 +70,10 @@ class ImagesStage(RowStage):
         """One image made ready for the model."""
         return self.model.preprocess(image)
 
+    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Any:
+        """The frames of one video made ready for the model, each standing for so many seconds of it."""
+        return self.model.preprocess_video(frames, seconds)
+
     def prepare(self, inputs: Inputs) -> PreparedShard:
         """Decodes the images of which some metric has no row among what earlier cells hold."""
         asked = self.asked(inputs)
@@ -89,6 +93,7 @@ class ImagesStage(RowStage):
             preprocess=self.preprocess,
             limits=self.options.limits,
             clips=self.options.clips,
+            preprocess_video=self.preprocess_video if self.calls else None,
             fetch=self.options.fetch,
             held=is_kept,
             decoders=self.options.decoders,

@@ -71,6 +71,9 @@ class SeeingStage(ImagesStage):
     def preprocess(self, image: Image.Image) -> Shown:
         return Shown(image.width, image.height, self.model.preprocess(image))
 
+    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Shown:
+        return Shown(frames[0].width, frames[0].height, self.model.preprocess_video(frames, seconds))
+
     def measure(self, images: PreparedImages, asked: Mapping[str, Asked]) -> Mapping[str, pa.Table]:
         row_of = [row for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
         pixels = [shown.pixels for shown in images.pixels]

@@ -11,7 +11,7 @@ from typing import Any
 from operators.errors import ConfigError, install
 from operators.metrics.metric import Metric
 from operators.models.checkpoints import find_vqa_kind, resolve_model
-from operators.stages.graph import make_nodes
+from operators.stages.graph import check_clips, make_nodes
 from operators.wires.wire import Answer, Asked, Served
 from pipelines.cells.plan import Node, recipes_of
 from pipelines.cells.store import open_store
@@ -34,6 +34,7 @@ def find_served(config: ServeConfig) -> Served:
     metrics: dict[str, Metric] = {
         name: metric.settled(lambda role: find_vqa_kind(config.models[role])) for name, metric in config.metrics.items()
     }
+    check_clips(make_nodes(metrics), config.models, config.clips)
     on_gpu = config.num_gpus > 0
     nodes = [
         Node(

@@ -9,7 +9,7 @@ import pytest
 from jobs.command import load_values
 from jobs.scorer import open_scorer
 from operators.clips import Clips
-from operators.errors import RowError
+from operators.errors import ConfigError, RowError
 from operators.images import ImageLimits, decode_each
 from operators.pack.clips import clip_tables
 from pipelines import sweep
@@ -115,3 +115,8 @@ def test_the_committed_clips_are_what_the_code_makes() -> None:
                 assert not isinstance(frame, RowError) and not isinstance(again, RowError)
                 difference = sum(abs(a - b) for a, b in zip(frame.tobytes(), again.tobytes(), strict=True))
                 assert difference / len(frame.tobytes()) < 4
+
+
+def test_a_model_of_images_is_refused_a_video_before_anything_is_computed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"clips\.shown: video wants a model that takes videos .*the role 'vqa'"):
+        plan_sweep(config_of(tmp_path, "clips.shown=video", "metric=[vqascore]"))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from operators.errors import ModelError
@@ -20,6 +21,10 @@ LLAVA_1_5 = VqaKind(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=
 LLAVA = VqaKind(name="llava", asks=FIRST_TOKEN, version=2)
 """LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
 CHAT = VqaKind(name="chat", asks=FIRST_TOKEN)
+FILM = replace(CHAT, films=True)
+"""The same for a model that is asked about videos too."""
+FILMING = ("qwen2_vl", "qwen2_5_vl")
+"""Types whose videos are laid out as images with patches in time; Qwen3-VL writes the time between frames."""
 PALIGEMMA = VqaKind(name="paligemma", asks=RELEASED._replace(reduction="first"), version=2)
 """As the authors' later releases ask it."""
 PALIGEMMA_TEMPLATE = (
@@ -54,7 +59,7 @@ ELSEWHERE = "choose another checkpoint, or engine=vllm if vLLM's list of support
 def kind_of(fields: Fields) -> VqaKind:
     """The kind that a config.json tells."""
     if fields["model_type"] != "llava":
-        return PALIGEMMA if fields["model_type"] == "paligemma" else CHAT
+        return PALIGEMMA if fields["model_type"] == "paligemma" else FILM if fields["model_type"] in FILMING else CHAT
     text = subfields(fields, "text_config")
     vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < VICUNA_ENTRIES
     return LLAVA_1_5 if vicuna and _tower(fields) == "clip_vision_model" else LLAVA
@@ -131,6 +136,7 @@ def serve(model: "ResolvedModel", network: Any) -> "ChatVlm":
         system=model.kind.system,
         padding=mean_colour(processor.image_processor) if model.pads else None,
         ends=ends,
+        video_id=int(network.config.video_token_id) if model.kind.films else None,
     )
     reader = (PrefixLmReader if model.kind == PALIGEMMA else ImageReader)(network, image_id=image_id)
     return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch)

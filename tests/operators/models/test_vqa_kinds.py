@@ -9,7 +9,7 @@ from operators.models.families.blip2 import BLIP2
 from operators.models.families.blip_vqa import BLIP_VQA
 from operators.models.families.clip_flant5 import CLIP_FLANT5
 from operators.models.families.instructblip import INSTRUCTBLIP
-from operators.models.families.vlm import CHAT, LLAVA, LLAVA_1_5, PALIGEMMA
+from operators.models.families.vlm import CHAT, FILM, LLAVA, LLAVA_1_5, PALIGEMMA
 from operators.models.vqa_kinds import VICUNA_SYSTEM, VqaKind
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
@@ -25,7 +25,8 @@ VICUNA = {"model_type": "llama", "vocab_size": 32064}
         ("vlm", {"model_type": "llava", "text_config": VICUNA, "vision_config": {"model_type": "pixtral"}}, LLAVA),
         ("vlm", {"model_type": "llava", "text_config": {"model_type": "mistral"}, "vision_config": CLIP_TOWER}, LLAVA),
         ("vlm", {"model_type": "llava", "text_config": {"vocab_size": 128320}, "vision_config": CLIP_TOWER}, LLAVA),
-        ("vlm", {"model_type": "qwen2_5_vl"}, CHAT),
+        ("vlm", {"model_type": "qwen2_5_vl"}, FILM),
+        ("vlm", {"model_type": "qwen3_vl"}, CHAT),
         ("vlm", {"model_type": "gemma3"}, CHAT),
         ("vlm", {"model_type": "paligemma"}, PALIGEMMA),
         ("instructblip", {"model_type": "instructblip", "text_config": {"model_type": "t5"}}, INSTRUCTBLIP),

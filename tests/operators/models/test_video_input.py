@@ -1,0 +1,169 @@
+"""A video is read as models that take videos were released to: patches of two frames, its own tokens and positions."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText
+
+from operators.clips import LISTED_SECONDS, Clips
+from operators.errors import ConfigError
+from operators.images import ImageLimits, decode_each
+from operators.metrics.vqascore import VqaScoreConfig
+from operators.models import loading
+from operators.models.calls import Message, Question
+from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.vlm import ChatVlm
+from operators.scorer import Scorer, ScorerConfig
+from operators.videos import FRAME_SECONDS
+from tests.operators import tiny
+from tests.operators.test_videos import film
+
+KINDS = ("qwen2_vl", "qwen2_5_vl")
+FACTOR = 8
+"""Pixels of the side of what becomes a token of the tiny models."""
+QUESTION = Question(0, "Does it move?", ("Yes", "No"))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tiny.save_qwen2_vl(tmp_path_factory.mktemp(request.param), kind=request.param)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> ChatVlm:
+    config = ModelConfig(family="vlm", checkpoint=str(folder))
+    loaded = loading.load(resolve_model(config, on_gpu=False), "likelihood")
+    assert isinstance(loaded, ChatVlm)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Any:
+    return AutoModelForImageTextToText.from_pretrained(folder).eval()
+
+
+def frames(count: int, *, width: int = 112, height: int = 88, first: int = 0) -> list[Image.Image]:
+    """Of a size that the models take as it is, neither too large nor too small for a frame."""
+    return [tiny.picture(first + number, width=width, height=height) for number in range(count)]
+
+
+def patches_of(shown: list[Image.Image]) -> torch.Tensor:
+    """As Qwen2VLVideoProcessor.patchify of transformers 5.19, whose module cannot be imported without torchvision."""
+    pixels = (np.stack([np.asarray(image) for image in shown]) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
+    video = torch.from_numpy(pixels).float().permute(0, 3, 1, 2)
+    video = torch.cat([video, video[-1:].expand(-len(shown) % 2, -1, -1, -1)])
+    times, (height, width) = len(video) // 2, (side // 4 for side in video.shape[2:])
+    cut = video.view(times, 2, 3, height // 2, 2, 4, width // 2, 2, 4).permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    return cut.reshape(times * height * width, 3 * 2 * 4 * 4)
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_patches_and_their_grid_are_those_of_the_processor_for_videos(model: ChatVlm, count: int) -> None:
+    shown = frames(count)
+    pixels = model.preprocess_video(shown, 0.5)
+    assert pixels.inputs["video_grid_thw"].tolist() == [[(count + 1) // 2, 22, 28]]
+    torch.testing.assert_close(pixels.inputs["pixel_values_videos"], patches_of(shown), atol=1e-5, rtol=0)
+    assert pixels.ids.count(model.prompts.video_id) == (count + 1) // 2 * 11 * 14  # type: ignore[arg-type]
+    assert pixels.step == 1.0
+
+
+@pytest.mark.parametrize(("size", "tokens"), [((40, 32), 128), ((112, 88), 154), ((640, 480), 768)])
+def test_a_frame_takes_no_fewer_and_no_more_tokens_than_in_the_released_code(
+    model: ChatVlm, size: tuple[int, int], tokens: int
+) -> None:
+    pixels = model.preprocess_video(frames(2, width=size[0], height=size[1]), 0.5)
+    found = len(pixels.inputs["pixel_values_videos"]) // 4
+    assert found >= 128 if tokens == 128 else found <= 768 if tokens == 768 else found == tokens
+
+
+def logprobs_of_whole(model: ChatVlm, whole: Any, pixels: Any, choice: str, **positions: torch.Tensor) -> list[float]:
+    """Of the choice's tokens, by the whole network over the whole prompt at once."""
+    before = [*pixels.ids, *model.prompts.following([Message("user", QUESTION.text)], pixels.closing)]
+    chosen = model.prompts.choice(QUESTION.text, choice)
+    ids = torch.tensor([[*before, *chosen]])
+    kinds = 2 * (ids == model.prompts.video_id).int()
+    step = (
+        {"second_per_grid_ts": torch.tensor([pixels.step])}
+        if hasattr(whole.model.config.vision_config, "tokens_per_second")
+        else {}
+    )
+    with torch.inference_mode():
+        logits = whole(input_ids=ids, mm_token_type_ids=kinds, **pixels.inputs, **step, **positions).logits[0]
+    rows = logits.log_softmax(-1)[len(before) - 1 : -1]
+    return [float(row[token]) for row, token in zip(rows, chosen, strict=True)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_answers_about_a_video_are_the_whole_models(model: ChatVlm, whole: Any, count: int) -> None:
+    pixels = model.preprocess_video(frames(count), 0.75)
+    (answered,) = model.likelihood(model.encode([pixels]), [QUESTION])
+    for choice, logprobs in zip(QUESTION.choices, answered, strict=True):
+        assert logprobs == pytest.approx(logprobs_of_whole(model, whole, pixels, choice), abs=1e-4)
+
+
+def test_what_follows_a_long_video_begins_after_its_last_moment(model: ChatVlm, whole: Any) -> None:
+    """Transformers 5.3 to 5.19 place it earlier (huggingface/transformers#45381 has the positions as released)."""
+    pixels = model.preprocess_video(frames(2 * 40, width=64, height=128), 3.0)
+    (prefix,) = model.encode([pixels])
+    rate = getattr(whole.config.vision_config, "tokens_per_second", None)
+    last = 39 if rate is None else int(39 * 6.0 * rate)
+    assert prefix.next_position == len(model.prompts.before_video) + max(last, 15) + 1
+
+
+def test_videos_of_one_size_are_encoded_together_as_each_alone(model: ChatVlm) -> None:
+    videos = [model.preprocess_video(frames(4, first=4 * number), seconds) for number, seconds in enumerate((0.5, 2.0))]
+    videos.append(model.preprocess_video(frames(2), 0.5))
+    together = model.likelihood(model.encode(videos), [QUESTION._replace(image=place) for place in range(3)])
+    for video, answered in zip(videos, together, strict=True):
+        (alone,) = model.likelihood(model.encode([video]), [QUESTION])
+        assert answered == [pytest.approx(choice, abs=1e-4) for choice in alone]
+
+
+def test_time_has_a_direction_and_an_order(model: ChatVlm) -> None:
+    shown = frames(4)
+    videos = [model.preprocess_video(order, 0.5) for order in (shown, shown[::-1])]
+    forwards, backwards = model.likelihood(model.encode(videos), [QUESTION, QUESTION._replace(image=1)])
+    assert forwards[0][0] != pytest.approx(backwards[0][0], abs=1e-3)
+
+
+def scorer(folder: Path, **clips: Any) -> Scorer:
+    models = {"vqa": ModelConfig(family="vlm", checkpoint=str(folder))}
+    return Scorer(ScorerConfig(models=models, metrics={"vqascore": VqaScoreConfig()}, clips=Clips(**clips)))
+
+
+def test_a_row_of_frames_a_video_file_and_an_image_are_scored_as_they_are(
+    folder: Path, model: ChatVlm, tmp_path: Path
+) -> None:
+    shown, clip = frames(3), film(tmp_path / "clip", "mp4")
+    scored = scorer(folder, shown="video", frames=4).score([shown, clip, shown[0]], ["a", "a", "a"])
+    assert scored["error"].null_count == 3
+    question = Question(0, VqaScoreConfig().settled(lambda role: resolved_kind(folder)).question("a"), ("Yes",))
+    expected = [
+        model.likelihood(model.encode([pixels]), [question])[0][0][0]
+        for pixels in (model.preprocess_video(shown, LISTED_SECONDS), model.preprocess(shown[0]))
+    ]
+    listed, _, image = scored["score"].to_pylist()
+    assert [listed, image] == pytest.approx(np.exp(expected), rel=1e-4)
+
+
+def resolved_kind(folder: Path) -> Any:
+    return resolve_model(ModelConfig(family="vlm", checkpoint=str(folder)), on_gpu=False).kind
+
+
+@pytest.mark.parametrize("save", [tiny.save_llava, lambda folder: tiny.save_qwen2_vl(folder, kind="qwen3_vl")])
+def test_a_model_of_images_alone_is_refused_before_it_is_loaded(save: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"clips\.shown: video wants a model that takes videos.*clips\.shown=each"):
+        scorer(save(tmp_path), shown="video")
+
+
+def test_frames_of_a_file_stand_for_equal_parts_of_it(tmp_path: Path) -> None:
+    """20 frames at 8 a second are 2.5 seconds; qwen-vl-utils says the same as a rate, frames sampled by seconds."""
+    shown = list(decode_each(film(tmp_path / "clip", "mp4"), ImageLimits(), Clips(frames=4)))
+    assert [image.info[FRAME_SECONDS] for image in shown if isinstance(image, Image.Image)] == pytest.approx(
+        [0.625] * 4
+    )
