@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -12,15 +13,19 @@ from transformers import AutoModelForImageTextToText
 from operators.clips import LISTED_SECONDS, Clips
 from operators.errors import ConfigError
 from operators.images import ImageLimits, decode_each
+from operators.metrics.llmscore import LlmScoreConfig
 from operators.metrics.vqascore import VqaScoreConfig
 from operators.models import loading
 from operators.models.calls import Message, Question
-from operators.models.checkpoints import ModelConfig, resolve_model
+from operators.models.checkpoints import Engine, ModelConfig, resolve_model
 from operators.models.vlm import ChatVlm
 from operators.scorer import Scorer, ScorerConfig
+from operators.stages.captions import CaptionsStage
+from operators.stages.stage import StageOptions
 from operators.videos import FRAME_SECONDS
 from tests.operators import tiny
-from tests.operators.test_videos import film
+from tests.operators.stages.given import inputs, operate
+from tests.operators.test_videos import SIZE, film
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 FACTOR = 8
@@ -131,8 +136,8 @@ def test_time_has_a_direction_and_an_order(model: ChatVlm) -> None:
     assert forwards[0][0] != pytest.approx(backwards[0][0], abs=1e-3)
 
 
-def scorer(folder: Path, **clips: Any) -> Scorer:
-    models = {"vqa": ModelConfig(family="vlm", checkpoint=str(folder))}
+def scorer(folder: Path, *, engine: Engine = "transformers", **clips: Any) -> Scorer:
+    models = {"vqa": ModelConfig(family="vlm", checkpoint=str(folder), engine=engine)}
     return Scorer(ScorerConfig(models=models, metrics={"vqascore": VqaScoreConfig()}, clips=Clips(**clips)))
 
 
@@ -155,10 +160,24 @@ def resolved_kind(folder: Path) -> Any:
     return resolve_model(ModelConfig(family="vlm", checkpoint=str(folder)), on_gpu=False).kind
 
 
-@pytest.mark.parametrize("save", [tiny.save_llava, lambda folder: tiny.save_qwen2_vl(folder, kind="qwen3_vl")])
-def test_a_model_of_images_alone_is_refused_before_it_is_loaded(save: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "engine"), [("llava", "transformers"), ("qwen3_vl", "transformers"), ("qwen2_vl", "vllm")]
+)
+def test_a_model_of_images_alone_is_refused_before_it_is_loaded(kind: str, engine: Engine, tmp_path: Path) -> None:
+    folder = tiny.save_llava(tmp_path) if kind == "llava" else tiny.save_qwen2_vl(tmp_path, kind=kind)
     with pytest.raises(ConfigError, match=r"clips\.shown: video wants a model that takes videos.*clips\.shown=each"):
-        scorer(save(tmp_path), shown="video")
+        scorer(folder, engine=engine, shown="video")
+
+
+def test_a_video_is_spoken_of_as_one(model: ChatVlm, tmp_path: Path) -> None:
+    """What a captioner, or a judge, is shown goes the same way."""
+    metric = LlmScoreConfig()
+    filming = StageOptions(ImageLimits(), tiny.no_fetch, clips=Clips(shown="video", frames=2))
+    stage = CaptionsStage({"llmscore": metric}, {"captioner": model}, filming)
+    rows = pa.table({"image_id": ["i0"], "prompt_id": ["p0"], "image": [film(tmp_path / "clip", "mp4")]})
+    (row,) = operate(stage, inputs("llmscore", shard_rows=rows)).to_pylist()
+    assert row["error"] is None
+    assert [(caption["width"], caption["height"]) for caption in row["captions"]] == [SIZE]
 
 
 def test_frames_of_a_file_stand_for_equal_parts_of_it(tmp_path: Path) -> None:
