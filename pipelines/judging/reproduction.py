@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from operators.errors import ConfigError
 from operators.judging.graphs import measure_graphs
-from operators.metrics.dsg import holding
 from operators.statistics.options import Sampling
+from pipelines.judging.accumulation import AccumulateConfig, AnswerColumns, accumulated
 from pipelines.judging.metaeval import judge, open_release
 from pipelines.judging.protocols import ProtocolConfig
 from pipelines.judging.releases.tables import Sheet, read_sheet
@@ -154,26 +155,26 @@ def _per_graph(measured: pd.DataFrame, measure: str, released: pd.DataFrame) -> 
 
 def _accumulation(config: ReproductionConfig) -> Iterator[Check]:
     """DSG scores of every image from the correctness of every question, by recursive zeroing."""
-    correct, scores = _sheet(config, "ts2_dsg_correct"), _sheet(config, "ts2_scores_per_image")
-    frame = pd.DataFrame({name: correct.texts(name) for name in correct.names})
-    graphs = dict(zip(frame["image_row"].astype(int), frame["id"], strict=True))
+    scores = _sheet(config, "ts2_scores_per_image")
+    models = tuple(_sheet(config, "ts2_dsg_correct").names[4:])
+    accumulation = AccumulateConfig(
+        answers=f"{config.protocols['t2iscorescore'].path}/ts2_dsg_correct.csv",
+        given=models,
+        output="",
+        accumulation="recursive",
+        columns=AnswerColumns(image_id="image_row", prompt_id="id"),
+        separator="-",
+        no_parent="-1",
+        storage=config.storage,
+    )
+    frame = accumulated(accumulation).to_pandas()
     group = "T2IScoreScore, DSG scores from the correctness of questions, recursive zeroing"
-    for model in correct.names[4:]:
-        released = scores.numbers(f"{model}_dsg").to_pylist()
-        ours = {int(row): _dsg(of_image, model) for row, of_image in frame.groupby("image_row", sort=False)}
-        unmet = [row for row, value in ours.items() if abs(value - released[row]) > PRINTED_DIGITS]
+    for model in models:
+        ours = frame[frame["metric"] == model]
+        released = np.asarray(scores.numbers(f"{model}_dsg"))[ours["image_id"].astype(int)]
+        unmet = ours[(ours["score"] - released).abs() > PRINTED_DIGITS]
         check = Check(group, f"{model}: images whose score is met", len(ours), len(ours) - len(unmet), 0)
-        yield _explained(check, SEG_65 if {graphs[row] for row in unmet} == {"65"} else "")
-
-
-def _dsg(rows: pd.DataFrame, model: str) -> float:
-    """The share of questions that count, of one image."""
-    parents = {
-        str(question): [] if above == "-1" else str(above).split("-")
-        for question, above in zip(rows["question_id"], rows["parents"], strict=True)
-    }
-    right = {str(question): answer == "1" for question, answer in zip(rows["question_id"], rows[model], strict=True)}
-    return sum(holding(right, parents, "recursive").values()) / len(right)
+        yield _explained(check, SEG_65 if set(unmet["prompt_id"]) == {"65"} else "")
 
 
 def write_reproduction(checks: Sequence[Check], config: ReproductionConfig) -> None:

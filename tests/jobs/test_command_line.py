@@ -181,6 +181,24 @@ def test_status_gc_and_train_have_exactly_these_keys() -> None:
     assert set(dotted_keys(load_values("kinds", ["of=dsg"]))) == dotted(
         {"": {"store", "run", "of", "storage"}, "storage": STORAGE}
     )
+    columns = {"image_id", "prompt_id", "generator", "question_id", "parents", "answer"}
+    assert set(dotted_keys(load_values("accumulate", ["answers=a", "given=[m]", "output=o"]))) == dotted(
+        {
+            "": {
+                "answers",
+                "given",
+                "output",
+                "accumulation",
+                "missing",
+                "columns",
+                "separator",
+                "no_parent",
+                "storage",
+            },
+            "columns": columns,
+            "storage": STORAGE,
+        }
+    )
     diagnosis = {"ablations", "vqa_models", "word_ratings", "parser", "page", "reference"}
     assert set(dotted_keys(load_values("diagnose", ["sweep=shapes"]))) == dotted(
         SHAPES | {"": SHAPES[""] | {"diagnosis"}, "diagnosis": diagnosis}

@@ -1,0 +1,25 @@
+"""Makes scores of released answers, by whether a question counts where those above it fail."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import make_console, say
+from pipelines.judging.accumulation import AccumulateConfig, write_accumulated
+
+COMMAND = Command(
+    "accumulate",
+    "Make scores of released answers: a row for every image and question in, one for every image and model out.",
+    AccumulateConfig,
+)
+
+
+def main(config: AccumulateConfig) -> int:
+    """Writes the scores; 0 where every image has one, else 2."""
+    scores = write_accumulated(config)
+    null = scores.column("score").null_count
+    say(make_console(), f"{len(scores)} scores, {null} of them null, written to {config.output}")
+    return 2 if null else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))
