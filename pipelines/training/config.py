@@ -168,12 +168,17 @@ class FinetuneConfig(TrainingConfig):
     """The ratings."""
     held_out: float = 0.25
     """Share of the prompts that are not trained on; agreement with people is measured on their images."""
+    blend: float = 0.5
+    """The trained weights' share of the result; the rest is of those that it began with (WiSE-FT, Wortsman et al.
+    2022): a model that a few prompts have taught too much keeps what it knew."""
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
         super(FinetuneConfig, self).__post_init__()
         if not 0 < self.held_out < 1:
             raise ConfigError(f"held_out: expected a share between 0 and 1, got {self.held_out}")
+        if not 0 < self.blend <= 1:
+            raise ConfigError(f"blend: expected a share above 0 and up to 1, got {self.blend}")
         if "ratings" not in self.protocol.tasks:
             raise ConfigError(
                 f"protocol {self.protocol.name}: it has no ratings of single images to train on; choose one whose "

@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isnan, nan
@@ -44,6 +44,8 @@ class Task:
     """Rated images that are scored before and after; of finetuning alone."""
     stage: Stage
     trained: tuple[str, ...]
+    blend: float
+    """The trained weights' share of the result, beside those that it began with."""
     seed: int
     mixed: int
     save_every: int
@@ -88,7 +90,11 @@ def work(task: Task, seat: Seat, report: Report) -> None:
     output = locate(task.output, task.storage)
     trainee = load_trainee(task.model, seat.device)
     before = _held_out_scores(task, trainee, seat)
+    first = {name: parameter.clone() for name, parameter in _parameters(task, trainee)} if task.blend < 1 else {}
     failed = _train(task, trainee, seat, output, report)
+    with torch.no_grad():
+        for name, parameter in _parameters(task, trainee) if first else ():
+            parameter.lerp_(first[name], 1 - task.blend)
     trainee.round()
     after = _held_out_scores(task, trainee, seat)
     if seat.number == 0:
@@ -97,6 +103,11 @@ def work(task: Task, seat: Seat, report: Report) -> None:
             _write_scores(task, output, {BEFORE: before, AFTER: after})
         _write_checkpoint(task, trainee, output)
         remove_states(output.below(STATES))
+
+
+def _parameters(task: Task, trainee: Trainee) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Those that are trained, by name."""
+    return ((name, each) for name, each in trainee.network.named_parameters() if name.startswith(task.trained))
 
 
 def _train(task: Task, trainee: Trainee, seat: Seat, output: Location, report: Report) -> int:

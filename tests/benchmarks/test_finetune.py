@@ -14,7 +14,7 @@ from pipelines.training.planning import plan_training
 from pipelines.training.rated import judge_held_out
 from pipelines.training.worker import HELD_OUT, Seat, work
 
-RAISED = ("pearson", "pairwise_accuracy_grouped")
+RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
 
 
 def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None:
@@ -33,3 +33,5 @@ def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None
         before, after = agreement["before", statistic], agreement["after", statistic]
         print(f"{statistic}: {before:.3f} before, {after:.3f} after")
         assert after > before
+    for compared in findings.comparisons:
+        print(f"{compared.statistic}: p = {compared.p_value:.3f} that before and after do not differ")

@@ -34,6 +34,7 @@ def test_the_kind_of_training_is_chosen_by_name_and_the_pack_is_the_default() ->
         (("training=finetune", "output=out", "pace.batch=3"), "pace.batch: expected a multiple of the 2 workers"),
         (("training=finetune", "output=out", "pace.rate=0"), "pace.rate: expected more than 0, got 0"),
         (("training=finetune", "output=out", "held_out=1"), "held_out: expected a share between 0 and 1, got 1"),
+        (("training=finetune", "output=out", "blend=0"), "blend: expected a share above 0 and up to 1, got 0"),
         (("training=finetune", "output=out", "protocol.tasks=[graphs]"), "it has no ratings of single images"),
         (("training=finetune", "output=out", "trained=[]"), "trained: expected some of mm_projector, language_model"),
         (("training=finetune", "output=out", "trained=[vision_tower]"), "config key 'trained.0'"),

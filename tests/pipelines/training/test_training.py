@@ -197,6 +197,18 @@ def test_a_finetuned_checkpoint_scores_in_production_as_it_did_in_training(finet
         assert score == pytest.approx(after[row["image_id"]], abs=1e-5)
 
 
+def test_a_blend_lies_between_the_checkpoint_and_what_was_trained(tmp_path: Path) -> None:
+    small = ("training=finetune", "shard_rows=256", "held_out=0.02", "pace.steps=2", "pace.batch=4", "pace.rate=0.01")
+    for blend in ("0.5", "1"):
+        config = taught.config_of(*small, f"blend={blend}", f"output={tmp_path}/{blend}")
+        work(plan_training(config).task, Seat(0, 1, CPU), lambda line: None)
+    name = "encoder.block.0.layer.0.SelfAttention.q.weight"
+    before = load_file(taught.VQA / "model.safetensors")[name].float()
+    half, whole = (weights(tmp_path / blend)[name].float() - before for blend in ("0.5", "1"))
+    assert whole.abs().max() > 0.01
+    assert torch.allclose(half, whole / 2, atol=1e-3)
+
+
 def test_no_held_out_prompt_is_trained_on(finetuned: Path) -> None:
     planned = plan_training(taught.config_of("training=finetune", f"output={finetuned}", "shard_rows=256"))
     assert planned.task.held_out is not None
