@@ -63,7 +63,7 @@ def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
 def run_together(task: Task) -> None:
     """Two workers as threads of this process, which add up their tensors by turns."""
     sums: list[torch.Tensor] = []
-    barrier = Barrier(2, timeout=120)
+    barrier = Barrier(2, timeout=600)
 
     class Together(Seat):
         def total(self, tensor: torch.Tensor) -> None:

@@ -29,6 +29,7 @@ def test_a_killed_worker_changes_no_weight(tmp_path: Path, ray_cluster: None) ->
     killer.start()
     lines: list[str] = []
     run_training(plan_training(config), lines.append)
+    assert note.exists()
     killer.join()
     assert [line for line in lines if line.startswith("resumed after step ")]
     undisturbed = taught.stage_config("questions", str(data), tmp_path / "undisturbed", *settings)
