@@ -11,7 +11,7 @@ from operators.errors import suggest
 
 JOBS = (
     "sweep", "score", "ingest", "questions", "status", "report", "trends", "kinds", "diagnose", "metaeval", "reproduce",
-    "nightly", "gc", "export", "publish", "rewards", "serve", "train", "convert",
+    "accumulate", "nightly", "gc", "export", "publish", "rewards", "serve", "train", "convert",
 )  # fmt: skip
 """In the order in which a user meets them."""
 
