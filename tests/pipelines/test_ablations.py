@@ -7,11 +7,14 @@ import pyarrow as pa
 import pytest
 
 from operators.errors import ConfigError
+from operators.images import digest_of
 from operators.metrics.ablation import Ablation
 from operators.metrics.vpeval import VpevalConfig
 from operators.scorer import Scorer, ScorerConfig
 from operators.stages.graph import check_chain
 from pipelines.config import SweepConfig
+from pipelines.running.stages import NodeStage, StageContext
+from pipelines.sources.uris import benchmark_uris
 from pipelines.sweep import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark
 
@@ -63,3 +66,26 @@ def test_in_a_process_of_ones_own_the_same_is_denied(folder: Path, tmp_path: Pat
     assert first == pytest.approx(second, abs=1e-6)
     own = [row["score"] for row in table.to_pylist() if row["metric"] == "vqascore"]
     assert own[0] != pytest.approx(own[1], abs=1e-3)
+
+
+def test_a_row_that_is_tried_alone_is_shown_the_same_image_as_in_its_shard(folder: Path, tmp_path: Path) -> None:
+    """After a worker's death rows are tried one by one."""
+    config = sweep_config(folder, tmp_path, "metric=[clipscore]")
+    shuffled = {"clipscore": replace(config.metrics["clipscore"], ablation="shuffled_images")}
+    planned = plan_sweep(replace(config, metrics=shuffled))
+    context = StageContext(
+        store=planned.store,
+        limits=config.limits,
+        clips=config.clips,
+        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
+        prompt_shards=tuple(planned.sources.prompt_shards),
+    )
+    (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
+    stage = NodeStage(node, context)
+    work = next(planned.plan.work(planned.plan.images))
+    cells = [cell for cell in work.cells if cell.node == node.name]
+    whole = stage.prepare(work, cells).images.digests
+    alone = [stage.prepare_row(work, cells, row).images.digests[0] for row in range(4)]
+    own = [digest_of([row["image"]]) for row in images("atlas", 4)]
+    assert whole == alone and sorted(whole) == sorted(own)
+    assert all(shown != theirs for shown, theirs in zip(whole, own, strict=True))
