@@ -24,9 +24,10 @@ PROMPTS, ATLAS, FLINT = "prompts.parquet", "images/atlas/00000.parquet", "images
 BENCHES = {
     "fresh": {PROMPTS: "prompts", ATLAS: "atlas"},
     "grown": {PROMPTS: "prompts", ATLAS: "atlas", FLINT: "flint"},
-    "edited": {PROMPTS: "edited", ATLAS: "atlas"},
+    "edited": {PROMPTS: "edited", ATLAS: "atlas", FLINT: "flint"},
 }
-"""Which file stands where in each state of the benchmark."""
+"""Which file stands where in each state of the benchmark; none is ever removed, for some S3 servers go on listing a
+folder that has become empty, and a sweep then says rightly that it lacks images."""
 
 
 def write_masters(folder: Path) -> Path:
@@ -64,13 +65,8 @@ class Place:
 
     def show(self, bench: str) -> None:
         """Brings the benchmark into a state; a file that stays is not touched."""
-        wanted = BENCHES[bench]
-        for name in (PROMPTS, ATLAS, FLINT):
-            path = f"{self.path}/bench/{name}"
-            if name in wanted:
-                self._put(self.masters / wanted[name], path)
-            elif self.fs.exists(path):
-                self.fs.rm(path.rpartition("/")[0], recursive=True)  # a generator's folder without a file is one too
+        for name, master in BENCHES[bench].items():
+            self._put(self.masters / master, f"{self.path}/bench/{name}")
 
     def _put(self, master: Path, path: str) -> None:
         """On S3 the same content has the same ETag, and on a disk the same file has the same time."""
