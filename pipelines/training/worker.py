@@ -24,6 +24,7 @@ from operators.models.checkpoints import ResolvedModel
 from operators.training.checkpoint import Trainee, load_trainee, save_trainee
 from operators.training.exercises import exercise_loss, train_only
 from operators.training.loop import Course, Report, Stage, train
+from pipelines.running.process import set_torch_threads
 from pipelines.storage import Location, StorageConfig, locate, replace, write_errors, written_whole
 from pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
 from pipelines.training.states import State, newest_state, remove_states, save_state
@@ -85,8 +86,7 @@ class Seat(NamedTuple):
 
 def work(task: Task, seat: Seat, report: Report) -> None:
     """Trains from the newest state on, or from the checkpoint; the first worker writes."""
-    if task.threads is not None:
-        torch.set_num_threads(task.threads)
+    set_torch_threads(task.threads)
     output = locate(task.output, task.storage)
     trainee = load_trainee(task.model, seat.device)
     before = _held_out_scores(task, trainee, seat)
