@@ -82,7 +82,8 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
     try:
         return TypeAdapter(schema).validate_python(values, extra="forbid")
     except ValidationError as error:
-        raise ConfigError(_describe(error, values.get("kind"))) from error
+        kind = values.get("kind") if isinstance(values, Mapping) else None  # it may have come from a damaged file
+        raise ConfigError(_describe(error, kind)) from error
 
 
 def _describe(error: ValidationError, kind: str | None) -> str:

@@ -168,9 +168,9 @@ def test_a_cell_that_is_renewed_with_a_row_that_may_pass_later_is_a_draft_that_t
     forget(plan.store, *(cell.path for cell in cells(plan, "scores")))
     call = AnswersStage._call
 
-    def call_but_one(stage: AnswersStage, method: Any, features: Any, asked: Sequence[Any]) -> list[Any]:
+    def call_but_one(stage: AnswersStage, method: Any, *, asked: Sequence[Any], **others: Any) -> list[Any]:
         failed = RowError("model_failed", "it may pass", retryable=True)
-        results = call(stage, method, features, asked)
+        results = call(stage, method, asked=asked, **others)
         return [failed if image == 0 else result for (image, *_), result in zip(asked, results, strict=True)]
 
     monkeypatch.setattr(AnswersStage, "_call", call_but_one)

@@ -224,7 +224,7 @@ def test_yes_is_weighed_against_no_as_the_whole_model_has_every_spelling_begin(w
     yes, no = said("Yes", " Yes", "yes", " yes"), said("No", " No", "no", " no")
     asked = Question(0, question, metric.choices)
     (answer,) = model.likelihood(model.encode([model.preprocess(PICTURES[1])]), [asked])
-    scored = metric.score(Evidence({"answers": [{"token_logprobs": answer}]}))
+    scored = metric.score(Evidence({"answers": [{"question_id": "1", "token_logprobs": answer}]}))
     assert scored.score == pytest.approx(yes / (yes + no), rel=1e-3)
 
 

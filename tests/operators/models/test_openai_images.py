@@ -221,7 +221,7 @@ def test_the_share_of_yes_is_had_of_a_service_too(server: Server) -> None:
     metric = VqaScoreConfig(normalise="yes_no").settled(lambda role: openai.OPENAI)
     answer = likelihood(server, *metric.choices)
     assert isinstance(answer, list)
-    assert metric._likelihood(answer) == pytest.approx(math.exp(-1.5) / (math.exp(-1.5) + math.exp(-0.3)))
+    assert metric._likelihood(answer, ()) == pytest.approx(math.exp(-1.5) / (math.exp(-1.5) + math.exp(-0.3)))
 
 
 def test_a_refused_key_ends_the_shard_and_is_not_tried_row_by_row(server: Server) -> None:

@@ -254,6 +254,7 @@ def whole_manifest(store: Store) -> dict[str, Any]:
 
 @bounded
 @example(values={182: "\ud800"})
+@example(values={83: None})
 @given(values=st.dictionaries(st.integers(0, 200), odd, min_size=1, max_size=3))
 def test_odd_values_in_manifests(store: Store, whole_manifest: dict[str, Any], values: dict[int, Any]) -> None:
     content = json.loads(json.dumps(whole_manifest))
