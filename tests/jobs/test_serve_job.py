@@ -181,7 +181,10 @@ def learn(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, flo
 
 
 def test_a_replica_killed_under_load_costs_no_request(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
-    """The batch is repeated on the next replica: every client gets one answer, its own, and none is 0."""
+    """A batch that it had is repeated on the next replica: every client gets one answer, its own, and none is 0.
+
+    Whether it had one when it died is chance; tests/pipelines/serving has what follows where it had.
+    """
     pairs = list(offline)[24:]
     (victim,) = service.replicas()
     with ThreadPoolExecutor(16) as clients:
@@ -193,8 +196,6 @@ def test_a_replica_killed_under_load_costs_no_request(service: Running, offline:
     for pair, answer in zip(pairs, answers, strict=True):
         assert answer == pytest.approx(offline[pair], abs=1e-5)
     assert victim not in service.replicas()
-    deaths = requests.get(f"{service.url}/metrics", timeout=60).text
-    assert "plumbline_replica_deaths_total 0.0" not in deaths, "the replica died with a batch"
 
 
 def refusal(*words: str, token: str = "") -> str:
