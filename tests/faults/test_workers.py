@@ -56,6 +56,7 @@ def test_a_model_call_that_hangs_is_ended_by_the_deadline_and_its_row_left_out(t
     assert (error["kind"], error["retryable"]) == ("killed_worker", True)
 
 
+@pytest.mark.slow
 def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
     overrides = ("metric=[clipscore]", "cluster.max_attempts=2")
     done, rows = sweep_with({4: DEADLY, 6: DEADLY}, tmp_path, *overrides)
