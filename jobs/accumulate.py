@@ -4,6 +4,7 @@ import sys
 
 from jobs.command import Command, run_job
 from jobs.console import make_console, say
+from pipelines.endings import COMPLETE, WITHIN_BUDGET
 from pipelines.judging.accumulation import AccumulateConfig, write_accumulated
 
 COMMAND = Command(
@@ -18,7 +19,7 @@ def main(config: AccumulateConfig) -> int:
     scores = write_accumulated(config)
     null = scores.column("score").null_count
     say(make_console(), f"{len(scores)} scores, {null} of them null, written to {config.output}")
-    return 2 if null else 0
+    return WITHIN_BUDGET if null else COMPLETE
 
 
 if __name__ == "__main__":

@@ -29,8 +29,7 @@ from pipelines.config import SweepConfig
 from pipelines.judging.releases.tables import read_sheet
 from pipelines.judging.validity import published_tables
 from pipelines.running.progress import NodeProgress
-from pipelines.storage import StorageConfig, locate, write_errors
-from pipelines.storage import replace as write_file
+from pipelines.storage import StorageConfig, locate, write_file
 from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, plan_sweep
 
 PAGE = Path(__file__).parent / "validity.md.j2"
@@ -285,5 +284,4 @@ def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:
         benchmark=sweep.benchmark.name,
     )
     location = locate(asked.page, config.storage)
-    with write_errors(location.path):
-        write_file(location, location.path, (text.rstrip() + "\n").encode())
+    write_file(location, location.path, (text.rstrip() + "\n").encode())

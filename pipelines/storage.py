@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError, PlumblineError, without_secrets
@@ -243,13 +245,21 @@ def _create_local(path: Path, data: bytes) -> bool:
     return True
 
 
-def replace(location: Location, path: str, data: bytes) -> None:
-    """Writes an object whatever stood at `path`; readers see the old one or the new one."""
-    if not isinstance(location.fs, LocalFileSystem):
-        location.fs.pipe_file(path, data, ContentType=mimetypes.guess_type(path)[0] or "application/octet-stream")
-        return
-    with _written_beside(Path(path), data) as draft:
-        draft.replace(path)
+def write_file(location: Location, path: str, data: bytes) -> None:
+    """Writes an object whatever stood at `path`; readers see the old one or the new one. Raises WriteError."""
+    with write_errors(path):
+        if not isinstance(location.fs, LocalFileSystem):
+            location.fs.pipe_file(path, data, ContentType=mimetypes.guess_type(path)[0] or "application/octet-stream")
+            return
+        with _written_beside(Path(path), data) as draft:
+            draft.replace(path)
+
+
+def write_table(location: Location, path: str, table: pa.Table) -> None:
+    """Writes a table as Parquet, as `write_file`."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_file(location, path, sink.getvalue().to_pybytes())
 
 
 def duplicate(location: Location, source: str, target: str) -> None:

@@ -9,15 +9,7 @@ from pipelines.sweep import PlannedSweep
 
 def compute_here(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
     """What became of the plan's missing cells; a shard that fails, fails its cells."""
-    config = planned.config
-    context = StageContext(
-        store=planned.store,
-        limits=config.limits,
-        clips=config.clips,
-        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
-        prompt_shards=tuple(planned.sources.prompt_shards),
-        packed=planned.sources.packed,
-    )
+    context = context_of(planned)
     outcomes: dict[str, Outcome] = {}
     for item in planned.plan.nodes:
         stage = NodeStage(item.node, context) if item.missing else None
@@ -25,6 +17,19 @@ def compute_here(planned: PlannedSweep, report: object = None) -> dict[str, Outc
             known = Work(shard=work.shard, cells=work.cells, outcomes=outcomes)
             outcomes |= _compute_shard(stage, known, item.node.name, context) if stage is not None else {}
     return outcomes
+
+
+def context_of(planned: PlannedSweep) -> StageContext:
+    """What the stages of a sweep share."""
+    config = planned.config
+    return StageContext(
+        store=planned.store,
+        limits=config.limits,
+        clips=config.clips,
+        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
+        prompt_shards=tuple(planned.sources.prompt_shards),
+        packed=planned.sources.packed,
+    )
 
 
 def _compute_shard(stage: NodeStage, work: Work, node: str, context: StageContext) -> dict[str, Outcome]:

@@ -59,14 +59,14 @@ def _with_others(rows: pa.Table) -> pa.Table:
 
 def _with_blank(rows: pa.Table) -> pa.Table:
     rows = rows.drop_columns([name for name in IMAGES if name in rows.column_names])
-    return rows.append_column("image", pa.array([blank_image()] * len(rows), pa.binary()))
-
-
-def blank_image() -> bytes:
-    """A grey PNG."""
     file = io.BytesIO()
-    Image.new("RGB", (SIDE, SIDE), GREY).save(file, "PNG")
-    return file.getvalue()
+    blank_image().save(file, "PNG")
+    return rows.append_column("image", pa.array([file.getvalue()] * len(rows), pa.binary()))
+
+
+def blank_image() -> Image.Image:
+    """All grey, with nothing to see."""
+    return Image.new("RGB", (SIDE, SIDE), GREY)
 
 
 def shuffled_words(text: str) -> str:

@@ -18,7 +18,7 @@ from operators.metrics.reading import same_choice
 from operators.metrics.writing import Put, is_asked
 from operators.models.calls import LikelihoodModel, Question, TextEmbedder
 from operators.stages.images import ImagesStage
-from operators.stages.stage import Inputs, StageOptions, Upstream, remembered
+from operators.stages.stage import Inputs, Stage, StageOptions, Upstream, remembered
 
 Result = TypeVar("Result")
 
@@ -86,18 +86,10 @@ def _prompt_questions(written: Sequence[Mapping[str, Any]], metric: AskingMetric
     return PromptQuestions(asked, None)
 
 
-class AnswersStage(ImagesStage):
-    """Images and questions to answers (schema ANSWERS), every image encoded once for all metrics that share the model.
+class AskingStage(Stage):
+    """What is to be asked decides its result, with the questions that it reads."""
 
-    The tables' metadata has what the model's calls took, for all the metrics together (rows.with_usage).
-    """
-
-    name = "answers"
-    version = 3
-    schema = rows.ANSWERS
-    needs = AskingMetric
-    calls: ClassVar = {"model": "likelihood", "matcher": "embedding"}
-    optional = frozenset({"matcher"})
+    needs: ClassVar[type] = AskingMetric
     words = True
 
     @classmethod
@@ -107,6 +99,19 @@ class AnswersStage(ImagesStage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.answering()}
+
+
+class AnswersStage(AskingStage, ImagesStage):
+    """Images and questions to answers (schema ANSWERS), every image encoded once for all metrics that share the model.
+
+    The tables' metadata has what the model's calls took, for all the metrics together (rows.with_usage).
+    """
+
+    name = "answers"
+    version = 3
+    schema = rows.ANSWERS
+    calls: ClassVar = {"model": "likelihood", "matcher": "embedding"}
+    optional = frozenset({"matcher"})
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)

@@ -1,23 +1,20 @@
 """The priors stage: the likelihood of every candidate answer where there is nothing to see."""
 
-import io
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from PIL import Image
 
 from operators import rows
 from operators.batches import isolate
 from operators.errors import RowError
 from operators.metrics.ablation import blank_image
-from operators.metrics.metric import Metric
 from operators.models.calls import LikelihoodModel, Question
-from operators.stages.answers import AskingMetric, QuestionIndex, finite
-from operators.stages.stage import Inputs, Stage, StageOptions
+from operators.stages.answers import AskingStage, QuestionIndex, finite
+from operators.stages.stage import Inputs, StageOptions
 
 
-class PriorsStage(Stage):
+class PriorsStage(AskingStage):
     """Questions to answers about one grey image (schema PRIORS), one row for each prompt.
 
     What a model says of nothing is what it would say anyhow (Zhao et al. 2021, Calibrate Before Use).
@@ -27,18 +24,8 @@ class PriorsStage(Stage):
     version = 1
     schema = rows.PRIORS
     over = "prompts"
-    needs = AskingMetric
     calls: ClassVar = {"model": "likelihood"}
     reads_rows = False
-    words = True
-
-    @classmethod
-    def reads(cls, metric: Metric) -> tuple[str, ...]:
-        return ("questions",)
-
-    @classmethod
-    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.answering()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
@@ -52,8 +39,7 @@ class PriorsStage(Stage):
 
     def compute(self, prepared: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
         before = self.model.usage
-        grey = Image.open(io.BytesIO(blank_image())).convert("RGB")
-        encoded = self.model.encode([self.model.preprocess(grey)])
+        encoded = self.model.encode([self.model.preprocess(blank_image())])
         tables = {name: self._table(index, encoded) for name, index in prepared.items()}
         usage = self.model.usage.minus(before)
         return {name: rows.with_usage(table, usage) for name, table in tables.items()}

@@ -31,9 +31,9 @@ from pipelines.storage import (
     modified,
     readable_errors,
     remove_all,
-    replace,
     session_remedy,
     write_errors,
+    write_file,
 )
 
 DIGEST_MARK = "sha256:"
@@ -153,7 +153,7 @@ class Store:
             self._replace(draft_path(cell.path), data)
             return Outcome(state="draft", rows=len(table), kinds=kinds, kept=kept, usage=usage)
         with write_errors(location.at(cell.path)):
-            (replace if cell.renew else create)(location, location.at(cell.path), data)
+            (write_file if cell.renew else create)(location, location.at(cell.path), data)
         return Outcome(state="committed", rows=len(table), kinds=kinds, kept=kept, usage=usage)
 
     def read(
@@ -272,8 +272,7 @@ class Store:
 
     def _replace(self, path: str, data: bytes) -> None:
         location = self.location
-        with write_errors(location.at(path)):
-            replace(location, location.at(path), data)
+        write_file(location, location.at(path), data)
 
     def read_text(self, path: str) -> str | None:
         """A small text object, or None where there is none."""

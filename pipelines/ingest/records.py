@@ -13,7 +13,7 @@ from operators.errors import ConfigError
 from operators.rows import table as make_table
 from pipelines.ingest.config import Identity
 from pipelines.ingest.rows import REJECTED, digest
-from pipelines.storage import Location, etag, readable_errors, replace, written_whole
+from pipelines.storage import Location, etag, readable_errors, write_file, written_whole
 from pipelines.tables import Rejection
 
 MANIFEST = "manifest.json"
@@ -73,8 +73,7 @@ class Records:
 
     def write(self, record: Record) -> None:
         """Says that this ingest has ended."""
-        with readable_errors(self.output, "output"):
-            replace(self.output, self.output.at(self._own), json.dumps(record._asdict()).encode())
+        write_file(self.output, self.output.at(self._own), json.dumps(record._asdict()).encode())
 
     def forget(self) -> None:
         """Takes this ingest's end back, before a shard of it changes: a manifest stands beside what it names."""
@@ -91,7 +90,7 @@ class Records:
             unfinished = sorted({path.partition("/")[0] for path in standing if path not in recorded})
             rejected = [rejection._asdict() for record in records for rejection in record.rejected]
             self._write_prompts(prompts)
-            replace(self.output, self.output.at("rejected.parquet"), _encode(make_table(rejected, REJECTED)))
+            write_file(self.output, self.output.at("rejected.parquet"), _encode(make_table(rejected, REJECTED)))
             self._write_manifest(records, unfinished)
         return unfinished
 
@@ -117,7 +116,7 @@ class Records:
         path = self.output.at(MANIFEST)
         if records:
             values = {"ingests": [record.manifest for record in records], "unfinished": unfinished}
-            replace(self.output, path, (json.dumps(values, indent=1) + "\n").encode())
+            write_file(self.output, path, (json.dumps(values, indent=1) + "\n").encode())
         elif self.output.fs.exists(path):
             self.output.fs.rm_file(path)
 

@@ -74,8 +74,7 @@ class TarSource(Source):
     def end(self, tar: Tar, drafted: Drafted, output: Location) -> None:
         """Leaves a receipt that the tar was read to its end, so that it need not be read again."""
         receipt = {"generators": [shard.generator for shard in drafted.shards], "rejected": drafted.rejected}
-        with readable_errors(output, "output"):
-            storage.replace(output, output.at(_receipt_path(self._key(tar))), json.dumps(receipt).encode())
+        storage.write_file(output, output.at(_receipt_path(self._key(tar))), json.dumps(receipt).encode())
 
     def _key(self, tar: Tar) -> str:
         return digest([self.config.recipe, tar.location.url, tar.size, tar.etag])

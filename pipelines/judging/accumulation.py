@@ -6,15 +6,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from operators import rows
 from operators.errors import ConfigError, RowError, SourceError
 from operators.judging.accumulation import Accumulation, Missing, accumulate
 from operators.metrics import reading
 from pipelines.judging.releases.tables import Sheet, read_sheet
-from pipelines.storage import StorageConfig, locate, write_errors
-from pipelines.storage import replace as write_file
+from pipelines.storage import StorageConfig, locate, write_table
 
 TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
@@ -143,8 +141,5 @@ def write_accumulated(config: AccumulateConfig) -> pa.Table:
     """Writes the scores, which jobs.metaeval takes, and gives them."""
     scores = accumulated(config)
     location = locate(config.output, config.storage)
-    sink = pa.BufferOutputStream()
-    pq.write_table(scores, sink, compression="zstd")
-    with write_errors(location.path):
-        write_file(location, location.path, sink.getvalue().to_pybytes())
+    write_table(location, location.path, scores)
     return scores

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from operators import rows
 from operators.errors import ConfigError, SourceError
@@ -26,8 +25,7 @@ from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
 from pipelines.judging.releases.readers import read_release
 from pipelines.judging.releases.release import Release
 from pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
-from pipelines.storage import Location, StorageConfig, locate, write_errors
-from pipelines.storage import replace as write_file
+from pipelines.storage import Location, StorageConfig, locate, write_file, write_table
 
 JUDGED: Mapping[Task, Sequence[str]] = {
     "ratings": ["ratings"],
@@ -225,19 +223,12 @@ def write_findings(findings: Findings, folder: Location) -> None:
     _write_table(folder, "judgements", judgements, rows.JUDGEMENTS)
     _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], rows.COMPARISONS)
     _write_table(folder, "orders", [order._asdict() for order in findings.orders], rows.ORDERS)
-    _write(folder, "judgements.md", to_markdown(findings.judgements, (*findings.warnings, *findings.notes)).encode())
-    _write(folder, "judgements.tex", to_latex(findings.judgements).encode())
+    page = to_markdown(findings.judgements, (*findings.warnings, *findings.notes))
+    write_file(folder, folder.at("judgements.md"), page.encode())
+    write_file(folder, folder.at("judgements.tex"), to_latex(findings.judgements).encode())
 
 
 def _write_table(folder: Location, name: str, records: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
     """Writes the records' columns that the schema has; what is undefined is null."""
     frame = pd.DataFrame(records, columns=schema.names)
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pandas(frame, schema, preserve_index=False), sink, compression="zstd")
-    _write(folder, f"{name}.parquet", sink.getvalue().to_pybytes())
-
-
-def _write(folder: Location, name: str, content: bytes) -> None:
-    path = folder.at(name)
-    with write_errors(path):
-        write_file(folder, path, content)
+    write_table(folder, folder.at(f"{name}.parquet"), pa.Table.from_pandas(frame, schema, preserve_index=False))

@@ -18,8 +18,7 @@ from pipelines.judging.accumulation import AccumulateConfig, AnswerColumns, accu
 from pipelines.judging.metaeval import judge, open_release
 from pipelines.judging.protocols import ProtocolConfig
 from pipelines.judging.releases.tables import Sheet, read_sheet
-from pipelines.storage import StorageConfig, locate, write_errors
-from pipelines.storage import replace as write_file
+from pipelines.storage import StorageConfig, locate, write_file
 
 POINT = Sampling(resamples=1, permutations=1)
 """The published numbers have no intervals."""
@@ -180,8 +179,7 @@ def _accumulation(config: ReproductionConfig) -> Iterator[Check]:
 def write_reproduction(checks: Sequence[Check], config: ReproductionConfig) -> None:
     """Writes the comparison as Markdown."""
     location = locate(config.output, config.storage)
-    with write_errors(location.path):
-        write_file(location, location.path, reproduction_text(checks).encode())
+    write_file(location, location.path, reproduction_text(checks).encode())
 
 
 def reproduction_text(checks: Sequence[Check]) -> str:

@@ -64,12 +64,15 @@ def watched(listener: Path | None, pause: float = WATCH_SECONDS) -> Iterator[Non
     Ray's core does so by itself, but not where another cluster has taken the lost one's address: then its driver waits
     for ever for what the new one does not know.
     """
+    if listener is None:
+        yield
+        return
     ended = threading.Event()
 
     def watch() -> None:
         silent = 0
         while silent < MOST_SILENT and not ended.wait(pause):
-            silent = 0 if listener is None or _listens(listener) else silent + 1
+            silent = 0 if _listens(listener) else silent + 1
         if not ended.is_set():
             os._exit(1)
 

@@ -23,8 +23,7 @@ from pipelines.storage import (
     etag,
     locate,
     readable_errors,
-    replace,
-    write_errors,
+    write_file,
 )
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
@@ -112,8 +111,7 @@ def surroundings(
     what the driver sees.
     """
     marker = locate(f"{folder.url}/markers/{uuid.uuid4().hex}", storage)
-    with write_errors(marker.url):
-        replace(marker, marker.path, marker.url.encode())
+    write_file(marker, marker.path, marker.url.encode())
     try:
         named = {name: os.environ[name] for name in names if name in os.environ}
         given = Surroundings(

@@ -46,7 +46,10 @@ def read_rated(config: FinetuneConfig, kind: VqaKind) -> RatedShards:
     images = pd.concat([_ids(shard, number, config) for number, shard in enumerate(sources.image_shards)])
     ratings = matching.complete_ids(release.ratings, images)
     match = config.protocol.match or matching.best_match(matching.rated_ids(ratings), images)
-    rated = images.merge(_shares(ratings, match, config.protocol), on=list(MATCH_COLUMNS[match]), validate="m:1")
+    scale = _scale(ratings, config.protocol)
+    rated = images.merge(
+        _shares(ratings, match, scale, config.protocol.path), on=list(MATCH_COLUMNS[match]), validate="m:1"
+    )
     if rated.empty:
         columns = matching.examples(matching.rated_ids(ratings), matching.IDS)
         raise SourceError(
@@ -61,7 +64,7 @@ def read_rated(config: FinetuneConfig, kind: VqaKind) -> RatedShards:
     trained, other = (_shards(sources.image_shards, rows, asked) for _, rows in rated.groupby("held_out"))
     wanted = pa.array(rated.loc[rated["held_out"], "prompt_id"].unique())
     of_held_out = replace(release, ratings=ratings.filter(pc.is_in(ratings.column("prompt_id"), wanted)))
-    return RatedShards(trained, other, of_held_out, _scale(ratings, config.protocol))
+    return RatedShards(trained, other, of_held_out, scale)
 
 
 def _ids(shard: Shard, number: int, config: FinetuneConfig) -> pd.DataFrame:
@@ -81,15 +84,15 @@ def _scale(ratings: pa.Table, protocol: ProtocolConfig) -> tuple[float, float]:
     return extremes["min"], extremes["max"]
 
 
-def _shares(ratings: pa.Table, match: Match, protocol: ProtocolConfig) -> pd.DataFrame:
+def _shares(ratings: pa.Table, match: Match, scale: tuple[float, float], path: str) -> pd.DataFrame:
     """By what tells an image, its mean rating as a share of the scale."""
     templates = pc.unique(ratings.column("template")).to_pylist()
     if len(templates) > 1:
         raise SourceError(
-            f"{protocol.path}: ratings of several templates ({', '.join(map(str, templates))}), which may mean "
+            f"{path}: ratings of several templates ({', '.join(map(str, templates))}), which may mean "
             "different things; keep one of them in the file"
         )
-    low, high = _scale(ratings, protocol)
+    low, high = scale
     human = mean_ratings(ratings, match)
     return human.assign(share=(human["human"] - low) / (high - low))[[*MATCH_COLUMNS[match], "share"]]
 

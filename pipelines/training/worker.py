@@ -11,8 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import distributed
 
@@ -25,7 +23,7 @@ from operators.training.checkpoint import Trainee, load_trainee, save_trainee
 from operators.training.exercises import exercise_loss, train_only
 from operators.training.loop import Course, Report, Stage, train
 from pipelines.running.process import set_torch_threads
-from pipelines.storage import Location, StorageConfig, locate, replace, write_errors, written_whole
+from pipelines.storage import Location, StorageConfig, locate, write_errors, write_file, write_table, written_whole
 from pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
 from pipelines.training.states import State, newest_state, remove_states, save_state
 
@@ -98,7 +96,8 @@ def work(task: Task, seat: Seat, report: Report) -> None:
     trainee.round()
     after = _held_out_scores(task, trainee, seat)
     if seat.number == 0:
-        _write(output, OUTCOME, json.dumps({"steps": task.stage.steps, "failed": failed}).encode())
+        outcome = {"steps": task.stage.steps, "failed": failed}
+        write_file(output, output.at(OUTCOME), json.dumps(outcome).encode())
         if task.held_out is not None:
             _write_scores(task, output, {BEFORE: before, AFTER: after})
         _write_checkpoint(task, trainee, output)
@@ -214,15 +213,7 @@ def _write_scores(task: Task, output: Location, scores: Mapping[str, torch.Tenso
         ],
         rows.SCORES,
     )
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    _write(output, HELD_OUT, sink.getvalue().to_pybytes())
-
-
-def _write(output: Location, name: str, content: bytes) -> None:
-    path = output.at(name)
-    with write_errors(path):
-        replace(output, path, content)
+    write_table(output, output.at(HELD_OUT), table)
 
 
 def _write_checkpoint(task: Task, trainee: Trainee, output: Location) -> None:

@@ -13,10 +13,10 @@ from operators.metrics.vpeval import VpevalConfig
 from operators.scorer import Scorer, ScorerConfig
 from operators.stages.graph import check_chain
 from pipelines.config import SweepConfig
-from pipelines.running.stages import NodeStage, StageContext
-from pipelines.sources.uris import benchmark_uris
+from pipelines.running.stages import NodeStage
 from pipelines.sweep import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark
+from tests.here import context_of
 
 DENIED: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
 METRICS = "metric=[vqascore,dsg]"
@@ -73,15 +73,8 @@ def test_a_row_that_is_tried_alone_is_shown_the_same_image_as_in_its_shard(folde
     config = sweep_config(folder, tmp_path, "metric=[clipscore]")
     shuffled = {"clipscore": replace(config.metrics["clipscore"], ablation="shuffled_images")}
     planned = plan_sweep(replace(config, metrics=shuffled))
-    context = StageContext(
-        store=planned.store,
-        limits=config.limits,
-        clips=config.clips,
-        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
-        prompt_shards=tuple(planned.sources.prompt_shards),
-    )
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
-    stage = NodeStage(node, context)
+    stage = NodeStage(node, context_of(planned))
     work = next(planned.plan.work(planned.plan.images))
     cells = [cell for cell in work.cells if cell.node == node.name]
     whole = stage.prepare(work, cells).images.digests
