@@ -9,16 +9,21 @@ from pipelines.judging.accumulation import AccumulateConfig, write_accumulated
 
 COMMAND = Command(
     "accumulate",
-    "Make scores of released answers: a row for every image and question in, one for every image and model out.",
+    "Make scores of released answers: a row for every image and question in, one for every image and model out.\n"
+    "answers=PATH is a table, or with format=dsg, tifa or t2iscorescore the files as they were released; what each\n"
+    "reads stands at the top of its file in pipelines/judging/answers.",
     AccumulateConfig,
 )
 
 
 def main(config: AccumulateConfig) -> int:
     """Writes the scores; 0 where every image has one, else 2."""
-    scores = write_accumulated(config)
+    console = make_console()
+    scores, notes = write_accumulated(config)
+    for note in notes:
+        say(console, note)
     null = scores.column("score").null_count
-    say(make_console(), f"{len(scores)} scores, {null} of them null, written to {config.output}")
+    say(console, f"{len(scores)} scores, {null} of them null, written to {config.output}")
     return WITHIN_BUDGET if null else COMPLETE
 
 

@@ -45,6 +45,20 @@ def read(location: Location) -> Release:
     likes = [float(answer == "yes") for answer in sheet.ids("liked")]
     return released(ratings=column_ratings(sheet, sheet.ids("image"), sheet.texts("prompt"), likes))
 '''
+ANSWERS = '''"""Thumbs: a line for every image, its name and up or down."""
+
+from collections.abc import Sequence
+
+from pipelines.judging.answers.answer import Answer, Answered
+from pipelines.judging.releases.tables import read_text
+from pipelines.storage import Location
+
+
+def read(location: Location, given: Sequence[str]) -> Answered:
+    """Up as right."""
+    lines = [line.split() for line in read_text(location).splitlines()]
+    return Answered([Answer("thumbs", name, None, None, "q", said == "up", (), location.url) for name, said in lines])
+'''
 PROTOCOL = """# Thumbs: what one person likes.
 defaults:
   - /any_protocol@_here_
@@ -376,6 +390,18 @@ def test_a_release_is_a_file_a_name_and_a_protocol(tree: Path, tmp_path: Path) -
     assert "agreement with likert" in python(tree, "-m", "jobs.metaeval", "protocol=thumbs", *given)
     judged = pq.read_table(tmp_path / "judged/judgements.parquet").to_pylist()
     assert [(row["metric"], row["statistic"], row["value"], row["n"]) for row in judged] == [("clip", "auroc", 0.75, 4)]
+
+
+def test_released_answers_are_a_file_and_a_name(tree: Path, tmp_path: Path) -> None:
+    (tree / "pipelines/judging/answers/thumbs.py").write_text(ANSWERS)
+    table = tree / "pipelines/judging/answers/__init__.py"
+    table.write_text(table.read_text().replace('"tifa")', '"thumbs", "tifa")'))
+    (tmp_path / "thumbs.txt").write_text("i1 up\n")
+    given = [f"answers={tmp_path}/thumbs.txt", "format=thumbs", f"output={tmp_path}/scores.parquet"]
+    python(tree, "-m", "jobs.accumulate", *given)
+    assert pq.read_table(tmp_path / "scores.parquet").select(["image_id", "metric", "score"]).to_pylist() == [
+        {"image_id": "i1", "metric": "thumbs", "score": 1.0}
+    ]
 
 
 def test_a_benchmark_is_a_file(tree: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from operators.errors import ConfigError
 from operators.judging.graphs import measure_graphs
 from operators.statistics.options import Sampling
-from pipelines.judging.accumulation import AccumulateConfig, AnswerColumns, accumulated
+from pipelines.judging.accumulation import AccumulateConfig, accumulated
 from pipelines.judging.metaeval import judge, open_release
 from pipelines.judging.protocols import ProtocolConfig
 from pipelines.judging.releases.tables import Sheet, read_sheet
@@ -155,22 +155,16 @@ def _per_graph(measured: pd.DataFrame, measure: str, released: pd.DataFrame) -> 
 def _accumulation(config: ReproductionConfig) -> Iterator[Check]:
     """DSG scores of every image from the correctness of every question, by recursive zeroing."""
     scores = _sheet(config, "ts2_scores_per_image")
-    models = tuple(_sheet(config, "ts2_dsg_correct").names[4:])
-    accumulation = AccumulateConfig(
-        answers=f"{config.protocols['t2iscorescore'].path}/ts2_dsg_correct.csv",
-        given=models,
-        output="",
-        accumulation="recursive",
-        columns=AnswerColumns(image_id="image_row", prompt_id="id"),
-        separator="-",
-        no_parent="-1",
-        storage=config.storage,
+    rows = {name: row for row, name in enumerate(_sheet(config, "ts2_metadata").ids("file_name"))}
+    folder = config.protocols["t2iscorescore"].path
+    answers = AccumulateConfig(
+        answers=folder, format="t2iscorescore", output="", accumulation="recursive", storage=config.storage
     )
-    frame = accumulated(accumulation).to_pandas()
+    frame = accumulated(answers).scores.to_pandas()
     group = "T2IScoreScore, DSG scores from the correctness of questions, recursive zeroing"
-    for model in models:
-        ours = frame[frame["metric"] == model]
-        released = np.asarray(scores.numbers(f"{model}_dsg"))[ours["image_id"].astype(int)]
+    for metric, ours in frame.groupby("metric", sort=False):
+        model = str(metric).removesuffix("_dsg")
+        released = np.asarray(scores.numbers(str(metric)))[ours["image_id"].map(rows)]
         unmet = ours[(ours["score"] - released).abs() > PRINTED_DIGITS]
         check = Check(group, f"{model}: images whose score is met", len(ours), len(ours) - len(unmet), 0)
         yield _explained(check, SEG_65 if set(unmet["prompt_id"]) == {"65"} else "")

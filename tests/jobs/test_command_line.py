@@ -102,7 +102,7 @@ CHOICES = {
                "saturation"},
     "cluster": {"local", "gpu1", "gpu8"},
     "protocol": {"tifa160", "genai_bench", "t2vscore", "winoground", "eqben", "seetrue", "pick_a_pic", "flickr8k_cf",
-                 "gecko", "t2iscorescore", "shapes", "long"},
+                 "gecko", "t2iscorescore", "shapes", "long", "dsg_tifa160", "genai_bench_video"},
     "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32",
               "question_writer_shapes", "nli_shapes", "qwen2_5_7b", "qwen2_5_vl_7b", "llava_1_5_7b",
               "llava_1_5_13b", "api", "true_nli",
@@ -186,6 +186,7 @@ def test_status_gc_and_train_have_exactly_these_keys() -> None:
         {
             "": {
                 "answers",
+                "format",
                 "given",
                 "output",
                 "accumulation",

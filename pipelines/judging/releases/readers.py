@@ -6,6 +6,7 @@ from pipelines.judging.releases.release import Release
 from pipelines.storage import Location
 
 RELEASES = (
+    "dsg_tifa160",
     "eqben",
     "flickr8k_cf",
     "gecko",

@@ -69,6 +69,19 @@ TIFA = {
     for number in (1, 2)
     for generator in ("mini_dalle", "vq_diffusion")
 }
+DSG_LIKERT: Rows = [
+    {
+        "dsg_prompt_split": "tifa160",
+        "t2i_model": generator,
+        "item_id": "tifa160_14",
+        "source_id": "coco_36",
+        "worker_id": worker,
+        "question": "How consistent is the image with the text description?",
+        "answer": answer,
+    }
+    for generator in ("mini-dalle", "sd2dot1")
+    for worker, answer in ((4375840905, 3), (4375843592, 5))
+]
 GENAI = {
     "00007": {
         "id": "7",
@@ -255,6 +268,7 @@ def ts2(folder: Path) -> Path:
 
 FILES: Mapping[str, tuple[str, str, Callable[[], str | bytes]]] = {
     "tifa160": ("tifa160", "human_annotations_with_scores.json", lambda: json.dumps(TIFA)),
+    "dsg_tifa160": ("dsg_tifa160", "tifa160-likert-anns.csv", lambda: as_csv(DSG_LIKERT)),
     "genai_bench": ("genai_bench", "genai_image.json", lambda: json.dumps(GENAI)),
     "winoground, lines": ("winoground", "examples.jsonl", lambda: as_lines(WINOGROUND)),
     "winoground, Parquet": ("winoground", "test.parquet", lambda: as_parquet(WINOGROUND)),

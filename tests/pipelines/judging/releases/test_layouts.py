@@ -12,6 +12,7 @@ from pipelines.judging.releases import readers
 from pipelines.judging.releases.readers import RELEASES
 from pipelines.judging.releases.release import Release
 from tests.pipelines.judging.releases.files import (
+    DSG_LIKERT,
     EQBEN,
     EQBEN_FULL,
     FILES,
@@ -101,6 +102,18 @@ def test_tifa160_is_read_without_metrics_too_and_a_gap_is_an_error_row(tmp_path:
     assert len(release.ratings) == 8 and len(release.scores) == 4
     assert [error and error["kind"] for error in release.scores.column("error").to_pylist()].count("not_scored") == 1
     assert release.notes == ["1 of 4 published scores are empty"]
+
+
+def test_dsgs_likert_ratings_meet_tifas_images_by_their_names_and_dsgs_answers_by_prompt(tmp_path: Path) -> None:
+    release = reading("dsg_tifa160", put(tmp_path / "d.csv", as_csv(DSG_LIKERT)))
+    assert cells(release.ratings, "image_id", "prompt_id", "generator", "rater", "rating")[1:3] == [
+        ("coco_36_mini_dalle", "tifa160_14", "mini-dalle", "4375843592", 5.0),
+        ("coco_36_stable_diffusion_v2_1", "tifa160_14", "sd2dot1", "4375840905", 3.0),
+    ]
+    assert release.skills == {"tifa160_14": ["coco"]}
+    names = {"dsg_prompt_split": "data_type", "t2i_model": "model_type"}
+    copied = [{names.get(name, name): value for name, value in row.items()} for row in DSG_LIKERT]
+    assert reading("dsg_tifa160", put(tmp_path / "t2v.csv", as_csv(copied))).ratings == release.ratings
 
 
 def test_genai_bench_is_named_by_its_keys_and_has_skills_where_their_file_is_beside(tmp_path: Path) -> None:

@@ -1,0 +1,16 @@
+"""The released files of answers by name: each is a file `<name>.py` here, with a function `read`."""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from pipelines.judging.answers.answer import Answered
+from pipelines.storage import Location
+
+FORMATS = ("dsg", "t2iscorescore", "tifa")
+
+
+def read_answers(name: str, location: Location, given: Sequence[str]) -> Answered:
+    """The answers of the models asked for, of all where none are; raises SourceError naming the file and the row."""
+    answered = import_module(f"{__name__}.{name}").read(location, given)
+    assert isinstance(answered, Answered)
+    return answered

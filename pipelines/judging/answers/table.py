@@ -1,0 +1,76 @@
+"""Answers in any table: a row for every image and question, a column for every model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from operators.errors import SourceError
+from operators.metrics import reading
+from pipelines.judging.answers.answer import Answer, Answered
+from pipelines.judging.releases.tables import Sheet, read_sheet
+from pipelines.storage import Location
+
+TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerColumns:
+    """What the columns of the answers are called."""
+
+    image_id: str = "image_id"
+    prompt_id: str = "prompt_id"
+    generator: str = "generator"
+    """May be absent."""
+    question_id: str = "question_id"
+    parents: str = "parents"
+    """The questions that must hold for this one; may be absent."""
+    answer: str | None = None
+    """The right answers, that those given are compared with; null where these say themselves whether they are right
+    (1 or 0, true or false)."""
+
+
+def read_table(
+    location: Location, given: Sequence[str], columns: AnswerColumns, *, separator: str, no_parent: str
+) -> Answered:
+    """The answers of the columns `given`; raises SourceError naming the file and the row."""
+    sheet = read_sheet(location)
+    needed = [columns.image_id, columns.question_id, *given, *([columns.answer] if columns.answer else [])]
+    sheet.require(needed, "set columns and given to what the file calls them")
+    ids = list(
+        zip(
+            sheet.ids(columns.image_id),
+            sheet.texts(columns.prompt_id),
+            sheet.texts(columns.generator),
+            sheet.ids(columns.question_id),
+            strict=True,
+        )
+    )
+    parents = [split_parents(text, separator, no_parent) for text in sheet.texts(columns.parents)]
+    return Answered(
+        [
+            Answer(metric, *ids[row], right, parents[row], sheet.where(row))
+            for metric in given
+            for row, right in enumerate(_right(sheet, metric, columns.answer))
+        ]
+    )
+
+
+def split_parents(text: str | None, separator: str, no_parent: str) -> list[str]:
+    """The parents that a cell names."""
+    return [] if text is None or text == no_parent else [name.strip() for name in text.split(separator)]
+
+
+def truth_of(sheet: Sheet, name: str, remedy: str) -> Iterator[bool | None]:
+    """Of every row whether a column says that the answer is right; None where it says nothing."""
+    for row, given in enumerate(sheet.texts(name)):
+        if given is not None and given.strip().casefold() not in TRUTH:
+            raise SourceError(f"{sheet.where(row)}: expected 1 or 0 as {name}, found {given!r}; {remedy}")
+        yield None if given is None else TRUTH[given.strip().casefold()]
+
+
+def _right(sheet: Sheet, metric: str, answer: str | None) -> Iterator[bool | None]:
+    """Of every row whether the answer is right; None where there is none."""
+    if answer is None:
+        yield from truth_of(sheet, metric, "name the column of right answers by columns.answer")
+        return
+    for given, right in zip(sheet.texts(metric), sheet.texts(answer), strict=True):
+        yield None if given is None else right is not None and reading.key(given) == reading.key(right)
