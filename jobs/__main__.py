@@ -10,8 +10,8 @@ from pathlib import Path
 from operators.errors import suggest
 
 JOBS = (
-    "sweep", "score", "ingest", "questions", "status", "report", "trends", "kinds", "diagnose", "metaeval", "reproduce",
-    "accumulate", "nightly", "gc", "export", "publish", "rewards", "serve", "train", "convert",
+    "sweep", "score", "ingest", "questions", "status", "report", "trends", "kinds", "diagnose", "build_benchmark",
+    "metaeval", "reproduce", "accumulate", "nightly", "gc", "export", "publish", "rewards", "serve", "train", "convert",
 )  # fmt: skip
 """In the order in which a user meets them."""
 

@@ -23,6 +23,8 @@ from pipelines.config import SweepConfig, read_config
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
+OF_OTHER_JOBS = ("training", "taxonomy", "tagging", "drawing", "generation")
+"""Groups of conf/ that no sweep has."""
 OURS = "ConfigError raised while resolving interpolation: "
 """How Hydra begins the message of a resolver of ours."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']+)'")
@@ -139,7 +141,7 @@ def _groups(command: Command) -> str | None:
     groups = [
         f"  {folder.name}={'|'.join(sorted(file.stem for file in folder.glob('*.yaml')))}"
         for folder in folders
-        if folder.name in named or (sweeps and folder.name != "training")
+        if folder.name in named or (sweeps and folder.name not in OF_OTHER_JOBS)
     ]
     return "\n".join(["choices:", *groups]) if groups else None
 
@@ -218,8 +220,8 @@ def _choices(group: str, config_dir: str | None) -> list[str]:
 
 
 def _known_keys(name: str, overrides: Sequence[str]) -> list[str]:
-    """Every key of the configuration with the chosen sweep or training."""
-    chosen = [text for text in overrides if text.startswith(("sweep=", "training="))]
+    """Every key of the configuration with the groups that are chosen."""
+    chosen = [text for text in overrides if (CONF / text.partition("=")[0]).is_dir()]
     try:
         values = OmegaConf.to_container(_compose(name, chosen))
     except (HydraException, OmegaConfBaseException):

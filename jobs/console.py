@@ -65,7 +65,7 @@ def show_table(
 def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)) -> Table:
     """As `show_table` shows it."""
     table = Table(*map(escape, names), title=escape(title))
-    table.columns[0].no_wrap = names[0] == "run"  # an id is copied whole
+    table.columns[0].no_wrap = names[0] in ("run", "skill")  # a name is copied whole
     for column in table.columns[numbers]:
         column.justify, column.overflow = "right", "fold"
     for row in rows:

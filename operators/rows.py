@@ -22,6 +22,37 @@ PROMPTS = pa.schema(
 )
 """The benchmark's prompts; `skills` and `suite` may be absent from a source."""
 
+BUILT_PROMPTS = pa.schema([*PROMPTS, ("origin", pa.string())])
+"""The prompts of a benchmark that was made (jobs.build_benchmark); `origin` is `read`, or `written` by a model."""
+
+LEFT_OUT = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("text", pa.string()),
+        ("skills", pa.list_(pa.string())),
+        ("origin", pa.string()),
+        ("reason", pa.string()),
+        ("repeats", pa.string()),
+        ("error", ERROR),
+    ]
+)
+"""The prompts that such a benchmark does not have, each with its `reason`: it is a `near_duplicate`, of the prompt
+`repeats`; it was `not_drawn`; or it `failed`, with its error: it has no tags, or was not written and has no text."""
+
+TAGS = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("skill", pa.string()),
+        ("sub_skill", pa.string()),
+        ("words", pa.string()),
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("error", ERROR),
+    ]
+)
+"""What prompts were tagged with: of each tag the words of the prompt, at its characters `start` to `end` (null where
+they were not found). A prompt without a tag has one row without a skill, and one that could not be tagged its error."""
+
 QUESTIONS = pa.schema(
     [
         ("prompt_id", pa.string()),

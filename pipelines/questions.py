@@ -1,7 +1,8 @@
 """Questions alone: what a sweep's metrics would ask about a benchmark's prompts, written ahead of any image."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -13,6 +14,9 @@ from pipelines.cells.store import BrokenCell
 from pipelines.config import SweepConfig
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
+
+Cells = Sequence[PlannedCell]
+T = TypeVar("T")
 
 
 class WrittenQuestions(NamedTuple):
@@ -47,25 +51,49 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Writ
     questions, entailment = planned.plan.of_prompts("questions"), planned.plan.of_prompts("entailment")
     for name, asked in questions.items():
         entailed = entailment.get(name, ())
-        computed = [outcomes[cell.path] for cell in (*asked, *entailed) if cell.path in outcomes]
-        failures = [outcome for outcome in computed if outcome.state == "failed"]
-        try:
-            if any(cell in planned.plan.left for cell in (*asked, *entailed)):
-                failed[name] = LEFT.message
-            elif failures:
-                failed[name] = failures[0].message
-                broken.update(path for failure in failures for path in failure.broken)
-            else:
-                threshold = planned.config.metrics[name].doubted_below
-                tables = _read(asked, planned, outcomes), _read(entailed, planned, outcomes) if entailed else None
-                quality[name] = assess(planned.sources.prompts, *tables, threshold=threshold)
-        except BrokenCell as error:
-            failed[name] = str(error)
-            broken.add(error.path)
+        assessed = partial(_assessed, planned, outcomes, name, asked, entailed)
+        made, message, unusable = look_at(planned, outcomes, (*asked, *entailed), assessed)
+        broken |= unusable
+        if made is not None:
+            quality[name] = made
+        else:
+            failed[name] = message
     places = {name: tuple(cell.path for cell in cells) for name, cells in questions.items()}
     return Looked(WrittenQuestions(quality, places, failed, {}), broken)
 
 
-def _read(cells: Sequence[PlannedCell], planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> pa.Table:
+def _assessed(
+    planned: PlannedSweep, outcomes: Mapping[str, Outcome], name: str, asked: Cells, entailed: Cells
+) -> QuestionQuality:
+    threshold = planned.config.metrics[name].doubted_below
+    entailments = read_cells(entailed, planned, outcomes) if entailed else None
+    return assess(planned.sources.prompts, read_cells(asked, planned, outcomes), entailments, threshold=threshold)
+
+
+class LookedAt(NamedTuple, Generic[T]):
+    """What was made of cells, or why it was not."""
+
+    made: T | None
+    message: str = ""
+    broken: frozenset[str] = frozenset()
+    """Paths of those that cannot be used."""
+
+
+def look_at(planned: PlannedSweep, outcomes: Mapping[str, Outcome], cells: Cells, make: Callable[[], T]) -> LookedAt[T]:
+    """What `make` makes of cells that are all there."""
+    computed = [outcomes[cell.path] for cell in cells if cell.path in outcomes]
+    failures = [outcome for outcome in computed if outcome.state == "failed"]
+    if any(cell in planned.plan.left for cell in cells):
+        return LookedAt(None, LEFT.message)
+    if failures:
+        return LookedAt(None, failures[0].message, frozenset(path for one in failures for path in one.broken))
+    try:
+        return LookedAt(make())
+    except BrokenCell as error:
+        return LookedAt(None, str(error), frozenset({error.path}))
+
+
+def read_cells(cells: Cells, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> pa.Table:
+    """The rows of cells one after the other, drafts included."""
     tables = [planned.store.read(cell.path, draft=is_draft(cell.path, outcomes)) for cell in cells]
     return pa.concat_tables(tables, promote_options="default")

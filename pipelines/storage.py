@@ -255,10 +255,10 @@ def write_file(location: Location, path: str, data: bytes) -> None:
             draft.replace(path)
 
 
-def write_table(location: Location, path: str, table: pa.Table) -> None:
+def write_table(location: Location, path: str, table: pa.Table, *, row_group_size: int | None = None) -> None:
     """Writes a table as Parquet, as `write_file`."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd", row_group_size=row_group_size)
     write_file(location, path, sink.getvalue().to_pybytes())
 
 

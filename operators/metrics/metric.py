@@ -68,13 +68,15 @@ class Metric(ABC):
     """Its keys that name a role among the sweep's models."""
     ranks: ClassVar[bool] = True
     """Whether one score is better than another; what only says how images are, ranks nothing."""
+    ends: ClassVar[str] = "scores"
+    """The last stage of its chain; what only has texts written ends before any image is looked at."""
     packed: ClassVar[bool] = False
     """Whether it scores by the questions that the benchmark ships, and has none written."""
 
     @property
     @abstractmethod
     def chain(self) -> tuple[str, ...]:
-        """The names of its stages, in the order of operators/stages/table.py; the last one is `scores`."""
+        """The names of its stages, in the order of operators/stages/table.py; the last one is what it `ends` in."""
 
     @property
     def scored_from(self) -> tuple[str, ...]:

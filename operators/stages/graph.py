@@ -114,7 +114,7 @@ def check_chain(name: str, metric: Metric) -> None:
     for stage_name in metric.chain:
         if stage_name not in STAGES:
             raise ConfigError(f"{where} has the stage {stage_name!r}; those there are: {', '.join(order)}")
-    if list(metric.chain) != sorted(metric.chain, key=order.index) or metric.chain[-1:] != ("scores",):
+    if list(metric.chain) != sorted(metric.chain, key=order.index) or metric.chain[-1:] != (metric.ends,):
         raise ConfigError(f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}")
     stages = [STAGES[stage_name] for stage_name in metric.chain]
     for stage in stages:

@@ -47,6 +47,7 @@ SCORERS = (
 )
 STAGES = ("questions", "entailment", "answers", "similarities", "scores")
 WRITING = {"kind", "writer", "model", "max_tokens", "temperature", "seed", "replies", "template", "yes_no"}
+WRITER = {"writer", "max_tokens", "temperature", "seed", "replies"}
 STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
 SWEEP = {
     "": {"store", "dry_run", "shard_rows", "max_failed", "retry_failed", "storage", "log", "limits", "clips", "cluster",
@@ -111,6 +112,10 @@ CHOICES = {
               "siglip2_so400m", "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip",
               "grounding_dino_tiny", "got_ocr2", "blip2_opt_2_7b", "blip_large", "florence2_large"},
     "training": {"pack", "captions", "questions", "finetune"},
+    "taxonomy": {"gecko", "dsg"},
+    "tagging": {"llm"},
+    "drawing": {"balanced"},
+    "generation": {"llm"},
 }  # fmt: skip
 
 
@@ -204,6 +209,20 @@ def test_status_gc_and_train_have_exactly_these_keys() -> None:
     assert set(dotted_keys(load_values("diagnose", ["sweep=shapes"]))) == dotted(
         SHAPES | {"": SHAPES[""] | {"diagnosis"}, "diagnosis": diagnosis}
     )
+    building = {
+        "": {"output", "name", "prompts", "prompt_columns", "taxonomy", "tagging", "drawing", "generation",
+             "near_duplicates", "parser", "reference", "store", "models", "cluster", "storage", "shard_rows",
+             "max_failed", "dry_run", "log"},
+        "prompt_columns": {"prompt_id", "text", "skills"},
+        "tagging": WRITER,
+        "generation": WRITER | {"per_sub_skill", "sub_skills", "controls"},
+        "drawing": {"count", "lengths", "seed"},
+        "log": {"format", "level", "file"},
+        "storage": STORAGE,
+    }  # fmt: skip
+    chosen = ["output=o", "models=shapes", "tagging=llm", "generation=llm", "drawing=balanced", "drawing.count=9"]
+    keys = dotted_keys(load_values("build_benchmark", chosen))
+    assert {key for key in keys if not key.startswith(("models.", "taxonomy.", "cluster."))} == dotted(building)
     assert set(load_values("train", [])) == {"kind", "output", "seed", "steps", "shorten", "questions_each"}
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks made of prompts: read, tagged, written, drawn and counted."""

@@ -1,0 +1,99 @@
+"""Prompts of any file, with ids and skills; and Gecko2K's own, by sub-skill."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from operators import rows
+from operators.errors import SourceError
+from operators.images import id_text
+from pipelines.judging.releases.tables import read_content, read_sheet, read_text
+from pipelines.sources import prompt_files
+from pipelines.sources.benchmark import PromptColumnsConfig
+from pipelines.sources.shards import text_id
+from pipelines.storage import Location
+from pipelines.tables import SEPARATORS
+
+GECKO = "gecko/gecko_prompts.csv"
+"""Of a folder of published files."""
+_NUMBER = re.compile(r"_\d+$")
+
+
+class Prompt(NamedTuple):
+    """A prompt of a benchmark in the making."""
+
+    prompt_id: str
+    text: str
+    skills: tuple[str, ...]
+    origin: Literal["read", "written"]
+
+
+def read_prompts(location: Location, columns: PromptColumnsConfig) -> list[Prompt]:
+    """The prompts of a file, in its order; those without an id of their own have a hash of their text.
+
+    Raises SourceError naming file and row where one has no text, or an id stands twice.
+    """
+    records = _records(location, columns)
+    prompts = [_prompt(record, columns, f"{location.url}, row {row}") for row, record in enumerate(records)]
+    own = {record_id for record in records if (record_id := id_text(record.get(columns.prompt_id)))}
+    seen: Counter[str] = Counter()
+    named: list[Prompt] = []
+    for row, prompt in enumerate(prompts):
+        seen[prompt.prompt_id] += 1
+        again = seen[prompt.prompt_id]
+        if again > 1 and prompt.prompt_id in own:
+            raise SourceError(
+                f"{location.url}, row {row}: prompt_id {prompt.prompt_id!r} stands twice; make ids unique, or set "
+                "prompt_columns.prompt_id to a column that the file does not have: ids are then made of the texts"
+            )
+        named.append(prompt if again == 1 else prompt._replace(prompt_id=f"{prompt.prompt_id}-{again}"))
+    return named
+
+
+def _records(location: Location, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
+    suffix = location.path.lower()
+    if suffix.endswith(".txt"):
+        lines = read_text(location).splitlines()
+        return [{columns.text: line.strip()} for line in lines if line.strip()]
+    if suffix.endswith(prompt_files.SUFFIXES):
+        read = prompt_files.read_prompt_file(
+            read_content(location), location.url, [columns.text], optional=[columns.prompt_id, columns.skills]
+        )
+        return [_with_list(record, columns.skills) for record in read] if suffix.endswith(tuple(SEPARATORS)) else read
+    wanted = (columns.prompt_id, columns.text, columns.skills)
+    sheet = read_sheet(location, wanted).require([columns.text], "set prompt_columns.text to what the file calls it")
+    return list(sheet.table.to_pylist())
+
+
+def _with_list(record: Mapping[str, Any], skills: str) -> Mapping[str, Any]:
+    """The record of a CSV, whose skills are separated by semicolons."""
+    value = record.get(skills)
+    return {**record, skills: [part.strip() for part in value.split(";")]} if isinstance(value, str) else record
+
+
+def _prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where: str) -> Prompt:
+    text, skills = record.get(columns.text), record.get(columns.skills)
+    if not isinstance(text, str) or not text.strip():
+        found = "none" if rows.is_missing(text) or text == "" else repr(text)
+        raise SourceError(f"{where}: expected a prompt as {columns.text}, found {found}; fill it in or remove the row")
+    if not rows.is_missing(skills) and not isinstance(skills, list):
+        raise SourceError(f"{where}: expected {columns.skills} as a list of text, found {skills!r}; write a list")
+    own = tuple(str(skill) for skill in skills or () if not rows.is_missing(skill) and str(skill))
+    return Prompt(id_text(record.get(columns.prompt_id)) or text_id(text), text, own, "read")
+
+
+def read_gecko(location: Location) -> list[Prompt]:
+    """Gecko2K's prompts with their skills and sub-skills, `att/count:additive`; of Gecko(R), the collections.
+
+    `dataset_id` has the sub-skill behind its colon, with a number of the prompt.
+    """
+    records = prompt_files.read_prompt_file(read_content(location), location.url, prompt_files.GECKO_COLUMNS)
+    return [
+        Prompt(f"{row}", record["prompt"], (*record["skills"], *_sub_skill(record["dataset_id"])), "read")
+        for row, record in enumerate(records)
+    ]
+
+
+def _sub_skill(dataset_id: str) -> tuple[str, ...]:
+    return (_NUMBER.sub("", dataset_id),) if ":" in dataset_id else ()
