@@ -12,7 +12,11 @@ from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.ingest import Ingested, ingest
 from pipelines.ingest.shards import ShardRecord
 
-COMMAND = Command("ingest", "Make a sweep's Parquet of image files with a table, or of WebDataset tars.", IngestConfig)
+COMMAND = Command(
+    "ingest",
+    "Make a sweep's Parquet of image files with a table or beside their prompts, or of WebDataset tars.",
+    IngestConfig,
+)
 SHOWN = 5
 
 
@@ -37,13 +41,7 @@ def _show(console: Console, ended: Ingested) -> None:
     for generator in sorted({record.generator for record in ended.shards}):
         table.add_row(escape(generator), *_counts([r for r in ended.shards if r.generator == generator]))
     console.print(table)
-    for kind, count in ended.kinds.items():
-        console.print(f"[yellow]{count} rows rejected[/]: {escape(kind)}")
-    for rejection in ended.rejected[:SHOWN]:
-        line = f", line {rejection.line}" if rejection.line is not None else ""
-        console.print(f"  {rejection.file}{line}: {rejection.message}", markup=False, soft_wrap=True)
-    for file in ended.damaged:
-        console.print(f"{file}: rows are lost that nobody can count, which is over every budget", markup=False)
+    show_rejected(console, ended)
     for generator in ended.unfinished:
         console.print(f"{generator}: an ingest into this output has not ended; run it again", markup=False)
     rejected = len(ended.rejected)
@@ -53,6 +51,17 @@ def _show(console: Console, ended: Ingested) -> None:
     )
     console.print(f"written to {ended.url}/", markup=False, soft_wrap=True)
     console.print("  <generator>/*.parquet, prompts.parquet, rejected.parquet, manifest.json", markup=False)
+
+
+def show_rejected(console: Console, ended: Ingested) -> None:
+    """The rows that were not taken in by kind, with the first of them, and the files that are damaged."""
+    for kind, count in ended.kinds.items():
+        console.print(f"[yellow]{count} rows rejected[/]: {escape(kind)}")
+    for rejection in ended.rejected[:SHOWN]:
+        line = f", line {rejection.line}" if rejection.line is not None else ""
+        console.print(f"  {rejection.file}{line}: {rejection.message}", markup=False, soft_wrap=True)
+    for file in ended.damaged:
+        console.print(f"{file}: rows are lost that nobody can count, which is over every budget", markup=False)
 
 
 def _counts(records: list[ShardRecord]) -> list[str]:

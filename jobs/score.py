@@ -2,19 +2,40 @@
 
 import sys
 
+from jobs import sweep
 from jobs.command import Command, run_job
-from jobs.sweep import main
+from jobs.console import make_console, say
+from jobs.ingest import show_rejected
 from pipelines.config import SweepConfig
+from pipelines.endings import worse
+from pipelines.ingest.own import take_in
 
 COMMAND = Command(
     "score",
-    "Score images whose rows hold their own prompts: a sweep without a benchmark, with the same tables.\n"
-    "images=PATH is a Parquet file, a folder of them, or a folder of such folders, one per generator;\n"
-    "metrics=[vqascore,clipscore] chooses metrics, models=shapes the tiny embedded models, and\n"
-    "benchmark.columns.prompt=NAME the column that holds the prompts.",
+    "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n"
+    "images=PATH is a folder of image files that tell their prompts (metadata.jsonl, prompts.txt, a .txt beside each\n"
+    "image, or the images' names), with a folder per generator or none; WebDataset tars; or Parquet, a file,\n"
+    "a folder, or a folder per generator. metrics=[vqascore,clipscore] chooses metrics, models=shapes the tiny\n"
+    "embedded models, and benchmark.columns.prompt=NAME the column or field that holds the prompts.",
     SweepConfig,
     {"images": "benchmark.images", "metrics": "metric"},
 )
+
+
+def main(config: SweepConfig) -> int:
+    """Takes image files or tars in where that is needed, and scores; the worse of the two exit codes."""
+    own = take_in(config, lambda record: None)
+    if own.ingested is None:
+        return sweep.main(own.config)
+    console = make_console()
+    generators = len({shard.generator for shard in own.ingested.shards})
+    say(
+        console,
+        f"{own.ingested.rows} images of {generators} generators, {own.ingested.prompts} prompts: {own.ingested.url}",
+    )
+    show_rejected(console, own.ingested)
+    return worse(own.ingested.exit_code, sweep.main(own.config))
+
 
 if __name__ == "__main__":
     sys.exit(run_job(COMMAND, main))

@@ -10,3 +10,8 @@ def exit_code(failed: int, rows: int, max_failed: float) -> int:
     if not failed:
         return COMPLETE
     return WITHIN_BUDGET if failed / rows <= max_failed else OVER_BUDGET
+
+
+def worse(code: int, other: int) -> int:
+    """Of the exit codes of two parts of a job, that of the whole."""
+    return max(code, other, key=(COMPLETE, WITHIN_BUDGET, OVER_BUDGET).index)

@@ -282,6 +282,11 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+def as_list(value: Any) -> Any:
+    """A text, as a CSV's field holds several, as its parts between semicolons; any other value as it is."""
+    return [part.strip() for part in value.split(";") if part.strip()] if isinstance(value, str) else value
+
+
 def read_json(content: bytes, url: str) -> Any:
     """What a JSON file holds; raises SourceError naming the file where it is none."""
     try:

@@ -50,9 +50,12 @@ class IngestConfig:
     table: str | None = None
     """CSV, TSV or JSON Lines with one row per image file; or `tars`."""
     images: str | None = None
-    """Folder that the table's paths start from; the table's own by default."""
+    """Folder that the table's paths start from, the table's own by default; without a table, a folder whose files tell
+    their prompts themselves (pipelines/ingest/layouts)."""
     tars: str | None = None
     """A WebDataset tar, a folder of them, or a pattern with *; or `table`."""
+    copy: bool = True
+    """Whether the shards hold the images; or the addresses of their files, which must then stay where they are."""
     link_roots: tuple[str, ...] = ()
     """Local folders, besides the input's own, that links in it may lead to."""
     generator: str | None = None
@@ -73,8 +76,12 @@ class IngestConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        if (self.table is None) == (self.tars is None):
-            raise ConfigError("expected one input: table=FILE (with images=FOLDER), or tars=FILE_OR_FOLDER")
+        if (self.tars is None) == (self.table is None and self.images is None):
+            raise ConfigError(
+                "expected one input: table=FILE (with images=FOLDER), images=FOLDER alone, or tars=FILE_OR_FOLDER"
+            )
+        if self.tars is not None and not self.copy:
+            raise ConfigError("copy: expected true, got false; what is in a tar has no address of its own")
         for name in ("shard_rows", "row_group_rows", "row_group_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
@@ -92,17 +99,25 @@ class IngestConfig:
     def recipe(self) -> dict[str, Any]:
         """The options that change what is in the shards."""
         names = ("generator", "columns", "shard_rows", "row_group_rows", "row_group_bytes", "limits")
-        return {"version": VERSION, **{name: asdict(self)[name] for name in names}}
+        linked = {} if self.copy else {"copy": False}
+        columns = {name: asked for name, asked in asdict(self.columns).items() if name != "skills" or asked}
+        return {"version": VERSION, **{name: asdict(self)[name] for name in names}, "columns": columns, **linked}
 
     @property
     def identity(self) -> Identity:
         """What is taken in, which says which of an output's ingests this is."""
-        places = {"table": self.table, "images": self.folder.url if self.table else None, "tars": self.tars}
+        places = {"table": self.table, "images": None if self.tars else self.folder.url, "tars": self.tars}
         urls = {name: locate(url, self.storage).url if url is not None else None for name, url in places.items()}
         return {**urls, "generator": self.generator}
 
     @property
+    def place(self) -> str:
+        """Where the input is."""
+        return str(self.tars or self.table or self.images)
+
+    @property
     def folder(self) -> Location:
-        """The folder that a table's paths start from."""
-        table = locate(str(self.table), self.storage)
-        return locate(self.images or table.url.rpartition("/")[0] or "/", self.storage)
+        """The folder that the images' paths start from."""
+        if self.images is not None:
+            return locate(self.images, self.storage)
+        return locate(locate(str(self.table), self.storage).url.rpartition("/")[0] or "/", self.storage)

@@ -17,9 +17,12 @@ from fsspec.implementations.local import LocalFileSystem
 from operators.errors import ConfigError
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.drafting import Begin, Source, SourceFile
+from pipelines.ingest.folders import FolderTable
 from pipelines.ingest.placing import Shards
 from pipelines.ingest.rows import (
+    ADDRESS,
     COLUMNS,
+    SKILLS,
     Candidate,
     InputColumnsConfig,
     digest,
@@ -27,10 +30,9 @@ from pipelines.ingest.rows import (
     link_roots,
     make_candidate,
     relative_path,
-    require_names,
 )
 from pipelines.ingest.shards import Drafted, DraftedShard
-from pipelines.ingest.tables import Table
+from pipelines.ingest.tables import Table, source_file
 from pipelines.storage import Location, etag, locate, readable_errors
 from pipelines.tables import Refused, Rejection, Row
 
@@ -73,9 +75,9 @@ class FileUnit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
-    """A table and the folder that its paths start from."""
+    """A table, or a folder that tells as much, and the folder that its paths start from."""
 
-    table: Table
+    table: Table | FolderTable
     folder: Location
 
     @cached_property
@@ -85,9 +87,7 @@ class FileSource(Source):
 
     @cached_property
     def names(self) -> InputColumnsConfig:
-        return require_names(
-            list(self.table.kinds), self.config.columns, self.config.generator, self.table.location.url
-        )
+        return self.table.names(self.config)
 
     @cached_property
     def extras(self) -> list[str]:
@@ -98,25 +98,27 @@ class FileSource(Source):
         clash = [name for name in extras if name in (*COLUMNS.names, "uri")]
         if clash:
             raise ConfigError(
-                f"{self.table.location.url}: column {clash[0]!r} has the name of a shard's own; "
+                f"{self.table.url}: column {clash[0]!r} has the name of a shard's own; "
                 f"take it by columns.*={clash[0]}, or rename it in the table"
             )
         return extras
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([*COLUMNS, *self.table.schema(self.extras)])
+        columns = [ADDRESS if field.name == "image" and not self.config.copy else field for field in COLUMNS]
+        skills = [SKILLS] if self.names.skills is not None else []
+        return pa.schema([*columns, *skills, *self.table.schema(self.extras)])
 
     @property
     def files(self) -> list[SourceFile]:
-        return [_source_file(self.table.location, "table")]
+        return self.table.files
 
     def landmarks(self) -> list[SourceFile]:
         """The table, and the first image that is there."""
         rows = next((unit.rows for unit in self.units([])), [])
         there = (row for row in rows if isinstance(self._find(row).image, ImageFile))
         images = [locate(f"{self.folder.url}/{row.path}", self.config.storage) for row in islice(there, 1)]
-        return [*self.files, *(_source_file(image, "images") for image in images)]
+        return [*self.files, *(source_file(image, "images") for image in images)]
 
     def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
         """The rows a generator's shard at a time, what remains last, by name; lines that are none go to `rejected`."""
@@ -133,20 +135,20 @@ class FileSource(Source):
         yield from (FileUnit(generator, waiting[generator]) for generator in sorted(waiting))
 
     def _candidate(self, row: Row) -> TableRow | Rejection:
-        file = self.table.location.url
+        file, line = self.table.place(row)
         try:
             path = relative_path(row.values.get(self.names.image or ""))
             candidate = make_candidate(
                 row.values,
                 self.names,
                 file=file,
-                line=row.line,
+                line=line,
                 generator=self.config.generator,
                 default_id=path,
                 extras=self.table.values(row, self.extras),
             )
         except Refused as refused:
-            return refused.at(file, row.line)
+            return refused.at(file, line)
         return TableRow(candidate, path)
 
     def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
@@ -184,9 +186,12 @@ class FileSource(Source):
         except Refused as refused:
             return Offer(candidate, refused.at(candidate.file, candidate.line))
 
-    def _read(self, offer: Offer) -> bytes:
+    def _read(self, offer: Offer) -> bytes | str:
+        """The image, or its address where it stays where it is."""
         if isinstance(offer.image, Rejection):
             return b""
+        if not self.config.copy:
+            return locate(str(self.folder.fs.unstrip_protocol(offer.image.path)), self.config.storage).url
         with readable_errors(self.folder, f"{offer.image.path} in images"):
             content = bytes(self.folder.fs.cat_file(offer.image.path))
         if len(content) != offer.image.size:
@@ -207,12 +212,6 @@ def _groups(offers: Sequence[Offer], limits: IngestConfig) -> Iterator[list[Offe
         total += size
     if group:
         yield group
-
-
-def _source_file(location: Location, what: str) -> SourceFile:
-    with readable_errors(location, what):
-        entry = location.fs.info(location.path)
-    return SourceFile(location.url, entry["size"], etag(entry))
 
 
 def _find_image(folder: Location, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:

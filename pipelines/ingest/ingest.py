@@ -9,6 +9,7 @@ from pipelines.ingest.archives import find_tars
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.drafting import Line, Source, Workers
 from pipelines.ingest.files import FileSource
+from pipelines.ingest.folders import FolderTable
 from pipelines.ingest.placing import Shards
 from pipelines.ingest.records import Record, Records
 from pipelines.ingest.rows import DAMAGED
@@ -51,7 +52,7 @@ def ingest(config: IngestConfig, report: Report) -> Ingested:
 
     Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
     """
-    source: Source = _open_table(config) if config.table is not None else _open_tars(config)
+    source: Source = _open_tars(config) if config.tars is not None else _open_files(config)
     records = Records(locate(config.output, config.storage), config.identity)
     shards = Shards(records, config.on_change)
     with Workers(source) as workers:
@@ -63,13 +64,18 @@ def _open_tars(config: IngestConfig) -> TarSource:
     return TarSource(config=config, tars=find_tars(config))
 
 
-def _open_table(config: IngestConfig) -> FileSource:
-    """The table's source; raises ConfigError where its columns do not do."""
-    table, folder = open_table(locate(str(config.table), config.storage)), config.folder
+def _open_files(config: IngestConfig) -> FileSource:
+    """The image files' source; raises ConfigError where they are nowhere, or a table's columns do not do."""
+    folder = config.folder
+    told = (
+        FolderTable(location=folder, columns=config.columns)
+        if config.table is None
+        else open_table(locate(config.table, config.storage))
+    )
     with readable_errors(folder, "images"):
         if not folder.fs.isdir(folder.path):
             raise FileNotFoundError(folder.path)
-    return FileSource(config=config, table=table, folder=folder)
+    return FileSource(config=config, table=told, folder=folder)
 
 
 def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
@@ -78,7 +84,7 @@ def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
     rejected = sorted(shards.rejected, key=lambda rejection: (rejection.file, rejection.line or 0, *rejection[2:]))
     rows = sum(record.rows for record in written)
     if not rows and not rejected:
-        raise ConfigError(f"{source.files[0].url}: expected images, found none; check the input")
+        raise ConfigError(f"{source.config.place}: expected images, found none; check the input")
     shards.finish()
     uncounted = any(rejection.kind == DAMAGED for rejection in rejected)
     failed = exit_code(len(rejected), rows + len(rejected), source.config.max_failed)

@@ -1,8 +1,10 @@
 """The ids and texts that rows have taken, in a table on disk: memory does not grow with them."""
 
+import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 from operators.errors import ConfigError
 from pipelines.tables import Refused
@@ -16,7 +18,25 @@ BEGIN;
 CREATE TABLE images (id BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE prompts (prompt_id TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID;
 CREATE TABLE other_prompts (prompt_id TEXT PRIMARY KEY, text TEXT, path TEXT) WITHOUT ROWID;
+CREATE TABLE skills (prompt_id TEXT, skill TEXT, own INTEGER, PRIMARY KEY (prompt_id, skill, own)) WITHOUT ROWID;
 """
+EVERY_PROMPT = """
+SELECT prompt_id, text, (
+    SELECT json_group_array(skill)
+    FROM (SELECT DISTINCT skill FROM skills WHERE skills.prompt_id = every.prompt_id ORDER BY skill)
+)
+FROM (SELECT prompt_id, text FROM prompts UNION SELECT prompt_id, text FROM other_prompts) AS every
+ORDER BY 1
+"""
+
+
+class Prompt(NamedTuple):
+    """A prompt of an output."""
+
+    prompt_id: str
+    text: str
+    skills: Sequence[str]
+    """All that rows name, of whichever generators, in the order of the alphabet."""
 
 
 class Ledger:
@@ -26,7 +46,9 @@ class Ledger:
         self._tables = sqlite3.connect("", isolation_level=None)
         self._tables.executescript(TABLES.format(cache=CACHE_KIB))
 
-    def take(self, generator: str, image_id: str, prompt_id: str, prompt: str | None) -> None:
+    def take(
+        self, generator: str, image_id: str, prompt_id: str, prompt: str | None, skills: Sequence[str] | None = None
+    ) -> None:
         """Remembers a row; raises Refused where its id was taken, or its prompt_id stands for another text.
 
         Raises ConfigError where it does so in another ingest: shards must not depend on what another one made.
@@ -37,6 +59,12 @@ class Ledger:
         if prompt is not None:
             self._take_prompt(prompt_id, prompt, f"image_id {image_id!r} of {generator}")
         self._tables.execute("INSERT INTO images VALUES (?)", (identity,))
+        self._add_skills(prompt_id, skills or (), own=True)
+
+    def _add_skills(self, prompt_id: str, skills: Sequence[str], *, own: bool) -> None:
+        self._tables.executemany(
+            "INSERT OR IGNORE INTO skills VALUES (?, ?, ?)", [(prompt_id, skill, own) for skill in skills]
+        )
 
     def _take_prompt(self, prompt_id: str, text: str, where: str) -> None:
         known = self._tables.execute("SELECT text FROM prompts WHERE prompt_id = ?", (prompt_id,)).fetchone()
@@ -50,30 +78,32 @@ class Ledger:
                 "other_prompt", f"prompt_id {prompt_id!r} stands for another text in a row before; make ids unique"
             )
 
-    def add_others(self, path: str, texts: Mapping[str, str]) -> None:
+    def add_others(self, path: str, prompts: Sequence[Prompt]) -> None:
         """Remembers the prompts of a shard of another ingest; raises ConfigError where two ingests disagree."""
-        for prompt_id, text in texts.items():
+        for prompt_id, text, skills in prompts:
+            self._add_skills(prompt_id, skills, own=False)
             for (own_text,) in self._tables.execute("SELECT text FROM prompts WHERE prompt_id = ?", (prompt_id,)):
                 _check_same(prompt_id, own_text, text, "this ingest", path)
             other = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
             for other_text, other_path in self._tables.execute(other, (prompt_id,)):
                 _check_same(prompt_id, text, other_text, path, other_path)
         self._tables.executemany(
-            "INSERT OR IGNORE INTO other_prompts VALUES (?, ?, ?)", [(*pair, path) for pair in texts.items()]
+            "INSERT OR IGNORE INTO other_prompts VALUES (?, ?, ?)", [(*prompt[:2], path) for prompt in prompts]
         )
 
     def forget_others(self) -> None:
         """Forgets the prompts of all other ingests."""
         self._tables.execute("DELETE FROM other_prompts")
+        self._tables.execute("DELETE FROM skills WHERE NOT own")
 
     def count_prompts(self) -> int:
         """How many prompts this ingest has."""
         return int(self._tables.execute("SELECT COUNT(*) FROM prompts").fetchone()[0])
 
-    def prompts(self) -> Iterator[tuple[str, str]]:
-        """Every prompt of the output with its text, by its id."""
-        all_prompts = "SELECT prompt_id, text FROM prompts UNION SELECT prompt_id, text FROM other_prompts"
-        return iter(self._tables.execute(f"{all_prompts} ORDER BY 1"))
+    def prompts(self) -> Iterator[Prompt]:
+        """Every prompt of the output, by its id."""
+        for prompt_id, text, skills in self._tables.execute(EVERY_PROMPT):
+            yield Prompt(prompt_id, text, json.loads(skills))
 
 
 def _check_same(prompt_id: str, text: str, other_text: str, where: str, path: str) -> None:

@@ -14,8 +14,8 @@ from pipelines.ingest.standing import (
     damage_named,
     other_generators,
     read_columns,
+    read_prompts,
     read_standing,
-    read_texts,
 )
 from pipelines.storage import readable_errors
 from pipelines.tables import Refused, Rejection
@@ -43,8 +43,8 @@ class Shards:
         self._chain = ""
 
     def _add_others(self) -> None:
-        for path, texts in read_texts(self.output, list(self._of_others(self.standing))):
-            self.ledger.add_others(path, texts)
+        for path, prompts in read_prompts(self.output, list(self._of_others(self.standing))):
+            self.ledger.add_others(path, prompts)
 
     def next_stands(self, generator: str) -> bool:
         """Whether something stands in the place of the generator's next shard."""
@@ -104,7 +104,7 @@ class Shards:
                 rejected.append(row)
                 continue
             try:
-                self.ledger.take(draft.generator, row.image_id, row.prompt_id, row.prompt)
+                self.ledger.take(draft.generator, row.image_id, row.prompt_id, row.prompt, row.skills)
             except Refused as error:
                 rejected.append(error.at(row.file, row.line))
                 refused.add(drafted)
@@ -113,7 +113,7 @@ class Shards:
 
     def _restore(self, generator: str, path: str, key: str) -> ShardRecord:
         """Takes the ids and texts of a shard that stands, without its images."""
-        rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt"])
+        rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt", "skills"])
         with damage_named(self.output, path):
             for row in rows:
                 self.ledger.take(generator, **row)

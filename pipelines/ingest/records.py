@@ -12,14 +12,15 @@ import pyarrow.parquet as pq
 from operators.errors import ConfigError
 from operators.rows import table as make_table
 from pipelines.ingest.config import Identity
-from pipelines.ingest.rows import REJECTED, digest
+from pipelines.ingest.ledger import Prompt
+from pipelines.ingest.rows import REJECTED, SKILLS, digest
 from pipelines.storage import Location, etag, readable_errors, write_file, written_whole
 from pipelines.tables import Rejection
 
 MANIFEST = "manifest.json"
 RECORDS = ".ingest/records"
 PROMPTS_AT_ONCE = 65_536
-PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string())])
+PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS])
 
 
 class Record(NamedTuple):
@@ -82,7 +83,7 @@ class Records:
                 self._write_manifest([record for path, record in self._read() if path != self._own], [])
                 self.output.fs.rm_file(self.output.at(self._own))
 
-    def publish(self, prompts: Iterator[tuple[str, str]], standing: Collection[str]) -> list[str]:
+    def publish(self, prompts: Iterator[Prompt], standing: Collection[str]) -> list[str]:
         """Writes the output's tables and manifest; the generators whose shards stand without a record."""
         with readable_errors(self.output, "output"):
             records = [record for _, record in self._read() if record.paths <= set(standing)]
@@ -94,14 +95,14 @@ class Records:
             self._write_manifest(records, unfinished)
         return unfinished
 
-    def _write_prompts(self, prompts: Iterator[tuple[str, str]]) -> None:
+    def _write_prompts(self, prompts: Iterator[Prompt]) -> None:
         """The prompts by their ids, a row group of them in memory at a time."""
         with (
             written_whole(self.output, self.output.at("prompts.parquet")) as draft,
             pq.ParquetWriter(draft, PROMPTS, compression="zstd") as writer,
         ):
             while part := list(islice(prompts, PROMPTS_AT_ONCE)):
-                writer.write_table(pa.table(list(zip(*part, strict=True)), schema=PROMPTS))
+                writer.write_table(make_table([prompt._asdict() for prompt in part], PROMPTS))
 
     def _read(self) -> Iterator[tuple[str, Record]]:
         """Every record that can be read, by its path: of another, the ingest counts as not ended."""

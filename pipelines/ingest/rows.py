@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from operators.errors import ConfigError
 from pipelines.sources.shards import text_id
-from pipelines.tables import Refused, require_utf8
+from pipelines.tables import Refused, as_list, require_utf8
 
 DEFAULT_NAMES = {
     "image": ("file", "file_name", "image"),
@@ -20,11 +20,16 @@ DEFAULT_NAMES = {
     "prompt_id": ("prompt_id",),
     "image_id": ("image_id",),
     "generator": ("generator",),
+    "skills": ("skills",),
 }
 COLUMNS = pa.schema(
     [("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary()), ("prompt", pa.string())]
 )
 """What every shard has; a table's other columns follow."""
+ADDRESS = pa.field("uri", pa.string())
+"""In place of the image, where that stays where it is."""
+SKILLS = pa.field("skills", pa.list_(pa.string()))
+"""What shards have whose input tells skills."""
 
 REJECTED = pa.schema([("file", pa.string()), ("line", pa.int64()), ("kind", pa.string()), ("message", pa.string())])
 IMAGES = ("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "mp4", "mov", "webm", "mkv", "avi")
@@ -48,6 +53,8 @@ class InputColumnsConfig:
     """The image's id; without one it is the path, or the tar's name and the sample's."""
     generator: str | None = None
     """The generator's name, where `generator` does not fix one for all rows."""
+    skills: str | None = None
+    """The prompt's skills, a list or a text with semicolons between them: skills. May be absent."""
 
 
 class Candidate(NamedTuple):
@@ -61,11 +68,13 @@ class Candidate(NamedTuple):
     prompt: str | None
     extras: dict[str, Any]
     """The other columns."""
+    skills: tuple[str, ...] = ()
 
-    def row(self, image: bytes) -> dict[str, Any]:
-        """The row of a shard."""
+    def row(self, image: bytes | str) -> dict[str, Any]:
+        """The row of a shard, with the image's bytes or its address."""
+        shown = {"image": image} if isinstance(image, bytes) else {"uri": image}
         ids = {"image_id": self.image_id, "prompt_id": self.prompt_id}
-        return {**ids, "image": image, "prompt": self.prompt, **self.extras}
+        return {**ids, **shown, "prompt": self.prompt, "skills": list(self.skills), **self.extras}
 
 
 def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
@@ -120,7 +129,19 @@ def make_candidate(
         prompt_id=prompt_id or text_id(prompt or ""),
         prompt=prompt,
         extras=extras,
+        skills=_skills(values, names.skills),
     )
+
+
+def _skills(values: Mapping[str, Any], name: str | None) -> tuple[str, ...]:
+    """A prompt's skills, each once; raises Refused for what is neither a list of text nor text."""
+    value = values.get(name) if name else None
+    parts = as_list(value) or []
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise Refused("bad_value", f"{name}: expected a list of text, found {type(value).__name__}; write a list")
+    for part in parts:
+        require_utf8(part)
+    return tuple(dict.fromkeys(parts))
 
 
 def _text(values: Mapping[str, Any], name: str | None) -> str | None:

@@ -95,8 +95,8 @@ class ShardDraft:
     def full(self) -> bool:
         return len(self.rows) >= self.config.shard_rows
 
-    def add(self, candidate: Candidate, image: bytes) -> None:
-        """Takes a row."""
+    def add(self, candidate: Candidate, image: bytes | str) -> None:
+        """Takes a row with its image's bytes, or its address."""
         self.rows.append(candidate._replace(extras={}))
         self._write(candidate.row(image))
         if self.full:
@@ -108,7 +108,7 @@ class ShardDraft:
         return DraftedShard(self.generator, self.content, self.rows)
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        size = len(row["image"])
+        size = len(row.get("image", b""))
         rows, most = self.config.row_group_rows, self.config.row_group_bytes
         if len(self._group) >= rows or self._group_bytes + size > most:
             self._flush()
@@ -187,6 +187,8 @@ class ShardDraft:
 
 def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """The rows; their images are the bytes that were read, not a copy."""
+    if "image" not in schema.names:
+        return pa.Table.from_pylist(list(rows), schema=schema)
     images = pa.chunked_array([_in_place(row["image"]) for row in rows])
     table = pa.Table.from_pylist([{**row, "image": None} for row in rows], schema=schema)
     return table.set_column(schema.get_field_index("image"), schema.field("image"), images)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from operators.errors import ConfigError
 from pipelines.ingest.config import Identity
+from pipelines.ingest.ledger import Prompt
 from pipelines.storage import Location, etag, readable_errors
 from pipelines.tables import Refused, Rejection
 
@@ -89,21 +90,23 @@ def damage_named(output: Location, path: str) -> Iterator[None]:
         ) from error
 
 
-def read_texts(output: Location, paths: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """These shards with the texts of their prompts by id; raises ConfigError where one is damaged."""
+def read_prompts(output: Location, paths: Sequence[str]) -> Iterator[tuple[str, list[Prompt]]]:
+    """These shards with their prompts; raises ConfigError where one is damaged."""
     with ThreadPoolExecutor(READERS) as pool:
         for start in range(0, len(paths), READERS):
             part = paths[start : start + READERS]
-            yield from zip(part, pool.map(lambda path: _texts(output, path), part), strict=True)
+            yield from zip(part, pool.map(lambda path: _prompts(output, path), part), strict=True)
 
 
-def _texts(output: Location, path: str) -> dict[str, str]:
-    rows = read_columns(output, path, ["prompt_id", "prompt"])
-    return {row["prompt_id"]: row["prompt"] for row in rows if row["prompt"] is not None}
+def _prompts(output: Location, path: str) -> list[Prompt]:
+    rows = read_columns(output, path, ["prompt_id", "prompt", "skills"])
+    return [
+        Prompt(row["prompt_id"], row["prompt"], row.get("skills") or ()) for row in rows if row["prompt"] is not None
+    ]
 
 
 def read_columns(output: Location, path: str, names: list[str]) -> list[dict[str, Any]]:
-    """These columns of a shard, row by row; raises ConfigError where it is damaged."""
+    """Those of these columns that a shard has, row by row; raises ConfigError where it is damaged."""
     with damage_named(output, path), _opened(output, path) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()

@@ -11,8 +11,10 @@ import pyarrow as pa
 
 from operators.errors import ConfigError, SourceError
 from operators.rows import require_once
-from pipelines.ingest.rows import IMAGES
-from pipelines.storage import Location, readable_errors
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.drafting import SourceFile
+from pipelines.ingest.rows import IMAGES, InputColumnsConfig, require_names
+from pipelines.storage import Location, etag, readable_errors
 from pipelines.tables import (
     BLOCK_BYTES,
     JSON_LINES,
@@ -48,9 +50,27 @@ class Table:
     kinds: Mapping[str, str]
     """What each column holds, a key of TYPES; in the order of the file."""
 
+    @property
+    def url(self) -> str:
+        """The table's address."""
+        return self.location.url
+
+    @property
+    def files(self) -> list[SourceFile]:
+        """The table."""
+        return [source_file(self.location, "table")]
+
+    def names(self, config: IngestConfig) -> InputColumnsConfig:
+        """Its columns by role; raises ConfigError where one is needed and not there."""
+        return require_names(list(self.kinds), config.columns, config.generator, self.url)
+
+    def place(self, row: Row) -> tuple[str, int | None]:
+        """The file and the line of a row."""
+        return self.url, row.line
+
     def rows(self, image: str) -> Iterator[Row | Rejection]:
         """Every row; `image` is the column of the image files."""
-        with _opened(self.location) as stream:
+        with opened_table(self.location) as stream:
             if is_json_lines(self.location.path):
                 yield from read_json_lines(stream, self.location.url)
             else:
@@ -74,7 +94,7 @@ def open_table(location: Location) -> Table:
     if not location.path.lower().endswith((*SEPARATORS, *JSON_LINES)):
         known = ", ".join((*SEPARATORS, *JSON_LINES))
         raise ConfigError(f"table {location.url}: expected a file that ends in {known}; rename or convert it")
-    with _opened(location) as stream:
+    with opened_table(location) as stream:
         if is_json_lines(location.path):
             return Table(location=location, kinds=_kinds(read_json_lines(stream, location.url)))
         names = open_csv(stream, location.url).names
@@ -82,8 +102,15 @@ def open_table(location: Location) -> Table:
     return Table(location=location, kinds=dict.fromkeys(names, "text"))
 
 
+def source_file(location: Location, what: str) -> SourceFile:
+    """A file as it stands; raises ConfigError where it is not there."""
+    with readable_errors(location, what):
+        entry = location.fs.info(location.path)
+    return SourceFile(location.url, entry["size"], etag(entry))
+
+
 @contextmanager
-def _opened(location: Location) -> Iterator[Any]:
+def opened_table(location: Location) -> Iterator[Any]:
     """The table's bytes; whatever is wrong with the whole of it is the user's to correct."""
     try:
         with (

@@ -12,7 +12,7 @@ from pipelines.ingest.archives import TEXTS, Damage, Member, Tar, read_members
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.drafting import Begin, Source, SourceFile
 from pipelines.ingest.placing import Shards
-from pipelines.ingest.rows import COLUMNS, IMAGES, Candidate, digest, find_names, make_candidate
+from pipelines.ingest.rows import COLUMNS, IMAGES, SKILLS, Candidate, digest, find_names, make_candidate
 from pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from pipelines.storage import Location, readable_errors
 from pipelines.tables import Refused, Rejection, parse_object
@@ -29,7 +29,7 @@ class TarSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([*COLUMNS, *EXTRAS])
+        return pa.schema([*COLUMNS, SKILLS, *EXTRAS])
 
     @property
     def files(self) -> list[SourceFile]:

@@ -47,7 +47,7 @@ class PromptColumnsConfig:
     text: str = "text"
     """The prompt."""
     skills: str = "skills"
-    """A list of text, or in a CSV file one skill; may be absent."""
+    """A list of text, or in a CSV file text with semicolons between them; may be absent."""
 
     def renamed(self) -> tuple[tuple[str, str], ...]:
         """Our names with the file's own, where they differ."""

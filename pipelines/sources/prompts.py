@@ -37,7 +37,7 @@ from pipelines.sources.shards import (
 )
 from pipelines.sources.uris import LocateImage, StoredObjects
 from pipelines.storage import Location, StorageConfig, etag, locate, readable_errors
-from pipelines.tables import SEPARATORS
+from pipelines.tables import SEPARATORS, as_list
 
 FILES_AT_ONCE = 2 * FILE_READERS
 """Whose ids, or prompts, are in memory at a time."""
@@ -285,7 +285,7 @@ def _prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
         )
     in_csv = shard.url.lower().endswith(tuple(SEPARATORS))
     found = [{name: record.get(its) for name, its in names.items()} for record in records]
-    return [{**one, "skills": _one_skill(one["skills"])} for one in found] if in_csv else found
+    return [{**one, "skills": as_list(one["skills"])} for one in found] if in_csv else found
 
 
 def _as_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
@@ -300,11 +300,6 @@ def _prompt_id(value: Any, shard: Shard, row: int) -> str | None:
             f"{where(shard, row)}: expected prompt_id as text or a number, found {found}; write it as text"
         )
     return id_text(value)
-
-
-def _one_skill(value: Any) -> Any:
-    """A CSV field as a list of one skill, or of none where it is empty."""
-    return value if not isinstance(value, str) else [value] if value else []
 
 
 def _skills(value: Any, shard: Shard, row: int) -> list[str]:

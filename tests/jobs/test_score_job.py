@@ -9,10 +9,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import run_job
-from jobs.score import COMMAND
-from jobs.sweep import main
-from tests.bench_of import CAPTIONED, SMALL, captioned, write_rows
+from jobs.command import load_values, run_job
+from jobs.score import COMMAND, main
+from pipelines.config import SweepConfig, read_config
+from pipelines.ingest.own import take_in
+from pipelines.sweep import plan_sweep
+from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
+from tests.here import compute_here
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -41,6 +44,42 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(tmp_path: Path)
         "scores.parquet", "summary.parquet", "errors.parquet", "manifest.json"
     }  # fmt: skip
     assert "0 cells to compute" in score(*given).stdout
+
+
+def write_folder(folder: Path) -> Path:
+    """Images of two generators with a list of their prompts, as a script leaves them."""
+    texts = {row["prompt_id"]: row["text"] for row in prompts(4)}
+    for generator in ("atlas", "flint"):
+        (folder / generator).mkdir(parents=True)
+        for number, row in enumerate(images(generator, 4)):
+            (folder / generator / f"{number:05d}.png").write_bytes(row["image"])
+    (folder / "prompts.txt").write_text("\n".join(texts[row["prompt_id"]] for row in images("atlas", 4)))
+    return folder
+
+
+def test_a_folder_of_image_files_is_scored_where_it_lies(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "mine")
+    given = [f"benchmark.images={folder}", "models=shapes", "metric=[clipscore]", f"store={tmp_path}/store", *SMALL]
+    config = read_config(load_values("score", given), SweepConfig)
+    own = take_in(config, lambda record: None)
+    assert own.ingested is not None and own.ingested.exit_code == 0
+    planned = plan_sweep(own.config)
+    assert planned.sources.generators == ["atlas", "flint"] and len(planned.sources.prompts) == 4
+    assert {outcome.state for outcome in compute_here(planned).values()} == {"committed"}
+    again = plan_sweep(take_in(config, lambda record: None).config)
+    assert not any(item.missing for item in again.plan.nodes)
+
+
+def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_folder(tmp_path / "mine")
+    (folder / "flint/cover.png").write_bytes(b"no number")
+    given = [f"images={folder}", "models=shapes", f"store={tmp_path}/store", "dry_run=true", "max_failed=0.2"]
+    assert run_job(COMMAND, main, given) == 2
+    printed = capsys.readouterr().out
+    assert "8 images of 2 generators, 4 prompts" in printed and "4 prompts x 2 generators = 8 images" in printed
+    assert "1 rows rejected: empty_prompt" in printed and "flint/cover.png: no number in its name" in printed
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 A .parquet, .csv, .tsv or .jsonl file with the columns rating, and image_id or both prompt_id and generator; and, if
 they are there, rater, template and skills. What is absent: an image is named `<prompt_id>/<generator>`, the prompt and
-the generator are null, the rater is `0`, the template `likert`. `skills` is a list, or text that is one skill.
+the generator are null, the rater is `0`, the template `likert`. `skills` is a list, or text with
+semicolons between them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from operators.errors import SourceError
 from pipelines.judging.releases.release import LIKERT, Release, column_ratings, released, skills_of
 from pipelines.judging.releases.tables import Sheet, read_sheet
 from pipelines.storage import Location
+from pipelines.tables import as_list
 
 COLUMNS = ("image_id", "prompt_id", "generator", "rater", "template", "rating", "skills")
 NAMED = "name the image by image_id, or by prompt_id and generator"
@@ -55,6 +57,6 @@ def _skills(sheet: Sheet) -> Iterator[tuple[str | None, str | None]]:
         return
     column = sheet.table.column("skills")
     is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    cells = column.to_pylist() if is_list else [[text] for text in sheet.texts("skills")]
+    cells = column.to_pylist() if is_list else [as_list(text) for text in sheet.texts("skills")]
     for prompt_id, names in zip(sheet.texts("prompt_id"), cells, strict=True):
         yield from ((prompt_id, None if name is None else str(name)) for name in names or [None])

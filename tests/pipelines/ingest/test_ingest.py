@@ -237,7 +237,7 @@ def test_a_prompt_id_stands_for_one_text(tmp_path: Path) -> None:
     ids = [{**row, "prompt_id": "7", "prompt": text} for row, text in zip(files, ("a", "b", ""), strict=True)]
     ended = run(tmp_path / "out", table=str(write_csv(tmp_path / "table.csv", ids)))
     assert [rejection.kind for rejection in ended.rejected] == ["other_prompt"]
-    assert read(tmp_path / "out/prompts.parquet").to_pylist() == [{"prompt_id": "7", "text": "a"}]
+    assert read(tmp_path / "out/prompts.parquet").to_pylist() == [{"prompt_id": "7", "text": "a", "skills": []}]
     assert [row["prompt"] for row in shard_rows(tmp_path / "out", ended)] == ["a", None]
 
 

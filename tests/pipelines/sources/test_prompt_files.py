@@ -71,11 +71,11 @@ def test_gecko2k_is_read_with_its_skills(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "json"])
 def test_files_of_ones_own_have_the_columns_one_says(suffix: str, tmp_path: Path) -> None:
-    listed = [{"key": 1, "caption": "a\ncat", "kind": ["pets"]}, {"key": 2, "caption": "", "kind": None}]
-    text = 'key,caption,kind\n1,"a\ncat",pets\n2,,\n' if suffix == "csv" else json.dumps(listed)
+    listed = [{"key": 1, "caption": "a\ncat", "kind": ["pets", "at home"]}, {"key": 2, "caption": "", "kind": None}]
+    text = 'key,caption,kind\n1,"a\ncat",pets; at home\n2,,\n' if suffix == "csv" else json.dumps(listed)
     names = [f"benchmark.prompt_columns.{name}" for name in ("prompt_id=key", "text=caption", "skills=kind")]
     sources = opened("own", written(tmp_path / f"p.{suffix}", text), tmp_path, *names)
-    assert skills_of(sources) == {"1": ["pets"], "2": []}
+    assert skills_of(sources) == {"1": ["pets", "at home"], "2": []}
     assert sources.prompts.column("text").to_pylist() == ["a\ncat", ""]
 
 

@@ -1,0 +1,1 @@
+"""How folders of image files tell their prompts: one file per layout, and the table of them."""

@@ -1,0 +1,89 @@
+"""What a folder of image files may be laid out like: the files in it, and what a layout says of its images."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+from pipelines.ingest.rows import IMAGES
+from pipelines.storage import Location, list_below, readable_errors
+from pipelines.tables import Refused, Rejection
+
+READERS = 16
+"""Small files that are read at once."""
+READ_AHEAD = 1024
+"""Of their names."""
+LARGEST_TEXT = 2**20
+"""Bytes of a file beside an image."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folder:
+    """A folder's files, hidden ones left out, by their paths below it."""
+
+    location: Location
+    names: Sequence[str]
+
+    @property
+    def images(self) -> list[str]:
+        """Image files and videos."""
+        return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in IMAGES]
+
+    def at(self, name: str) -> str:
+        """The address of a file, for a message."""
+        return f"{self.location.url}/{name}"
+
+    def read(self, name: str) -> bytes:
+        """A small file; raises Refused for one that is not, or that is gone."""
+        with readable_errors(self.location, f"{name} in images"):
+            try:
+                content = bytes(self.location.fs.cat_file(self.location.at(name), start=0, end=LARGEST_TEXT + 1))
+            except FileNotFoundError as error:
+                raise Refused("unreadable_line", f"{self.at(name)} is gone; run again") from error
+        if len(content) > LARGEST_TEXT:
+            raise Refused("text_too_large", f"{self.at(name)} is over {LARGEST_TEXT} bytes; is it a prompt?")
+        return content
+
+    def read_all(self, names: Sequence[str]) -> Iterator[bytes | Refused]:
+        """Small files in order, some of them at once; for one that cannot be taken the reason."""
+        with ThreadPoolExecutor(READERS) as pool:
+            for start in range(0, len(names), READ_AHEAD):
+                yield from pool.map(self._read, names[start : start + READ_AHEAD])
+
+    def _read(self, name: str) -> bytes | Refused:
+        try:
+            return self.read(name)
+        except Refused as refused:
+            return refused
+
+
+def list_images(location: Location, key: str = "images") -> Folder:
+    """The folder as it is listed, in the order of the names; raises ConfigError naming `key` where there is none."""
+    with readable_errors(location, key):
+        if not location.fs.exists(location.path):
+            raise FileNotFoundError(location.path)
+        paths = sorted(path.removeprefix(location.at("")) for path, _ in list_below(location))
+    return Folder(location=location, names=[path for path in paths if not _hidden(path)])
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in path.split("/"))
+
+
+class Told(NamedTuple):
+    """An image file with what is told of it, by the names of a table's columns."""
+
+    image: str
+    """Its path below the folder."""
+    values: Mapping[str, Any]
+
+
+class Layout(NamedTuple):
+    """A way in which folders tell the prompts of their images."""
+
+    looks: str
+    """What such a folder has, in words."""
+    recognises: Callable[[Folder], bool]
+    read: Callable[[Folder], Iterator[Told | Rejection]]
+    """Every image with its prompt, and what is no image with one; raises ConfigError where that cannot be told."""

@@ -1,0 +1,187 @@
+"""Folders of image files as people have them: every layout's images get their prompts, and nothing is guessed."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from operators.errors import ConfigError
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.ingest import Ingested, ingest
+
+PIXELS = b"\x89PNG, as far as anybody looks here"
+CAT, DOG = "three cats", "a red dog"
+
+
+def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def take(folder: Path, **options: Any) -> Ingested:
+    output = str(folder.parent / "out")
+    return ingest(IngestConfig(output=output, images=str(folder), **options), lambda record: None)
+
+
+def told(ended: Ingested) -> dict[str, tuple[str, str]]:
+    """By image id the generator and the prompt."""
+    rows = [row | {"generator": shard.generator} for shard in ended.shards
+            for row in pq.read_table(f"{ended.url}/{shard.path}").to_pylist()]  # fmt: skip
+    return {row["image_id"]: (row["generator"], row["prompt"]) for row in rows}
+
+
+def skills(ended: Ingested) -> dict[str, list[str]]:
+    return {row["text"]: row["skills"] for row in pq.read_table(f"{ended.url}/prompts.parquet").to_pylist()}
+
+
+LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = {
+    "hugging face's imagefolder": (
+        {
+            "metadata.jsonl": "".join(
+                json.dumps({"file_name": f"{n}.png", "text": text}) + "\n" for n, text in enumerate((CAT, DOG))
+            ),
+            "0.png": PIXELS,
+            "1.png": PIXELS,
+        },
+        {"0.png": ("in", CAT), "1.png": ("in", DOG)},
+    ),
+    "a metadata.csv in each folder": (
+        {"flux/metadata.csv": f"file_name,caption\na.png,{CAT}\n", "flux/a.png": PIXELS,
+         "sdxl/metadata.csv": f"file_name,caption\na.png,{CAT}\n", "sdxl/a.png": PIXELS},
+        {"flux/a.png": ("flux", CAT), "sdxl/a.png": ("sdxl", CAT)},
+    ),
+    "geneval's folder per prompt": (
+        {"00000/metadata.jsonl": json.dumps({"tag": "counting", "prompt": CAT}), "00000/samples/0000.png": PIXELS,
+         "00000/samples/0001.png": PIXELS, "00001/metadata.jsonl": json.dumps({"tag": "colors", "prompt": DOG}),
+         "00001/samples/0000.png": PIXELS},
+        {"00000/samples/0000.png": ("in", CAT), "00000/samples/0001.png": ("in", CAT),
+         "00001/samples/0000.png": ("in", DOG)},
+    ),
+    "img2dataset's files": (
+        {"00000/000000000.jpg": PIXELS, "00000/000000000.txt": f"{CAT}\n", "00000/000000000.json": "{}",
+         "00000_stats.json": "{}", "00001/000010000.jpg": PIXELS, "00001/000010000.json": json.dumps({"caption": DOG})},
+        {"00000/000000000.jpg": ("in", CAT), "00001/000010000.jpg": ("in", DOG)},
+    ),
+    "a list of prompts, counted from 0": (
+        {"prompts.txt": f"{CAT}\n{DOG}\n", "flux/00000.png": PIXELS, "flux/00001_1.png": PIXELS,
+         "sdxl/00001.png": PIXELS, "sdxl/00000.png": PIXELS},
+        {"flux/00000.png": ("flux", CAT), "flux/00001_1.png": ("flux", DOG), "sdxl/00001.png": ("sdxl", DOG),
+         "sdxl/00000.png": ("sdxl", CAT)},
+    ),
+    "a list of prompts, counted from 1, a folder each": (
+        {"prompts.txt": f"{CAT}\n{DOG}\n", "images/1/0.png": PIXELS, "images/2/0.png": PIXELS},
+        {"images/1/0.png": ("in", CAT), "images/2/0.png": ("in", DOG)},
+    ),
+    "the nearest list of prompts": (
+        {"flux/prompts.txt": DOG, "prompts.txt": CAT, "flux/image-0.png": PIXELS, "sdxl/0.png": PIXELS},
+        {"flux/image-0.png": ("flux", DOG), "sdxl/0.png": ("sdxl", CAT)},
+    ),
+    "prompts as names": (
+        {"three cats_000001.png": PIXELS, "a_red_dog (2).webp": PIXELS, ".hidden dog.png": PIXELS, "notes.md": "none"},
+        {"three cats_000001.png": ("in", CAT), "a_red_dog (2).webp": ("in", DOG)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files, expected", LAYOUTS.values(), ids=LAYOUTS)
+def test_every_image_gets_its_prompt_and_its_generator(
+    files: dict[str, str | bytes], expected: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    ended = take(write(tmp_path / "in", files))
+    assert told(ended) == expected and not ended.rejected
+    before = pq.read_table(f"{ended.url}/prompts.parquet")
+    again = take(tmp_path / "in")
+    assert not any(shard.written for shard in again.shards) and told(again) == expected
+    assert pq.read_table(f"{ended.url}/prompts.parquet").equals(before)
+
+
+REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
+    "a row without its image": (
+        {"metadata.csv": f"file_name,text\ngone.png,{CAT}\na.png,{DOG}\n", "a.png": PIXELS},
+        "missing_image", "no file at",
+    ),
+    "an image that no row names": (
+        {"metadata.jsonl": json.dumps({"file_name": "a.png", "text": CAT}), "a.png": PIXELS, "b.png": PIXELS},
+        "empty_prompt", "no metadata file tells its prompt",
+    ),
+    "a prompt of which there is no image": (
+        {"0/metadata.jsonl": json.dumps({"prompt": CAT}), "1/metadata.jsonl": json.dumps({"prompt": DOG}),
+         "1/samples/0.png": PIXELS},
+        "missing_image", "there is none in its folder",
+    ),
+    "a path out of the folder": (
+        {"metadata.jsonl": json.dumps({"file_name": "../secret.png", "text": CAT}) + "\n"
+         + json.dumps({"file_name": "a.png", "text": CAT}), "a.png": PIXELS, "../secret.png": PIXELS},
+        "outside_folder", "make it relative",
+    ),
+    "an image without a file beside it": (
+        {"a.png": PIXELS, "a.txt": CAT, "b.png": PIXELS}, "empty_prompt", "write b.txt",
+    ),
+    "a file beside an image that is no text": (
+        {"a.png": PIXELS, "a.txt": CAT, "b.png": PIXELS, "b.txt": b"\xff\xfe"}, "not_utf8", "save it as UTF-8",
+    ),
+    "an empty line": ({"prompts.txt": f"{CAT}\n\n{DOG}", "0.png": PIXELS, "1.png": PIXELS, "2.png": PIXELS},
+                      "empty_prompt", "neither a prompt nor a prompt_id"),
+    "a number beyond the list": ({"prompts.txt": CAT, "0.png": PIXELS, "7.png": PIXELS}, "empty_prompt", "1 lines"),
+    "a name without a number": ({"prompts.txt": CAT, "0.png": PIXELS, "cat.png": PIXELS}, "empty_prompt", "no number"),
+    "a name that is no prompt": ({"a_red_dog.png": PIXELS, "IMG_0042.png": PIXELS}, "empty_prompt", "no prompt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files, kind, remedy", REFUSED.values(), ids=REFUSED)
+def test_an_image_whose_prompt_is_not_told_is_named(
+    files: dict[str, str | bytes], kind: str, remedy: str, tmp_path: Path
+) -> None:
+    ended = take(write(tmp_path / "in", files), max_failed=0.5)
+    (rejection,) = ended.rejected
+    assert rejection.kind == kind and remedy in rejection.message and rejection.file.startswith(str(tmp_path / "in"))
+    assert ended.rows == len([name for name in files if name.endswith("png") and ".." not in name]) - (
+        kind == "empty_prompt" or kind == "not_utf8"
+    )
+
+
+@pytest.mark.parametrize(
+    "files, complaint",
+    [
+        ({"a.txt": CAT}, "expected image files, found none"),
+        ({"IMG_1.png": PIXELS, "IMG_2.png": PIXELS}, "nothing tells the prompts of its 2 images; expected a metadata"),
+        ({"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n", "1.png": PIXELS}, "whether they count from 0 or from 1"),
+        ({"prompts.txt": b"\xff\xfe", "0.png": PIXELS}, "prompts.txt: not UTF-8 at byte 0"),
+        ({"metadata.csv": "", "0.png": PIXELS}, "metadata.csv: the file is empty"),
+    ],
+)
+def test_a_folder_that_tells_no_prompts_is_refused_whole(
+    files: dict[str, str | bytes], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        take(write(tmp_path / "in", files))
+
+
+def test_skills_are_kept_of_folders_and_of_tables(tmp_path: Path) -> None:
+    files, _ = LAYOUTS["geneval's folder per prompt"]
+    assert skills(take(write(tmp_path / "in", files))) == {CAT: ["counting"], DOG: ["colors"]}
+    table = f"file,prompt,generator,skills\n0.png,{CAT},flux,counting; scene\n0.png,{CAT},sdxl,counting;style\n"
+    write(tmp_path / "tables", {"0.png": PIXELS, "t.csv": f"{table}0.png,{DOG},other,\n"})
+    config = IngestConfig(output=str(tmp_path / "two"), table=str(tmp_path / "tables/t.csv"))
+    for _ in range(2):
+        assert skills(ingest(config, lambda record: None)) == {CAT: ["counting", "scene", "style"], DOG: []}
+    lines = '{"file": "0.png", "prompt": "a bird", "generator": "third", "skills": ["scene"]}\n'
+    more = write(tmp_path / "more", {"0.png": PIXELS, "t.jsonl": lines + lines.replace('["scene"]', "7")})
+    ended = ingest(IngestConfig(output=config.output, table=str(more / "t.jsonl")), lambda record: None)
+    assert [rejection.kind for rejection in ended.rejected] == ["bad_value"]
+    assert skills(ended) == {CAT: ["counting", "scene", "style"], DOG: [], "a bird": ["scene"]}
+
+
+def test_image_files_may_stay_where_they_are(tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", {"three cats.png": PIXELS})
+    ended = take(folder, copy=False)
+    (row,) = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
+    assert row["uri"] == str(folder / "three cats.png") and "image" not in row
+    with pytest.raises(ConfigError, match="what is in a tar has no address"):
+        IngestConfig(output="x", tars="t.tar", copy=False)
