@@ -102,6 +102,10 @@ class Location:
         """The filesystem path of something below this location."""
         return f"{self.path.rstrip('/')}/{relative}"
 
+    def relative(self, path: str) -> str:
+        """The path of something at or below this location as it is from here; of the location itself, its name."""
+        return path.removeprefix(self.path).lstrip("/") or path.rpartition("/")[2]
+
     def below(self, relative: str) -> "Location":
         """Something below this location."""
         return Location(fs=self.fs, path=self.at(relative), url=f"{self.url}/{relative}")

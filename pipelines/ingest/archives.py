@@ -7,7 +7,6 @@ import lzma
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple
 
@@ -15,7 +14,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from operators.errors import ConfigError, PlumblineError
 from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.rows import DAMAGED, IMAGES, leads_out, link_roots
+from pipelines.ingest.held import HeldFile, stem
+from pipelines.ingest.rows import DAMAGED_TAR, IMAGES, leads_out, link_roots
 from pipelines.storage import Location, etag, list_below, locate, readable_errors
 from pipelines.tables import BLOCK_BYTES, Refused, Rejection
 
@@ -41,24 +41,7 @@ OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
 NO_NUMBER = "and how many rows that is cannot be known"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tar:
-    """A tar as the listing shows it."""
-
-    location: Location
-    size: int
-    etag: str
-
-    @property
-    def name(self) -> str:
-        name = PurePosixPath(self.location.path).name
-        return next(name.removesuffix(ending) for ending in sorted(ENDINGS, reverse=True) if name.endswith(ending))
-
-    def __str__(self) -> str:
-        return self.location.url
-
-
-def find_tars(config: IngestConfig) -> list[Tar]:
+def find_tars(config: IngestConfig) -> list[HeldFile]:
     """A tar, the tars below a folder, or those that a pattern with * matches, by name; raises ConfigError for none.
 
     Raises ConfigError, too, for one that lies, with links followed, out of the named folder and of `link_roots`.
@@ -71,7 +54,12 @@ def find_tars(config: IngestConfig) -> list[Tar]:
     if isinstance(location.fs, LocalFileSystem):
         named = {path: _local_entry(path, location, config.link_roots) for path in named}
     tars = [
-        Tar(location=locate(location.fs.unstrip_protocol(path), config.storage), size=entry["size"], etag=etag(entry))
+        HeldFile(
+            location=locate(location.fs.unstrip_protocol(path), config.storage),
+            size=entry["size"],
+            etag=etag(entry),
+            name=stem(path, ENDINGS),
+        )
         for path, entry in named.items()
         if entry["type"] == "file" and not PurePosixPath(path).name.startswith(".")
     ]
@@ -97,7 +85,7 @@ class Damage(Refused):
     def __init__(self, problem: str, key: str) -> None:
         lost = f"the sample {key[:200]!r} and whatever is after it are" if key else "whatever is in it is"
         message = f"the tar is damaged ({problem}): {lost} lost, {NO_NUMBER}; write or upload the tar again"
-        super().__init__(DAMAGED, message)
+        super().__init__(DAMAGED_TAR, message)
         self.key = key
 
 
@@ -111,7 +99,7 @@ class Member(NamedTuple):
     content: bytes | Refused
 
 
-def read_members(tar: Tar, max_bytes: int) -> Iterator[Member | Rejection]:
+def read_members(tar: HeldFile, max_bytes: int) -> Iterator[Member | Rejection]:
     """The files of a tar in order; raises Damage where it cannot be read on."""
     blocks: list[bytes] = []
     key = ""
@@ -136,7 +124,7 @@ def read_members(tar: Tar, max_bytes: int) -> Iterator[Member | Rejection]:
             "the tar goes on after its end mark, as tars do that were joined by cat: what is after the mark is lost, "
             f"{NO_NUMBER}; give each tar a file of its own"
         )
-        yield Rejection(tar.location.url, None, DAMAGED, message)
+        yield Rejection(tar.location.url, None, DAMAGED_TAR, message)
 
 
 class _Stored(io.RawIOBase):
@@ -157,7 +145,7 @@ class _Stored(io.RawIOBase):
 
 
 @contextmanager
-def _open(tar: Tar) -> Iterator[IO[bytes]]:
+def _open(tar: HeldFile) -> Iterator[IO[bytes]]:
     """The tar's bytes, out of every compressed stream that the file holds."""
     with tar.location.fs.open(tar.location.path, "rb", block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_Stored(file, tar.location), BLOCK_BYTES)
@@ -210,7 +198,7 @@ def _key_and_kind(header: tarfile.TarInfo) -> tuple[str, str]:
 
 
 def _read_member(
-    archive: tarfile.TarFile, header: tarfile.TarInfo, key: str, kind: str, tar: Tar, max_bytes: int
+    archive: tarfile.TarFile, header: tarfile.TarInfo, key: str, kind: str, tar: HeldFile, max_bytes: int
 ) -> Member | Rejection:
     """A member's content if it belongs to a sample, of this key, and may be read."""
     if not key:

@@ -82,8 +82,7 @@ class FileSource(Source):
 
     @cached_property
     def _roots(self) -> list[Path]:
-        local = isinstance(self.folder.fs, LocalFileSystem)
-        return link_roots(self.folder.path, self.config.link_roots) if local else []
+        return _roots(self.folder, self.config)
 
     @cached_property
     def names(self) -> InputColumnsConfig:
@@ -137,7 +136,7 @@ class FileSource(Source):
     def _candidate(self, row: Row) -> TableRow | Rejection:
         file, line = self.table.place(row)
         try:
-            path = relative_path(row.values.get(self.names.image or ""))
+            path = relative_path(row.values.get(self.names.image or ""), self.folder)
             candidate = make_candidate(
                 row.values,
                 self.names,
@@ -197,6 +196,19 @@ class FileSource(Source):
         if len(content) != offer.image.size:
             raise ConfigError(f"{offer.image.path}: the file changed while it was read; run the same command again")
         return content
+
+
+def read_image(path: str, folder: Location, config: IngestConfig) -> bytes:
+    """The image file that a cell of a table names; raises Refused where there is none to read below the folder."""
+    relative = relative_path(path, folder)
+    image = _find_image(folder, relative, _roots(folder, config), config.limits.max_bytes)
+    with readable_errors(folder, f"{image.path} in images"):
+        return bytes(folder.fs.cat_file(image.path))
+
+
+def _roots(folder: Location, config: IngestConfig) -> list[Path]:
+    local = isinstance(folder.fs, LocalFileSystem)
+    return link_roots(folder.path, config.link_roots) if local else []
 
 
 def _groups(offers: Sequence[Offer], limits: IngestConfig) -> Iterator[list[Offer]]:

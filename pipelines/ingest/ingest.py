@@ -10,12 +10,14 @@ from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.drafting import Line, Source, Workers
 from pipelines.ingest.files import FileSource
 from pipelines.ingest.folders import FolderTable
+from pipelines.ingest.held import HeldSource
+from pipelines.ingest.image_tables import find_tables, read_rows
 from pipelines.ingest.placing import Shards
 from pipelines.ingest.records import Record, Records
 from pipelines.ingest.rows import DAMAGED
 from pipelines.ingest.shards import Report, ShardRecord
 from pipelines.ingest.tables import open_table
-from pipelines.ingest.tars import TarSource
+from pipelines.ingest.tars import read_samples
 from pipelines.storage import locate, readable_errors
 from pipelines.tables import Rejection
 
@@ -35,7 +37,7 @@ class Ingested(NamedTuple):
     @property
     def damaged(self) -> list[str]:
         """The files of which nobody knows how many rows are lost."""
-        return sorted({rejection.file for rejection in self.rejected if rejection.kind == DAMAGED})
+        return sorted({rejection.file for rejection in self.rejected if rejection.kind in DAMAGED})
 
     @property
     def rows(self) -> int:
@@ -52,7 +54,7 @@ def ingest(config: IngestConfig, report: Report) -> Ingested:
 
     Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
     """
-    source: Source = _open_tars(config) if config.tars is not None else _open_files(config)
+    source = _open_source(config)
     records = Records(locate(config.output, config.storage), config.identity)
     shards = Shards(records, config.on_change)
     with Workers(source) as workers:
@@ -60,12 +62,12 @@ def ingest(config: IngestConfig, report: Report) -> Ingested:
     return _finish(source, records, shards)
 
 
-def _open_tars(config: IngestConfig) -> TarSource:
-    return TarSource(config=config, tars=find_tars(config))
-
-
-def _open_files(config: IngestConfig) -> FileSource:
-    """The image files' source; raises ConfigError where they are nowhere, or a table's columns do not do."""
+def _open_source(config: IngestConfig) -> Source:
+    """What is taken in; raises ConfigError where it is nowhere, or a table's columns do not do."""
+    if config.tars is not None:
+        return HeldSource(config=config, held=find_tars(config), read=read_samples)
+    if config.table is not None and (held := find_tables(config)):
+        return HeldSource(config=config, held=held, read=read_rows)
     folder = config.folder
     told = (
         FolderTable(location=folder, columns=config.columns)
@@ -86,7 +88,7 @@ def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
     if not rows and not rejected:
         raise ConfigError(f"{source.config.place}: expected images, found none; check the input")
     shards.finish()
-    uncounted = any(rejection.kind == DAMAGED for rejection in rejected)
+    uncounted = any(rejection.kind in DAMAGED for rejection in rejected)
     failed = exit_code(len(rejected), rows + len(rejected), source.config.max_failed)
     ended = Ingested(
         url=shards.output.url,

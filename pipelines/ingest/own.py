@@ -1,18 +1,20 @@
 """Images as they come, folders of files or tars, taken in below a sweep's store so that it can score them."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipelines.config import SweepConfig
-from pipelines.ingest.archives import ENDINGS
+from pipelines.ingest.archives import ENDINGS as TARS
 from pipelines.ingest.config import IngestConfig, IngestLimits, WorkersConfig
+from pipelines.ingest.held import stem
+from pipelines.ingest.image_tables import ENDINGS as TABLES
+from pipelines.ingest.image_tables import look_at
 from pipelines.ingest.ingest import Ingested, ingest
 from pipelines.ingest.layouts.layout import Folder, list_images
 from pipelines.ingest.rows import InputColumnsConfig, digest
 from pipelines.ingest.shards import Report
 from pipelines.sources.benchmark import ColumnsConfig
 from pipelines.sources.shards import is_table
-from pipelines.sources.sources import PARQUET
 from pipelines.storage import Location, locate
 
 FOLDER = "ingested"
@@ -38,9 +40,10 @@ def take_in(config: SweepConfig, report: Report) -> Own:
         return Own(config, None)
     location = locate(benchmark.images, config.storage)
     folder = list_images(location, "benchmark.images")
-    if not _files(folder) or any(is_table(name, PARQUET) for name in folder.names):
+    given = _input(location, folder)
+    if given is None:
         return Own(config, None)
-    asked = _ingest_config(config, location, folder)
+    asked = _ingest_config(config, location, given)
     ingested = ingest(asked, report)
     taken = replace(
         benchmark,
@@ -52,18 +55,24 @@ def take_in(config: SweepConfig, report: Report) -> Own:
     return Own(replace(config, benchmark=taken), ingested)
 
 
-def _files(folder: Folder) -> bool:
-    return bool(folder.images) or any(name.endswith(ENDINGS) for name in folder.names)
+def _input(location: Location, folder: Folder) -> dict[str, Any] | None:
+    """As what images are taken in; None for what sweeps read themselves, Parquet of one generator or a folder each."""
+    one = _stem(location)
+    tables = [name for name in folder.names if is_table(name, TABLES)]
+    if tables:
+        first = location if location.path.endswith(TABLES) else location.below(tables[0])
+        told = look_at(first)
+        foreign = first.path.endswith(".arrow") or ((told.several or told.generators) and "/" not in tables[0])
+        return {"table": location.url, "generator": None if told.generators else one} if foreign else None
+    if folder.images:
+        return {"images": location.url, "copy": False}
+    return {"tars": location.url, "generator": one} if any(name.endswith(TARS) for name in folder.names) else None
 
 
-def _ingest_config(config: SweepConfig, location: Location, folder: Folder) -> IngestConfig:
-    tars = not folder.images
+def _ingest_config(config: SweepConfig, location: Location, given: dict[str, Any]) -> IngestConfig:
     return IngestConfig(
-        output=f"{config.store}/{FOLDER}/{_name(location)}",
-        tars=location.url if tars else None,
-        images=None if tars else location.url,
-        copy=tars,
-        generator=_stem(location) if tars else None,
+        output=f"{config.store}/{FOLDER}/{_stem(location)}-{digest(location.url)[:8]}",
+        **given,
         columns=_columns(config.benchmark.columns),
         link_roots=tuple(root for root in config.benchmark.uri_roots if "://" not in root),
         limits=IngestLimits(max_bytes=config.limits.max_bytes),
@@ -78,16 +87,12 @@ def _columns(columns: ColumnsConfig) -> InputColumnsConfig:
     """Those that are not called as usual: the usual names are looked for."""
     usual = ColumnsConfig()
     return InputColumnsConfig(
+        image=columns.image if columns.image != usual.image else None,
         prompt=columns.prompt if columns.prompt != usual.prompt else None,
         prompt_id=columns.prompt_id if columns.prompt_id != usual.prompt_id else None,
         image_id=columns.image_id if columns.image_id != usual.image_id else None,
     )
 
 
-def _name(location: Location) -> str:
-    return f"{_stem(location)}-{digest(location.url)[:8]}"
-
-
 def _stem(location: Location) -> str:
-    name = location.path.rpartition("/")[2]
-    return next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), name)
+    return stem(location.path, (*TARS, *TABLES))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from operators.errors import ConfigError
 from pipelines.sources.shards import text_id
+from pipelines.storage import Location
 from pipelines.tables import Refused, as_list, require_utf8
 
 DEFAULT_NAMES = {
@@ -34,8 +35,9 @@ SKILLS = pa.field("skills", pa.list_(pa.string()))
 REJECTED = pa.schema([("file", pa.string()), ("line", pa.int64()), ("kind", pa.string()), ("message", pa.string())])
 IMAGES = ("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "mp4", "mov", "webm", "mkv", "avi")
 """What the names of image files, and of videos, end in."""
-DAMAGED = "damaged_tar"
-"""The kind of a rejection that stands for rows whose number nobody knows."""
+DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
+DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
+"""The kinds of rejections that stand for rows whose number nobody knows."""
 LONGEST_NAME = 200
 
 
@@ -166,11 +168,15 @@ def check_generator(name: str | None) -> str:
     return name
 
 
-def relative_path(value: Any) -> str:
-    """The path below the folder of images; raises Refused for one that is empty or leads out of the folder."""
+def relative_path(value: Any, folder: Location) -> str:
+    """The path below the folder of images, of which it may hold the whole address; raises Refused for an empty one.
+
+    Raises Refused for one that leads out of the folder.
+    """
     if not isinstance(value, str) or not value.strip():
         raise Refused("missing_image", "the row names no image file; fill its path in")
     require_utf8(value)
+    value = value.removeprefix(f"{folder.url.rstrip('/')}/")
     path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts or "://" in value or "\0" in value or not path.parts:
         raise Refused(

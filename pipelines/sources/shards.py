@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate, chain, groupby
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -55,7 +54,7 @@ def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Ite
         raise FileNotFoundError(location.path)
     stores = tuple(path.rpartition("/")[0] + "/" for path in found if is_mark(location, path))
     for path, entry in sorted(found.items()):
-        relative = path.removeprefix(location.path).lstrip("/") or PurePosixPath(path).name
+        relative = location.relative(path)
         if is_table(relative, suffixes) and not path.startswith(stores):
             url = location.fs.unstrip_protocol(path)
             regular = entry["type"] == "file"

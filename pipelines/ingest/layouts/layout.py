@@ -63,8 +63,8 @@ def list_images(location: Location, key: str = "images") -> Folder:
     with readable_errors(location, key):
         if not location.fs.exists(location.path):
             raise FileNotFoundError(location.path)
-        paths = sorted(path.removeprefix(location.at("")) for path, _ in list_below(location))
-    return Folder(location=location, names=[path for path in paths if not _hidden(path)])
+        names = sorted(location.relative(path) for path, _ in list_below(location))
+    return Folder(location=location, names=[name for name in names if not _hidden(name)])
 
 
 def _hidden(path: str) -> bool:

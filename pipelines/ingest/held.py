@@ -1,0 +1,120 @@
+"""Files that hold images themselves, tars and tables, to shards: a row group of their samples in memory at a time."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pipelines import storage
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.drafting import Begin, Source, SourceFile
+from pipelines.ingest.placing import Shards
+from pipelines.ingest.rows import COLUMNS, SKILLS, Candidate, digest
+from pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
+from pipelines.storage import Location, readable_errors
+from pipelines.tables import Rejection
+
+EXTRAS = pa.schema([("sample", pa.string())])
+"""A sample's JSON as it stands in a tar, or a row's other columns as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldFile:
+    """A file that holds images, as the listing shows it."""
+
+    location: Location
+    size: int
+    etag: str
+    name: str
+    """Without its ending, for the ids of images that have none."""
+
+    def __str__(self) -> str:
+        return self.location.url
+
+
+class Sample(NamedTuple):
+    """A sample that can be taken."""
+
+    candidate: Candidate
+    image: bytes
+
+
+Read = Callable[[HeldFile, IngestConfig], Iterator[Sample | Rejection]]
+"""Gives a file's samples in order, one in memory at a time; nothing is written to disk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldSource(Source):
+    """Such files, each of which makes shards of its own."""
+
+    held: Sequence[HeldFile]
+    read: Read
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*COLUMNS, SKILLS, *EXTRAS])
+
+    @property
+    def files(self) -> list[SourceFile]:
+        return [SourceFile(file.location.url, file.size, file.etag) for file in self.held]
+
+    def units(self, rejected: list[Rejection]) -> Iterator[HeldFile]:
+        """The files by name."""
+        return iter(self.held)
+
+    def outline(self, file: HeldFile, shards: Shards) -> Drafted | None:
+        """What a file became, where it was read to its end before."""
+        key = self._key(file)
+        path = shards.output.at(_receipt_path(key))
+        with readable_errors(shards.output, "output"):
+            if not shards.output.fs.exists(path):
+                return None
+            encoded = shards.output.fs.cat_file(path)
+        try:
+            receipt = json.loads(encoded)
+            made = [DraftedShard(name, _content(key, index)) for index, name in enumerate(receipt["generators"])]
+            return Drafted(made, [Rejection(*values) for values in receipt["rejected"]])
+        except (ValueError, KeyError, TypeError):  # damaged: the file is read again
+            return None
+
+    def draft(self, file: HeldFile, begin: Begin) -> list[Rejection]:
+        """Drafts a file's shards; its samples that are refused."""
+        key = self._key(file)
+        current: dict[str, ShardDraft] = {}
+        begun = 0
+        refused: list[Rejection] = []
+        for sample in self.read(file, self.config):
+            if isinstance(sample, Rejection):
+                refused.append(sample)
+                continue
+            generator = sample.candidate.generator
+            if generator not in current or current[generator].full:
+                current[generator] = begin(generator, _content(key, begun))
+                begun += 1
+            current[generator].add(sample.candidate, sample.image)
+        return refused
+
+    def end(self, file: HeldFile, drafted: Drafted, output: Location) -> None:
+        """Leaves a receipt that the file was read to its end, so that it need not be read again."""
+        receipt = {"generators": [shard.generator for shard in drafted.shards], "rejected": drafted.rejected}
+        storage.write_file(output, output.at(_receipt_path(self._key(file))), json.dumps(receipt).encode())
+
+    def _key(self, file: HeldFile) -> str:
+        return digest([self.config.recipe, file.location.url, file.size, file.etag])
+
+
+def _content(file_key: str, index: int) -> str:
+    """What is in a file's shard of this number, counted in the order in which they begin."""
+    return digest([file_key, index])
+
+
+def _receipt_path(key: str) -> str:
+    return f".ingest/{key[:32]}.json"
+
+
+def stem(path: str, endings: Sequence[str]) -> str:
+    """The name of a file without the longest of these endings."""
+    name = path.rpartition("/")[2]
+    return next((name.removesuffix(one) for one in sorted(endings, key=len, reverse=True) if name.endswith(one)), name)

@@ -1,0 +1,199 @@
+"""Parquet and Arrow tables with images in them, as datasets are published: one image a row, or several to compare.
+
+A cell of images is bytes, Hugging Face's `{bytes, path}`, or a path. Rows of numbered columns (`jpg_0` with `model_0`,
+`jpg_1` with `model_1`, as in Pick-a-Pic) hold an image for each number.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from operators.errors import ConfigError
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.files import read_image
+from pipelines.ingest.held import HeldFile, Sample, stem
+from pipelines.ingest.rows import (
+    DAMAGED_TABLE,
+    InputColumnsConfig,
+    find_names,
+    leads_out,
+    link_roots,
+    make_candidate,
+    require_names,
+)
+from pipelines.sources.shards import is_table
+from pipelines.storage import Location, etag, first_line, list_below, locate, readable_errors
+from pipelines.tables import Refused, Rejection
+
+ENDINGS = (".parquet", ".arrow")
+ROWS_AT_ONCE = 16
+HELD = ("image", "jpg", "png", "webp")
+"""What the column of the images is called, before one of paths alone."""
+NUMBERED = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}", "generator_{}")}
+"""What the columns of several images in a row are called, counted from 0."""
+AGAIN = "it may be truncated: write or download it again"
+
+
+def find_tables(config: IngestConfig) -> list[HeldFile]:
+    """The table, or those below a folder, by name; none where it is neither. Raises ConfigError for links out of it."""
+    location = locate(str(config.table), config.storage)
+    with readable_errors(location, "table"):
+        entries = {path: entry for path, entry in list_below(location) if is_table(location.relative(path), ENDINGS)}
+    roots = link_roots(location.path, config.link_roots) if isinstance(location.fs, LocalFileSystem) else []
+    for path in entries:
+        if roots and path != location.path and leads_out(path, roots):
+            raise ConfigError(f"table {path}: a link leads out of {location.url}; add its folder to link_roots")
+    return [
+        HeldFile(
+            location=locate(location.fs.unstrip_protocol(path), config.storage),
+            size=entry["size"],
+            etag=etag(entry),
+            name=stem(location.relative(path).replace("/", "-"), ENDINGS),
+        )
+        for path, entry in sorted(entries.items())
+    ]
+
+
+def read_rows(file: HeldFile, config: IngestConfig) -> Iterator[Sample | Rejection]:
+    """A table's images in order; a row that is none costs itself, damage what is after it."""
+    number = 0
+    try:
+        with _opened(file.location) as (schema, batches):
+            several = _several(schema.names, config)
+            others = _others(schema, several)
+            for batch in batches:
+                batch.validate(full=True)
+                for row in batch.to_pylist():
+                    number += 1
+                    for index, names in enumerate(several):
+                        yield _sample(file, config, row, names, _name(number, index, several), others)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        message = f"not readable after row {number} ({first_line(error)}): what is after it is lost; {AGAIN}"
+        yield Rejection(file.location.url, None, DAMAGED_TABLE, message)
+
+
+@contextmanager
+def _opened(location: Location) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The table's columns, and its rows some at a time."""
+    with readable_errors(location, "table"), location.fs.open(location.path, "rb") as stream:
+        try:
+            if location.path.lower().endswith(".parquet"):
+                parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+                yield parquet.schema_arrow, parquet.iter_batches(batch_size=ROWS_AT_ONCE, use_threads=False)
+            else:
+                reader = pa.ipc.open_stream(stream)
+                yield reader.schema, (part for batch in reader for part in _cut(batch))
+        except OSError as error:
+            if error.errno is not None:  # Arrow's own have none
+                raise
+            raise pa.ArrowInvalid(str(error)) from error
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return (batch.slice(start, ROWS_AT_ONCE) for start in range(0, len(batch), ROWS_AT_ONCE))
+
+
+class Told(NamedTuple):
+    """What the columns of a table say of its images."""
+
+    several: bool
+    """Whether a row has several images."""
+    generators: bool
+    """Whether it names their generators."""
+
+
+def look_at(location: Location) -> Told:
+    """What a table's columns say; nothing where it cannot be read, which is said of it elsewhere."""
+    try:
+        with _opened(location) as (schema, _):
+            named = find_names(schema.names, InputColumnsConfig()).generator or _numbered("generator", 0, schema.names)
+            return Told(images_a_row(schema.names) > 1, named is not None)
+    except (pa.ArrowException, OSError, ConfigError):
+        return Told(several=False, generators=False)
+
+
+def images_a_row(available: Sequence[str]) -> int:
+    """How many images a row has by the names of its columns; 0 where they are not numbered."""
+    return next(
+        (count for count in range(len(available) + 1) if _numbered("image", count, available) is None), len(available)
+    )
+
+
+def _numbered(role: str, number: int, available: Sequence[str]) -> str | None:
+    return next((name.format(number) for name in NUMBERED[role] if name.format(number) in available), None)
+
+
+def _several(available: Sequence[str], config: IngestConfig) -> list[InputColumnsConfig]:
+    """The columns of each image of a row; raises ConfigError where one is needed and not there."""
+    count = images_a_row(available) if config.columns.image is None else 0
+    asked = [
+        InputColumnsConfig(
+            image=_numbered("image", number, available),
+            generator=config.columns.generator or _numbered("generator", number, available),
+            prompt=config.columns.prompt,
+            prompt_id=config.columns.prompt_id,
+            image_id=config.columns.image_id,
+            skills=config.columns.skills,
+        )
+        for number in range(count)
+    ]
+    held = next((name for name in HELD if name in available), None)
+    one = config.columns if config.columns.image or held is None else replace(config.columns, image=held)
+    return [require_names(list(available), each, config.generator, str(config.table)) for each in asked or [one]]
+
+
+def _others(schema: pa.Schema, several: Sequence[InputColumnsConfig]) -> list[str]:
+    """The columns that are kept as JSON: those that are no images."""
+    images = {names.image for names in several}
+    return [field.name for field in schema if field.name not in images and not pa.types.is_binary(field.type)]
+
+
+def _name(number: int, index: int, several: Sequence[InputColumnsConfig]) -> str:
+    return f"{number}-{index}" if len(several) > 1 else str(number)
+
+
+def _sample(
+    file: HeldFile,
+    config: IngestConfig,
+    row: Mapping[str, Any],
+    names: InputColumnsConfig,
+    name: str,
+    others: Sequence[str],
+) -> Sample | Rejection:
+    line = int(name.partition("-")[0])
+    try:
+        candidate = make_candidate(
+            row,
+            names,
+            file=file.location.url,
+            line=line,
+            generator=config.generator,
+            default_id=f"{file.name}/{name}",
+            extras={"sample": json.dumps({key: row[key] for key in others}, ensure_ascii=False, default=str)},
+        )
+        return Sample(candidate, _image(row[names.image or ""], file, config))
+    except Refused as refused:
+        return refused.at(file.location.url, line)
+
+
+def _image(value: Any, file: HeldFile, config: IngestConfig) -> bytes:
+    """The bytes in a cell, or of the file that it names; raises Refused where there are none."""
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, str):
+        beside = config.images or file.location.url.rpartition("/")[0]
+        return read_image(value, locate(beside, config.storage), config)
+    if not isinstance(value, bytes):
+        raise Refused("missing_image", f"expected an image or its path, found {type(value).__name__}; fill it in")
+    if not value:
+        raise Refused("missing_image", "the image is empty; generate it again")
+    if len(value) > config.limits.max_bytes:
+        problem = f"{len(value)} bytes are over limits.max_bytes={config.limits.max_bytes}"
+        raise Refused("image_too_large", f"{problem}; check it, or raise the limit")
+    return value

@@ -1,0 +1,168 @@
+"""Published tables with images in them: several generators, several images a row, paths, and Arrow as datasets save."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.command import load_values
+from operators.errors import ConfigError
+from pipelines.config import SweepConfig, read_config
+from pipelines.ingest.config import IngestConfig
+from pipelines.ingest.ingest import Ingested, ingest
+from pipelines.ingest.own import take_in
+from pipelines.sweep import plan_sweep
+from tests.bench_of import SMALL, images
+
+PIXELS = b"\x89PNG, as far as anybody looks here"
+CAT, DOG = "three cats", "a red dog"
+
+
+def take(table: Path, **options: Any) -> Ingested:
+    return ingest(IngestConfig(output=str(table.parent / "out"), table=str(table), **options), lambda record: None)
+
+
+def taken(ended: Ingested) -> list[tuple[str, str, str, bytes]]:
+    """Generator, id, prompt and image of every row."""
+    return [
+        (shard.generator, row["image_id"], row["prompt"], row["image"])
+        for shard in ended.shards
+        for row in pq.read_table(f"{ended.url}/{shard.path}").to_pylist()
+    ]
+
+
+def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path, row_group_size=2)
+    return path
+
+
+def write_arrow(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """As `save_to_disk` writes it: a stream of batches."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist([dict(row) for row in rows])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return path
+
+
+def test_one_table_has_the_images_of_several_generators(tmp_path: Path) -> None:
+    rows = [{"image": {"bytes": PIXELS, "path": None}, "text": text, "generator": name, "seed": 7, "skills": ["pets"]}
+            for text in (CAT, DOG) for name in ("flux", "sdxl")]  # fmt: skip
+    ended = take(write_parquet(tmp_path / "all.parquet", rows))
+    assert taken(ended) == [
+        ("flux", "all/1", CAT, PIXELS), ("flux", "all/3", DOG, PIXELS),
+        ("sdxl", "all/2", CAT, PIXELS), ("sdxl", "all/4", DOG, PIXELS),
+    ]  # fmt: skip
+    shard = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
+    assert '"seed": 7' in shard[0]["sample"] and shard[0]["skills"] == ["pets"]
+    assert not any(record.written for record in take(tmp_path / "all.parquet").shards)
+
+
+def test_a_row_of_pick_a_pic_has_two_images(tmp_path: Path) -> None:
+    row = {
+        "caption": CAT,
+        "jpg_0": PIXELS,
+        "model_0": "flux",
+        "jpg_1": PIXELS + b"1",
+        "model_1": "sdxl",
+        "label_0": 1.0,
+    }
+    ended = take(write_parquet(tmp_path / "pairs.parquet", [row, {**row, "jpg_1": None}]))
+    assert taken(ended) == [
+        ("flux", "pairs/1-0", CAT, PIXELS),
+        ("flux", "pairs/2-0", CAT, PIXELS),
+        ("sdxl", "pairs/1-1", CAT, PIXELS + b"1"),
+    ]
+    assert [(one.kind, one.line) for one in ended.rejected] == [("missing_image", 2)]
+
+
+def test_what_save_to_disk_leaves_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    for split, text in (("train", CAT), ("test", DOG)):
+        write_arrow(
+            folder / split / "data-00000-of-00001.arrow", [{"image": {"bytes": PIXELS, "path": "a"}, "text": text}] * 3
+        )
+        (folder / split / "state.json").write_text("{}")
+    ended = take(folder, generator="flux")
+    assert sorted(row[1:3] for row in taken(ended)) == [
+        *((f"test-data-00000-of-00001/{n}", DOG) for n in (1, 2, 3)),
+        *((f"train-data-00000-of-00001/{n}", CAT) for n in (1, 2, 3)),
+    ]
+
+
+def test_a_cell_may_name_a_file_and_none_outside(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    paths = ["a.png", f"{folder}/a.png", "../secret.png", "/etc/hostname", "gone.png"]
+    write_parquet(folder / "t.parquet", [{"image": {"bytes": None, "path": path}, "prompt": CAT} for path in paths])
+    (folder / "a.png").write_bytes(PIXELS)
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    ended = take(folder / "t.parquet", generator="flux", max_failed=1)
+    assert [row[3] for row in taken(ended)] == [PIXELS, PIXELS]
+    assert [one.kind for one in ended.rejected] == ["outside_folder", "outside_folder", "missing_image"]
+
+
+@pytest.mark.parametrize("write, name", [(write_parquet, "t.parquet"), (write_arrow, "t.arrow")])
+def test_a_damaged_table_is_named_and_what_is_lost_counts_as_over_every_budget(
+    write: Any, name: str, tmp_path: Path
+) -> None:
+    table = write(tmp_path / name, [{"image": PIXELS * 50, "prompt": CAT, "generator": "flux"}] * 8)
+    whole = table.read_bytes()
+    table.write_bytes(whole[: len(whole) - 700])
+    ended = take(table, max_failed=1)
+    (rejection,) = ended.rejected
+    assert (rejection.kind, rejection.file, ended.exit_code) == ("damaged_table", str(table), 1)
+    assert ended.damaged == [str(table)]
+
+
+def test_flipped_bits_of_a_table_cost_rows_and_no_crash(tmp_path: Path) -> None:
+    rows = [{"image": PIXELS, "prompt": f"prompt {number}", "generator": "flux"} for number in range(6)]
+    whole = write_arrow(tmp_path / "t.arrow", rows).read_bytes()
+    for place in range(8, len(whole), 131):
+        (tmp_path / "t.arrow").write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            ended = take(tmp_path / "t.arrow", on_change="replace", max_failed=1)
+        except ConfigError:
+            continue
+        assert ended.rows + len(ended.rejected) >= 1
+
+
+@pytest.mark.parametrize(
+    "row, complaint",
+    [
+        ({"pixels": PIXELS, "prompt": CAT}, "which column names the image files"),
+        ({"image": PIXELS, "words": CAT}, "which column holds the prompts"),
+        ({"image": PIXELS, "prompt": CAT}, "no column names the generator"),
+    ],
+)
+def test_a_table_that_lacks_a_column_is_refused(row: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        take(write_parquet(tmp_path / "t.parquet", [row]))
+
+
+@pytest.mark.parametrize("kind", ["a column of generators", "an arrow table", "several images a row"])
+def test_the_score_job_takes_such_tables_in(kind: str, tmp_path: Path) -> None:
+    rows = [{"image": row["image"], "prompt": f"prompt {number}"} for number, row in enumerate(images("atlas", 3))]
+    if kind == "an arrow table":
+        place, names = write_arrow(tmp_path / "mine/data-0.arrow", rows).parent, ["mine"]
+    elif kind == "a column of generators":
+        named = [{**row, "generator": "flux" if number else "sdxl"} for number, row in enumerate(rows)]
+        place, names = write_parquet(tmp_path / "mine.parquet", named), ["flux", "sdxl"]
+    else:
+        pairs = [{"jpg_0": row["image"], "jpg_1": row["image"], "caption": CAT} for row in rows]
+        place, names = write_parquet(tmp_path / "mine/pairs.parquet", pairs).parent, ["mine"]
+    given = [f"benchmark.images={place}", "models=shapes", "metric=[clipscore]", f"store={tmp_path}/store", *SMALL]
+    own = take_in(read_config(load_values("score", given), SweepConfig), lambda record: None)
+    assert own.ingested is not None and not own.ingested.rejected
+    assert plan_sweep(own.config).sources.generators == names
+
+
+def test_tables_that_sweeps_read_are_left_alone(tmp_path: Path) -> None:
+    for name in ("flux", "sdxl"):
+        write_parquet(tmp_path / f"in/{name}/0.parquet", [{"image": PIXELS, "prompt": CAT, "generator": name}])
+    given = [f"benchmark.images={tmp_path}/in", "models=shapes", f"store={tmp_path}/store"]
+    config = read_config(load_values("score", given), SweepConfig)
+    assert take_in(config, lambda record: None) == (config, None)
