@@ -14,9 +14,9 @@ COMMAND = Command(
     "score",
     "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n"
     "images=PATH is a folder of image files that tell their prompts (metadata.jsonl, prompts.txt, a .txt beside each\n"
-    "image, or the images' names), with a folder per generator or none; WebDataset tars; a saved Hugging Face dataset;\n"
-    "or Parquet, a file, a folder, or a folder per generator. metrics=[vqascore,clipscore] chooses metrics, models=shapes the tiny\n"
-    "embedded models, and benchmark.columns.prompt=NAME the column or field that holds the prompts.",
+    "image, or the images' names), with a folder per generator or none; WebDataset tars; a saved Hugging Face\n"
+    "dataset; or Parquet, a file, a folder, or a folder per generator. metrics=[vqascore,clipscore] chooses metrics,\n"
+    "models=shapes the tiny embedded models, and benchmark.columns.prompt=NAME what holds the prompts.",
     SweepConfig,
     {"images": "benchmark.images", "metrics": "metric"},
 )
