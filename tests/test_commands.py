@@ -1,0 +1,53 @@
+"""Every command that README and docs tell is understood: its job, its keys, its choices and what they expect."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from jobs.command import Command, run_job
+
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+TOLD = re.compile(r"python -m jobs\.(?P<job>[a-z_]+)(?P<rest>[^\n`;]*)")
+OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+)\](?= |$)")
+"""A part of a command that may be left out, in brackets of its own."""
+REDIRECTED = re.compile(r" \d?> \S+")
+UNDERSTOOD = re.compile(r"is required[ ;]|You must specify|expected one input")
+"""What is said of a command that leaves something out, where the page does so with `...` or shows the job alone."""
+
+
+def told() -> list[str]:
+    """The commands as they stand, lines that go on joined, remarks left out."""
+    commands: dict[str, None] = {}
+    for page in PAGES:
+        text = re.sub(r" *\\\n *", " ", page.read_text())
+        for found in TOLD.finditer(text):
+            commands[f"{found['job']} {found['rest'].split(' #')[0].strip()}".strip()] = None
+    return [command for command in commands if not command.endswith("--help")]
+
+
+def words(command: str) -> list[str]:
+    plain = OPTIONAL.sub(r"\1", REDIRECTED.sub("", re.sub(r"(?<!\?P)<[a-z ]+>", "SOMETHING", command)))
+    return [word for word in shlex.split(plain) if word != "..."]
+
+
+@pytest.mark.parametrize("command", told())
+def test_a_command_of_the_pages_is_understood(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIGHT_HOOK", "https://example.org/hook")
+    job, *arguments = words(command)
+    asked: Command = importlib.import_module(f"jobs.{job}").COMMAND
+    code = run_job(asked, lambda config: 0, arguments)
+    said = capsys.readouterr().err
+    partial = "..." in command or not arguments
+    assert code == 0 or (partial and UNDERSTOOD.search(said)), said
+
+
+def test_the_pages_tell_many_commands_and_of_every_job() -> None:
+    jobs = {command.split()[0] for command in told()} | {"reproduce"}  # by make
+    assert len(told()) > 80
+    assert jobs >= {path.stem for path in (ROOT / "jobs").glob("*.py") if "COMMAND = Command(" in path.read_text()}
