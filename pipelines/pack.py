@@ -14,7 +14,7 @@ from transformers import CLIPModel
 
 from operators.errors import ConfigError, suggest
 from operators.models.loading import load
-from operators.pack.accuracy import clip_accuracy, held_out_questions, vqa_accuracy
+from operators.pack.accuracy import clip_accuracy, held_out_questions, order_accuracy, vqa_accuracy
 from operators.pack.card import pack_card
 from operators.pack.checkpoints import (
     CLIP_FOLDER,
@@ -181,6 +181,7 @@ def make_accuracy(config: PackConfig, report: Report) -> None:
     clip = load(resolve_checkpoint(assets, CLIP_FOLDER), "similarity")
     measured = {
         "vqa": vqa_accuracy(vqa, held_out_questions(config.seed, config.questions_each)),
+        "order": order_accuracy(vqa, config.seed, config.questions_each),
         "clip": clip_accuracy(clip, config.seed, config.questions_each),
         "true_mean_by_generator": {name: round(mean, 4) for name, mean in benchmark.true_means.items()},
         **_text_models(config, benchmark),

@@ -18,6 +18,7 @@ from operators.pack.questions import (
     OPEN_QUESTIONS,
     PLACES,
     GoldQuestion,
+    ask_both_ways,
     ask_directly,
     ask_openly,
     ask_vqascore,
@@ -99,6 +100,29 @@ def vqa_accuracy(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[st
 
 def _likeliest(logprobs: Any) -> int:
     return int(np.argmax([sum(tokens) for tokens in logprobs]))
+
+
+def order_accuracy(model: LikelihoodModel, seed: int, each: int) -> dict[str, Any]:
+    """How often two questions that differ in which thing is named first have different answers, and the right ones.
+
+    To a model that hears no order the two are one question.
+    """
+    rng = Random(f"held out order/{seed}")
+    pngs: list[bytes] = []
+    questions: list[Question] = []
+    while len(pngs) < each:
+        scene = random_scene(rng)
+        texts = ask_both_ways(rng, scene)
+        if texts is not None:
+            questions += [Question(len(pngs), text, YES_NO) for text in texts]
+            pngs.append(_draw_png(rng, scene))
+    yes = [_likeliest(logprobs) == 0 for logprobs in model.likelihood(_encode(model, pngs), questions)]
+    pairs = list(zip(yes[::2], yes[1::2], strict=True))
+    return {
+        "told_apart": rounded_mean([true != swapped for true, swapped in pairs]),
+        "right": rounded_mean([true and not swapped for true, swapped in pairs]),
+        "n": each,
+    }
 
 
 def clip_accuracy(model: SimilarityModel, seed: int, each: int) -> dict[str, dict[str, Any]]:

@@ -153,16 +153,36 @@ def _ask_count(rng: Random, scene: Scene) -> tuple[str, str]:
     return f"How many {what.plural} are there?", str(number) if rng.random() < DIGIT_SHARE else NUMBERS[number]
 
 
+def _two_things(rng: Random, scene: Scene) -> tuple[tuple[Entity, Description], tuple[Entity, Description]] | None:
+    """Two entities, each with a description that nothing else fits."""
+    first, second = _unique_thing(rng, scene), _unique_thing(rng, scene)
+    return None if first is None or second is None or first[0] is second[0] else (first, second)
+
+
 def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
     """Which of two opposite relations holds between two things of which there is one each."""
-    first, second = _unique_thing(rng, scene), _unique_thing(rng, scene)
-    if first is None or second is None or first[0] is second[0]:
+    things = _two_things(rng, scene)
+    if things is None:
         return None
+    first, second = things
     opposites = rng.choice((RELATIONS[:2], RELATIONS[2:]))
     for relation in opposites:
         if IS_RELATED[relation](first[0], second[0]):
             return f"Is the {first[1].noun} {' or '.join(opposites)} the {second[1].noun}?", relation
     return None
+
+
+def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
+    """A true question about where two things stand, and a false one: the same words with the two things swapped."""
+    things = _two_things(rng, scene)
+    if things is None:
+        return None
+    first, second = things
+    holding = [relation for relation in RELATIONS if IS_RELATED[relation](first[0], second[0])]
+    relation = rng.choice(holding)
+    nouns = (first[1].noun, second[1].noun)
+    true, false = (f"Is the {one} {relation} the {other}?" for one, other in (nouns, nouns[::-1]))
+    return true, false
 
 
 def place(entity: Entity) -> str:

@@ -8,7 +8,15 @@ import pytest
 
 from operators.pack.claims import NUMBERS, SKILLS, Description
 from operators.pack.prompts import is_held_out, sample_prompt
-from operators.pack.questions import PLACES, ask_directly, ask_openly, ask_vqascore, place, sample_claiming
+from operators.pack.questions import (
+    PLACES,
+    ask_both_ways,
+    ask_directly,
+    ask_openly,
+    ask_vqascore,
+    place,
+    sample_claiming,
+)
 from operators.pack.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, random_scene
 from operators.pack.vqa_training import training_questions
 
@@ -128,6 +136,22 @@ def test_open_answers_are_what_the_scene_shows() -> None:
             assert count.answer in (str(number), NUMBERS[number])
         if where:
             assert [place(entity) for entity in fitting(scene, where.text)] == [where.answer]
+
+
+def test_a_question_asked_both_ways_is_true_one_way_and_false_the_other() -> None:
+    first = Entity(shape="circle", colour="red", size="small", part=None, cell=(0, 1))
+    second = Entity(shape="star", colour="blue", size="small", part=None, cell=(2, 0))
+    rng = Random(6)
+    asked: set[tuple[str, ...]] = set()
+    while len(asked) < 4:
+        both = ask_both_ways(rng, Scene(entities=(first, second)))
+        if both:
+            asked.add(tuple(re.sub("small |red |blue ", "", text) for text in both))
+    circle_first, star_first = "Is the circle {} the star?", "Is the star {} the circle?"
+    held = [(circle_first, "above"), (circle_first, "to the right of")]
+    held += [(star_first, "below"), (star_first, "to the left of")]
+    swapped = {circle_first: star_first, star_first: circle_first}
+    assert asked == {(words.format(relation), swapped[words].format(relation)) for words, relation in held}
 
 
 def test_places_are_named_row_by_row() -> None:

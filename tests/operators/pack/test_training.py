@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, CLIPModel
 from operators.models.clip_flant5 import BEFORE_IMAGE
 from operators.models.loading import load
 from operators.models.processing import PixelTransform
-from operators.pack.accuracy import held_out_questions, vqa_accuracy
+from operators.pack.accuracy import held_out_questions, order_accuracy, vqa_accuracy
 from operators.pack.checkpoints import VQA_FOLDER, resolve_checkpoint
 from operators.pack.clip_training import FIELDS, cell_labels
 from operators.pack.drawing import draw_scene, to_png
@@ -113,3 +113,10 @@ def test_committed_vqa_model_answers_as_well_as_its_accuracy_file_says() -> None
     assert measured.keys() == committed.keys()
     mean = [sum(share["accuracy"] for share in shares.values()) / len(shares) for shares in (measured, committed)]
     assert abs(mean[0] - mean[1]) < 0.05
+
+
+def test_committed_vqa_model_tells_orders_of_words_apart_as_its_accuracy_file_says() -> None:
+    committed = json.loads((ASSETS / "accuracy.json").read_text())["order"]
+    measured = order_accuracy(load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood"), 1, 60)
+    assert abs(measured["told_apart"] - committed["told_apart"]) < 0.1
+    assert abs(measured["right"] - committed["right"]) < 0.1
