@@ -17,14 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs import refusal
+from jobs.help import CONF, ROOT, choices_of, describe
 from jobs.secrets import hide, masked, resolve
 from operators.errors import ConfigError, PlumblineError, suggest, without_secrets
 from pipelines.config import SweepConfig, read_config
 
-ROOT = Path(__file__).parent.parent
-CONF = ROOT / "conf"
-OF_OTHER_JOBS = ("training", "taxonomy", "tagging", "drawing", "generation")
-"""Groups of conf/ that no sweep has."""
 OURS = "ConfigError raised while resolving interpolation: "
 """How Hydra begins the message of a resolver of ours."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']+)'")
@@ -84,7 +81,7 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
 
 def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None) -> int:
     try:
-        arguments = _parser(command).parse_args(argv)
+        arguments = _parser(command, argv).parse_args(argv)
         overrides = [_in_full(override, command.short) for override in arguments.overrides]
         overrides += [f"{key}=true" for key in command.flags if getattr(arguments, key)]
         values = load_values(command.name, overrides, arguments.config_dir)
@@ -117,33 +114,23 @@ def _in_full(override: str, short: Mapping[str, str]) -> str:
     return f"{short.get(key, key)}{separator}{value}"
 
 
-def _parser(command: Command) -> _Parser:
+def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
+    """What reads the command line; its help tells of the user's own choices too."""
+    folder = _Parser(add_help=False, allow_abbrev=False)
+    folder.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
+    sweeps = isinstance(command.schema, type) and issubclass(command.schema, SweepConfig)
     parser = _Parser(
         prog=f"python -m jobs.{command.name}",
         description=command.purpose,
-        epilog=_groups(command),
+        epilog=describe(command.name, sweeps=sweeps, config_dir=folder.parse_known_args(argv)[0].config_dir),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[folder],
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of conf/; see --config")
     for key in command.flags:
         parser.add_argument(f"--{key}", action="store_true", help=f"the same as {key}=true")
     parser.add_argument("--config", action="store_true", help="print the whole configuration and stop")
-    parser.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
     return parser
-
-
-def _groups(command: Command) -> str | None:
-    """What can be chosen, from the files of conf/: all groups for a sweep, for others those that the job names."""
-    defaults = OmegaConf.select(OmegaConf.load(CONF / f"{command.name}.yaml"), "defaults", default=[])
-    named = {group for entry in defaults if not isinstance(entry, str) for group in entry}
-    folders = [path for path in sorted(CONF.iterdir()) if path.is_dir()]
-    sweeps = isinstance(command.schema, type) and issubclass(command.schema, SweepConfig)
-    groups = [
-        f"  {folder.name}={'|'.join(sorted(file.stem for file in folder.glob('*.yaml')))}"
-        for folder in folders
-        if folder.name in named or (sweeps and folder.name not in OF_OTHER_JOBS)
-    ]
-    return "\n".join(["choices:", *groups]) if groups else None
 
 
 def load_values(name: str, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -208,15 +195,9 @@ def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: 
         return f"unknown config key {key!r}; {suggest(key, known_keys)}"
     unknown = UNKNOWN_CHOICE.search(text)
     if unknown is not None:
-        known = _choices(unknown["group"], config_dir)
+        known = choices_of(unknown["group"], config_dir)
         return f"{unknown['group']}={unknown['name']}: no such choice; {suggest(unknown['name'], known)} (see --help)"
     return " ".join(lines)
-
-
-def _choices(group: str, config_dir: str | None) -> list[str]:
-    """The names of a group's files, of ours and of the user's own."""
-    folders = [CONF / group, *([Path(config_dir) / group] if config_dir else [])]
-    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
 
 
 def _known_keys(name: str, overrides: Sequence[str]) -> list[str]:

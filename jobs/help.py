@@ -1,0 +1,51 @@
+"""What `--help` tells of a job besides its purpose: its choices and its keys, from the files of conf/."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+ROOT = Path(__file__).parent.parent
+CONF = ROOT / "conf"
+OF_OTHER_JOBS = ("training", "taxonomy", "tagging", "drawing", "generation")
+"""Groups of conf/ that no sweep has."""
+
+
+def describe(name: str, *, sweeps: bool, config_dir: str | None) -> str:
+    """The groups with their choices, a user's own among them, and the keys with their defaults and what they mean."""
+    named = {group for entry in _defaults(name) if not isinstance(entry, str) for group in entry}
+    groups = sorted(path.name for path in CONF.iterdir() if path.is_dir())
+    wanted = [group for group in groups if group in named or (sweeps and group not in OF_OTHER_JOBS)]
+    choices = [f"  {group}={'|'.join(choices_of(group, config_dir))}" for group in wanted]
+    shown = [*_keys(name), *(["benchmark:", *_keys("any_benchmark", "  ")] if sweeps else [])]
+    keys = [f"  {line}" for line in shown]
+    titled = {"choices:": choices, "keys, with those of the choices in --config:": keys}
+    return "\n\n".join("\n".join([title, *lines]) for title, lines in titled.items() if lines)
+
+
+def choices_of(group: str, config_dir: str | None) -> list[str]:
+    """The names of a group's files, of ours and of the user's own."""
+    folders = [CONF / group, *([Path(config_dir) / group] if config_dir else [])]
+    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+
+
+def _defaults(name: str) -> list[Any]:
+    return list(OmegaConf.select(OmegaConf.load(CONF / f"{name}.yaml"), "defaults", default=[]))
+
+
+def _keys(name: str, indent: str = "") -> Iterator[str]:
+    """The lines of a file of conf/ that set keys, and those of the files that it stands on."""
+    lines = iter((CONF / f"{name}.yaml").read_text(encoding="utf-8").splitlines())
+    begun = in_defaults = False
+    for line in lines:
+        in_defaults = line.startswith("defaults:") or (in_defaults and line[:1] in (" ", "-"))
+        begun = begun or (bool(line) and not line.startswith("#") and not in_defaults)
+        if begun and not in_defaults and line.strip():
+            yield indent + line
+    for entry in _defaults(name):
+        if isinstance(entry, str) and entry != "_self_":
+            file, _, place = entry.partition("@")
+            if place:
+                yield f"{indent}{place}:"
+            yield from _keys(file, indent + "  " * bool(place))
