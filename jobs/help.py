@@ -44,7 +44,7 @@ def _keys(name: str, indent: str = "") -> Iterator[str]:
         if begun and not in_defaults and line.strip():
             yield indent + line
     for entry in _defaults(name):
-        if isinstance(entry, str) and entry != "_self_":
+        if isinstance(entry, str) and entry != "_self_" and not entry.startswith("/"):  # a choice that is made
             file, _, place = entry.partition("@")
             if place:
                 yield f"{indent}{place}:"
