@@ -50,7 +50,7 @@ def _show(console: Console, built: Built) -> None:
     """The statistics, what was left out and why, and where all is."""
     show_table(console, built.table.title, built.table.names, built.table.rows, numbers=slice(1, None))
     say(console, built.table.caption)
-    show_usage(console, built.usage)
+    show_usage(console, built.usage, built.costs)
     if built.failed:
         warn(
             console,

@@ -21,6 +21,7 @@ from operators.summary import OVERALL
 from pipelines.cells.plan import NodePlan, Plan
 from pipelines.cells.results import Results, error_counts
 from pipelines.cells.runs import Run
+from pipelines.costs import Cost, estimates, unpriced
 from pipelines.questions import WrittenQuestions
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import FinishedSweep, PlannedSweep
@@ -88,6 +89,7 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     names = ("stage", "cells", "cached", "missing", "rows", "model calls, about")
     rows = [_plan_row(node) for node in planned.plan.nodes if node.cells]
     show_table(console, "plan", names, rows, numbers=slice(1, None))
+    _show_costs(console, planned)
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
     for problem in sources.pack_problems[:MOST_PROBLEMS]:
@@ -100,6 +102,17 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     elif not planned.plan.missing:
         everything = "everything is in the store" if planned.plan.cells else "there is no image that can be read"
         console.print(f"0 cells to compute: {everything}")
+
+
+def _show_costs(console: Console, planned: PlannedSweep) -> None:
+    """What services will cost, about, and which of them nobody has said the prices of."""
+    for node, calls, read, written, cost, run_id in estimates(planned.plan, planned.store):
+        basis = "as the model's prices take it" if run_id is None else f"as in run {run_id}"
+        each = f"{read:.0f} tokens read and {written:.0f} written each, {basis}"
+        say(console, f"{node}: about {cost} for {calls} calls of a service, {each}")
+    for node, calls in unpriced(planned.plan):
+        role = node.split(":")[1]
+        say(console, f"{node}: {calls} calls of a service; models.{role}.prices would tell their cost (docs/models.md)")
 
 
 def _show_retry(console: Console, plan: Plan) -> None:
@@ -202,19 +215,20 @@ def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
     if finished.retried is not None:
         rows, succeeded = finished.retried
         say(console, f"retry_failed: {succeeded} of {rows} failed rows have a score now")
-    show_usage(console, finished.usage)
+    show_usage(console, finished.usage, finished.costs)
     say(console, f"written to {finished.folder}/")
     console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
 
 
-def show_usage(console: Console, usage: Mapping[str, Usage]) -> None:
-    """What the language models read and wrote; nothing where none was called."""
+def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str, Cost]) -> None:
+    """What the language models read, wrote and cost; nothing where none was called."""
     for node, took in usage.items():
         cached = f" ({took.cached_tokens / took.prompt_tokens:.0%} from the prefix cache)" if took.cached_tokens else ""
         cut = f", {took.cut} replies cut at max_tokens" if took.cut else ""
         say(
             console,
-            f"{node}: {took.calls} calls, {took.prompt_tokens} tokens read{cached}, {took.new_tokens} written{cut}",
+            f"{node}: {took.calls} calls, {took.prompt_tokens} tokens read{cached}, {took.new_tokens} written{cut}"
+            f"{f', {costs[node]}' if node in costs else ''}",
         )
 
 
@@ -225,7 +239,7 @@ def show_questions(console: Console, written: WrittenQuestions, store: str) -> N
     show_table(console, "questions", names, rows, numbers=slice(1, None))
     for name, message in written.failed.items():
         console.print(f"[red]failed[/] {escape(name)}: {escape(message)}", soft_wrap=True)
-    show_usage(console, written.usage)
+    show_usage(console, written.usage, written.costs)
     for name, paths in written.cells.items():
         say(console, f"{name}: {store}/{paths[0].rpartition('/')[0]}/")
 

@@ -12,6 +12,7 @@ from pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from pipelines.cells.retry import LEFT
 from pipelines.cells.store import BrokenCell
 from pipelines.config import SweepConfig
+from pipelines.costs import Cost, spent
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
@@ -29,6 +30,8 @@ class WrittenQuestions(NamedTuple):
     failed: Mapping[str, str]
     """By metric, why some of its cells could not be computed."""
     usage: Mapping[str, Usage]
+    costs: Mapping[str, Cost]
+    """By node, as pipelines.sweep.FinishedSweep has both."""
 
 
 def plan_questions(config: SweepConfig) -> PlannedSweep:
@@ -40,7 +43,8 @@ def write_questions(planned: PlannedSweep, report: Callable[[Mapping[str, NodePr
     """Computes what is missing and looks at the questions of every metric."""
     with at_work(planned, report) as (planned, noted):
         planned, outcomes, written = compute_whole(planned, noted, _look)
-    return written._replace(usage=model_usage(planned.plan, outcomes))
+    usage = model_usage(planned.plan, outcomes)
+    return written._replace(usage=usage, costs=spent(planned.plan, usage))
 
 
 def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[WrittenQuestions]:
@@ -59,7 +63,7 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Writ
         else:
             failed[name] = message
     places = {name: tuple(cell.path for cell in cells) for name, cells in questions.items()}
-    return Looked(WrittenQuestions(quality, places, failed, {}), broken)
+    return Looked(WrittenQuestions(quality, places, failed, {}, {}), broken)
 
 
 def _assessed(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from operators.errors import DISTRIBUTION, ConfigError, PlumblineError
 from operators.models.calls import Usage
 from operators.models.checkpoints import find_vqa_kind
+from operators.models.loading import preflight
 from operators.models.vqa_kinds import VqaKind
 from operators.stages.graph import check_clips, make_nodes
 from operators.stages.table import STAGES
@@ -30,6 +31,7 @@ from pipelines.cells.retry import Retried, count_retried
 from pipelines.cells.runs import CELLS, NameRun, Run, by_time, name_newest, newest_first, run_ids
 from pipelines.cells.store import LATEST, Store, open_store
 from pipelines.config import SweepConfig
+from pipelines.costs import Cost, spent
 from pipelines.endings import exit_code
 from pipelines.keeping.presence import deletions, present, wait_for_deletions
 from pipelines.keeping.watching import progress_of
@@ -91,6 +93,8 @@ class FinishedSweep(NamedTuple):
     """0 complete, 2 within the failure budget, 1 over it."""
     usage: Mapping[str, Usage]
     """By node, what the model calls of this run took, where they are counted."""
+    costs: Mapping[str, Cost]
+    """By node, what they cost, where the model has prices."""
     unchanged: bool
     """Whether it is the newest run, which holds as it is: it stands on the same, so that nothing was written anew."""
     retried: Retried | None = None
@@ -203,6 +207,7 @@ def _run(
         renewed=len(planned.plan.renewed),
         exit_code=code,
         usage=usage,
+        costs=spent(planned.plan, usage),
         unchanged=False,
         retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
     )
@@ -301,6 +306,7 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
     """What became of the plan's missing cells; with nothing missing, Ray is not even imported."""
     if not planned.plan.missing:
         return {}
+    ask_services(planned.plan)
     from pipelines.running.runner import run_plan  # imports Ray, which takes seconds
     from pipelines.running.stages import StageContext
 
@@ -313,6 +319,20 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
         packed=planned.sources.packed,
     )
     return run_plan(planned.plan, context, planned.config.cluster, report)
+
+
+def ask_services(plan: Plan) -> None:
+    """One small call of every service that the missing cells ask; raises ModelError where one cannot answer."""
+    asked = [item.node for item in plan.nodes if item.missing]
+    calls = {
+        (repr(model.semantic()), call): (model, call)
+        for node in asked
+        for key, model in node.models.items()
+        if not model.local
+        for call in [STAGES[node.stage].trial(key, node.metrics.values())]
+    }
+    for model, call in calls.values():
+        preflight(model, call)
 
 
 def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
@@ -336,7 +356,7 @@ def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
         return None
     url = f"{store.location.url}/{folder}"
     code = manifest["exit_code"]
-    return FinishedSweep(run_id, url, results, planned.falling, 0, 0, code, usage={}, unchanged=True)
+    return FinishedSweep(run_id, url, results, planned.falling, 0, 0, code, usage={}, costs={}, unchanged=True)
 
 
 def _newest_like(planned: PlannedSweep) -> Run | None:
@@ -414,6 +434,7 @@ def _write_run(
 ) -> None:
     """The tables first, the manifest after them, and last the name of the newest run."""
     store, folder = planned.store, f"runs/{run_id}"
+    usage = model_usage(planned.plan, outcomes)
     for name in ("summary", "errors"):
         store.write_table(f"{folder}/{name}.parquet", getattr(results, name))
     store.write_table(f"{folder}/cells.parquet", _cell_table(planned.plan, outcomes, results.first_rows))
@@ -435,7 +456,8 @@ def _write_run(
             if item.node.model is not None and item.missing
         },
         "seconds": dict(seconds),
-        "usage": {node: usage._asdict() for node, usage in model_usage(planned.plan, outcomes).items()},
+        "usage": {node: took._asdict() for node, took in usage.items()},
+        "costs": {node: cost._asdict() for node, cost in spent(planned.plan, usage).items()},
         "versions": _versions(),
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},

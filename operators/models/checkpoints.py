@@ -1,5 +1,6 @@
 """A model as a sweep names it, and as what it is resolved to: exact files, checked without torch or a weight."""
 
+import math
 import os
 import re
 from collections.abc import Mapping, Set
@@ -23,6 +24,7 @@ from operators.models.parts import (
     digest_file,
     find_part,
 )
+from operators.models.prices import Prices
 from operators.models.vqa_kinds import VqaKind
 
 Precision = Literal["float32", "bfloat16"]
@@ -70,6 +72,12 @@ class ModelConfig:
     """How often a request to the endpoint is tried again, waiting longer each time."""
     image_format: ImageFormat = "png"
     """How images are sent to the endpoint: `png` keeps every pixel; `jpeg`, at quality 95, is a fifth of the size."""
+    timeout: float = 300.0
+    """Seconds that one attempt of a request to the endpoint may take."""
+    requests_per_minute: float | None = None
+    """How many requests, those that are tried again included, one worker makes in a minute; null sets no bound."""
+    prices: Prices | None = None
+    """What the endpoint's tokens cost, for what is told of a sweep; null tells no cost."""
     key_variable: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the endpoint's key; the key itself is never configured."""
 
@@ -82,6 +90,9 @@ class ModelConfig:
         for name, least in (("image_batch", 1), ("pair_batch", 1), ("concurrency", 1), ("max_retries", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"model {name}: expected at least {least}, got {getattr(self, name)}")
+        for name, number in (("timeout", self.timeout), ("requests_per_minute", self.requests_per_minute)):
+            if number is not None and not (math.isfinite(number) and number > 0):
+                raise ConfigError(f"model {name}: expected more than 0, got {number}")
         if not self.checkpoint:
             raise ConfigError("model checkpoint: expected a hub id or a folder, got an empty string")
         self._check_own_options()

@@ -73,6 +73,8 @@ class Family:
     """Finds the parts beside the checkpoint and its tokenizer, by role."""
     check: "Callable[[ModelConfig, Mapping[str, Part], Fields], None]" = lambda config, parts, fields: None
     """Raises ModelError where a checkpoint of the right form would not load, or would give wrong answers."""
+    preflight: "Callable[[ResolvedModel, Call], None] | None" = None
+    """Of a service: makes one small call, and raises ModelError where none can succeed."""
     kind: Callable[[Fields], VqaKind] | None = None
     """Of a family of VQA models, the kind that a config.json tells, empty of a service: what metrics leave to it."""
     measures: tuple[Measure, ...] = ("cosine",)

@@ -49,3 +49,13 @@ def load(model: ResolvedModel, call: Call) -> Any:
     if call not in loads:
         raise ModelError(f"model family {model.config.family!r} does not serve `{call}`; use {serving(call)}")
     return loads[call](model)
+
+
+def preflight(model: ResolvedModel, call: Call) -> None:
+    """Asks a service for one small answer before anything is computed; of a model of our own, nothing.
+
+    Raises ModelError naming the service and its own words, where the key is missing or refused, the service has no
+    such model, cannot be reached, or does not give what the call needs.
+    """
+    if model.family.preflight is not None:
+        model.family.preflight(model, call)

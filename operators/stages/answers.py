@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -17,6 +17,7 @@ from operators.metrics.metric import Metric
 from operators.metrics.reading import same_choice
 from operators.metrics.writing import Put, is_asked
 from operators.models.calls import LikelihoodModel, Question, TextEmbedder
+from operators.models.family import Call
 from operators.stages.images import ImagesStage
 from operators.stages.stage import Inputs, Stage, StageOptions, Upstream, remembered
 
@@ -99,6 +100,12 @@ class AskingStage(Stage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.answering()}
+
+    @classmethod
+    def trial(cls, key: str, metrics: Collection[Any]) -> Call:
+        """Where all want the model's own words, no likelihood need be told."""
+        words = cls.calls[key] == "likelihood" and all(metric.put("Is it?", ("yes", "no")).free for metric in metrics)
+        return "generate_from_images" if words else cls.calls[key]
 
 
 class AnswersStage(AskingStage, ImagesStage):

@@ -1,7 +1,7 @@
 """What a stage is: a declaration that plans are folded from, and an operator from a shard's rows to tables."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -139,6 +139,11 @@ class Stage(ABC):
     def roles(cls, metric: Metric) -> dict[str, str]:
         """The roles of its models, by the metric's keys; its own model first, where it has one."""
         return {key: metric.roles[key] for key in cls.calls if key in metric.roles}
+
+    @classmethod
+    def trial(cls, key: str, metrics: Collection[Any]) -> Call:
+        """The call by which a service that is the key's model is tried before anything is computed."""
+        return cls.calls[key]
 
     @classmethod
     def refusal(cls, metric: Any, family: Family) -> str | None:

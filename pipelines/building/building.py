@@ -23,6 +23,7 @@ from operators.report.rendering import diagnosis_markdown
 from pipelines.building.config import BuildConfig
 from pipelines.building.reading import GECKO, Prompt, read_gecko, read_prompts
 from pipelines.cells.cells import Outcome
+from pipelines.costs import Cost, spent
 from pipelines.endings import exit_code
 from pipelines.questions import look_at, read_cells
 from pipelines.running.progress import NodeProgress
@@ -68,7 +69,9 @@ class Written(NamedTuple):
 
     rows: list[dict[str, Any]]
     """Of the schema QUESTIONS."""
-    usage: Mapping[str, Usage]
+    usage: Usage
+    cost: Cost | None
+    """Where the model has prices."""
 
 
 class Built(NamedTuple):
@@ -81,6 +84,8 @@ class Built(NamedTuple):
     """Why prompts have no tags and requests no prompts, each as a line."""
     table: ShownTable
     usage: Mapping[str, Usage]
+    """By what was written, of this run's calls."""
+    costs: Mapping[str, Cost]
     exit_code: int
 
 
@@ -127,7 +132,9 @@ def write(planned: PlannedSweep, report: Report) -> Written:
         planned, outcomes, table = compute_whole(planned, noted, partial(_look, kind))
     if isinstance(table, str):
         raise PlumblineError(f"{kind}: {table}; what was written is kept, run again")
-    return Written(table.to_pylist(), model_usage(planned.plan, outcomes))
+    usage = model_usage(planned.plan, outcomes)
+    (node,) = (item.node.name for item in planned.plan.nodes)
+    return Written(table.to_pylist(), usage.get(node, Usage()), spent(planned.plan, usage).get(node))
 
 
 def _look(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[pa.Table | str]:
@@ -161,7 +168,8 @@ def build(planned: PlannedBuild, written: Mapping[str, Written]) -> Built:
         left_out=counts,
         failed=[f"{row['prompt_id']}: {row['error']['message']}" for row in failed],
         table=table,
-        usage={node: usage for one in written.values() for node, usage in one.usage.items()},
+        usage={kind: one.usage for kind, one in written.items() if one.usage.calls},
+        costs={kind: one.cost for kind, one in written.items() if one.cost is not None},
         exit_code=exit_code(len(failed), asked, config.max_failed),
     )
 

@@ -14,20 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from operators.errors import HopelessRow, ModelError, RowError, install
+from PIL import Image
+
+from operators.errors import HopelessRow, ModelError, RowError, install, without_secrets
 from operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
-from operators.models.family import Family
+from operators.models.family import Call, Family
+from operators.models.pace import Pace
 from operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 
 if TYPE_CHECKING:
-    from openai import OpenAI
-    from PIL import Image
+    from openai import APIStatusError, OpenAI
 
     from operators.models.checkpoints import ResolvedModel
 
 OPENAI = VqaKind(name="openai", asks=FIRST_TOKEN)
-TIMEOUT = 300.0
-"""Seconds that one attempt may take."""
 TRANSIENT = (408, 409, 429)
 """Answers beside the 5xx that another attempt may better; the SDK has made its attempts by the time they show."""
 TOP_TOKENS = 20
@@ -113,6 +113,19 @@ class OpenAiModel:
         replies: list[Generation | RowError] = self._each(asked)
         return [reply if isinstance(reply, RowError) else reply.text.strip() for reply in replies]
 
+    def preflight(self, call: Call) -> None:
+        """One request for a token, in the form of the call; raises ModelError where it has no answer of that form."""
+        grey = Image.new("RGB", (64, 64), "grey")
+        image = None if call == "generate" else self._data_url(self.preprocess(grey))
+        arguments = self._arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), image)
+        tells = call == "likelihood"
+        asked = Asked(
+            {**arguments, **(LOGPROBS if tells else {})}, partial(self._logprobs, []) if tells else self._choice
+        )
+        answer, _ = self._answer(asked)
+        if isinstance(answer, RowError) and answer.kind != "reply_refused":
+            raise ModelError(f"{answer.message}; nothing was asked of it yet, mend that and run again")
+
     def _data_url(self, encoded: bytes) -> str:
         image_format = self.config.image_format
         if len(encoded) > LARGEST_IMAGE:
@@ -139,14 +152,17 @@ class OpenAiModel:
         return [result for result, _ in answers]
 
     def _answer(self, asked: Asked) -> tuple[Any, Usage]:
-        from openai import APIConnectionError, APIError, APIStatusError
+        from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
         try:
             completion = self._ask(asked.arguments)
             return asked.read(completion), _usage(getattr(completion, "usage", None))
         except APIStatusError as error:
-            return self._refused(error.status_code, error), Usage()
-        except APIConnectionError as error:  # a timeout is one too
+            return self._refused(error), Usage()
+        except APITimeoutError:
+            late = f"did not answer within {self.config.timeout:g} s, the model's timeout"
+            return self._unavailable(f"{late} (APITimeoutError)"), Usage()
+        except APIConnectionError as error:
             return self._unavailable(f"could not be reached ({type(error).__name__})"), Usage()
         except (APIError, ValueError):
             return self._unavailable("gave an answer that is not JSON"), Usage()
@@ -231,27 +247,30 @@ class OpenAiModel:
         message = f"{longest!r} is not one token, and {self.place} tells no likelihood of several"
         return RowError("no_likelihood", f"{message}; use a model whose weights run here, or one-word choices")
 
-    def _refused(self, status: int, error: Exception) -> RowError:
+    def _refused(self, error: "APIStatusError") -> RowError:
+        status, reason = error.status_code, self._reason(error)
         if status in (401, 403):
             raise ModelError(
                 f"{self.place}: answered {status} to the key in the environment variable "
-                f"{self.config.key_variable}; set it to a key that may use {self.name!r}, on every node"
+                f"{self.config.key_variable} ({reason}); set it to a key that may use {self.name!r}, on every node"
             ) from None
         if status == 404:
             raise ModelError(
-                f"{self.place}: answered 404; check the endpoint, and that it has a model {self.name!r}"
+                f"{self.place}: answered 404 ({reason}); check the endpoint, and that it has a model {self.name!r}"
             ) from None
         if status in TRANSIENT or status >= 500:
-            return self._unavailable(f"answered {status}")
-        return RowError("request_refused", f"{self.place} answered {status}: {self._redacted(error)}")
+            return self._unavailable(f"answered {status} ({reason})")
+        return RowError("request_refused", f"{self.place} answered {status}: {reason}")
 
     def _unavailable(self, problem: str) -> RowError:
         message = f"{self.place} {problem}, with max_retries {self.config.max_retries}"
         return RowError("model_unavailable", message, retryable=True)
 
-    def _redacted(self, error: Exception) -> str:
-        """An error's words in one line; some services repeat the key they were sent."""
-        return " ".join(str(error).replace(self.client.api_key, "***").split())[:300]
+    def _reason(self, error: "APIStatusError") -> str:
+        """The service's own words in one line; some repeat the key they were sent."""
+        said = error.body.get("message") if isinstance(error.body, dict) else None
+        words = said if isinstance(said, str) and said.strip() else str(error)
+        return without_secrets(" ".join(words.replace(self.client.api_key, "***").split()))[:300]
 
 
 def _shown(message: Message, image: str | None) -> dict[str, Any]:
@@ -289,13 +308,13 @@ def _usage(usage: Any) -> Usage:
     return Usage(1, *(count if isinstance(count, int) else 0 for count in counts))
 
 
-def load_openai(model: "ResolvedModel", *, timeout: float = TIMEOUT) -> OpenAiModel:
-    """A client of the endpoint; no network is touched. `timeout` is in seconds, for one attempt.
+def load_openai(model: "ResolvedModel") -> OpenAiModel:
+    """A client of the endpoint; no network is touched.
 
     Raises ModelError where the openai package or the key is missing.
     """
     try:
-        from openai import OpenAI
+        from openai import DefaultHttpxClient, OpenAI
     except ImportError as error:
         raise ModelError(f"family openai: needs the openai package; {install('api')}") from error
     config = model.config
@@ -305,14 +324,28 @@ def load_openai(model: "ResolvedModel", *, timeout: float = TIMEOUT) -> OpenAiMo
             f"family openai: the environment variable {config.key_variable} is not set on this node; set it to the "
             "endpoint's key (to anything, for an endpoint that asks for none)"
         )
-    client = OpenAI(api_key=key, base_url=model.endpoint, max_retries=config.max_retries, timeout=timeout)
+    http = None
+    if config.requests_per_minute is not None:
+        pace = Pace(config.requests_per_minute)
+        http = DefaultHttpxClient(event_hooks={"request": [lambda request: pace.wait()]})
+    client = OpenAI(
+        api_key=key, base_url=model.endpoint, max_retries=config.max_retries, timeout=config.timeout, http_client=http
+    )
     return OpenAiModel(client, model)
 
 
+def preflight_openai(model: "ResolvedModel", call: Call) -> None:
+    """As `OpenAiModel.preflight`; raises ModelError for a missing key too."""
+    load_openai(model).preflight(call)
+
+
+OPTIONS = frozenset({"endpoint", "key_variable", "timeout", "concurrency", "requests_per_minute", "max_retries"})
+OPTIONS |= {"image_format", "prices"}
 FAMILY = Family(
     loads={"generate": load_openai, "generate_from_images": load_openai, "likelihood": load_openai},
-    options=frozenset({"endpoint", "concurrency", "max_retries", "key_variable", "image_format"}),
+    options=OPTIONS,
     local=False,
+    preflight=preflight_openai,
     endpoint_variable="OPENAI_BASE_URL",
     kind=lambda fields: OPENAI,
 )

@@ -94,12 +94,16 @@ class Server:
         return Handler
 
 
-def connect(server: Server, *, timeout: float = 20.0, **options: Any) -> OpenAiModel:
+def connect(server: Server, **options: Any) -> OpenAiModel:
     config = ModelConfig(
-        family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE, **{"max_retries": 2} | options
+        family="openai",
+        checkpoint="judge",
+        endpoint=server.url,
+        key_variable=VARIABLE,
+        **{"max_retries": 2, "timeout": 20.0} | options,
     )
     model = resolve_model(config, on_gpu=False)
-    return load_openai(model, timeout=timeout)
+    return load_openai(model)
 
 
 def told(*tokens: tuple[str, float], **message: Any) -> Answer:

@@ -12,8 +12,12 @@ import pytest
 from operators.errors import ConfigError, ModelError, RowError
 from operators.models.calls import Generation, Message, Request, Usage
 from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.loading import load
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said
+from operators.models.families import openai
+from operators.models.family import Call
+from operators.models.loading import load, preflight
+from operators.models.pace import Pace
+from operators.models.prices import Prices
+from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
 
 
 @pytest.fixture
@@ -290,3 +294,136 @@ def test_an_endpoint_of_the_environment_is_pinned_by_the_driver(
     assert (model.semantic()["endpoint"], model.semantic()["label"]) == (server.url, "2026-11")
     assert isinstance(only(list(load(model, "generate").generate([ask()]))), Generation)
     assert VARIABLE in os.environ
+
+
+# What a person is told of it
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_failure_that_may_pass_has_the_services_own_words(server: Server, status: int) -> None:
+    server.script = lambda number, body: failed(status, f"quota of {KEY} is used up until 10:00")
+    reply = only(connect(server, max_retries=0).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert f"answered {status} (quota of *** is used up until 10:00)" in reply.message
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_failure_for_good_has_the_services_own_words(server: Server, status: int) -> None:
+    server.script = lambda number, body: failed(status, f"not for {KEY}, ask your admin")
+    with pytest.raises(ModelError, match=r"\(not for \*\*\*, ask your admin\)"):
+        connect(server).generate([ask()])
+
+
+def test_an_answer_that_comes_too_late_names_the_option(server: Server) -> None:
+    server.script = lambda number, body: said("late")._replace(delay=0.6)
+    reply = only(connect(server, timeout=0.15, max_retries=0).generate([ask()]))
+    assert isinstance(reply, RowError) and "did not answer within 0.15 s, the model's timeout" in reply.message
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ({"timeout": 0.0}, "timeout: expected more than 0, got 0.0"),
+        ({"requests_per_minute": -1.0}, "requests_per_minute: expected more than 0, got -1.0"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(option: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        ModelConfig(family="openai", checkpoint="judge", **option)
+
+
+@pytest.mark.parametrize(
+    "option", [{"timeout": 9.0}, {"requests_per_minute": 9.0}, {"prices": Prices(read=1, written=2)}]
+)
+def test_options_of_a_service_are_no_options_of_a_model_of_ours_and_in_no_key(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="an option of openai"):
+        ModelConfig(family="causal_lm", checkpoint="folder", **option)
+    plain, set_otherwise = (
+        resolve_model(ModelConfig(family="openai", checkpoint="judge", **options), on_gpu=False)
+        for options in ({}, option)
+    )
+    assert plain.semantic() == set_otherwise.semantic()
+
+
+# The pace
+
+
+def test_requests_pass_at_even_distances() -> None:
+    now, slept = [100.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    pace = Pace(120, clock=lambda: now[0], sleep=sleep)
+    for _ in range(3):
+        pace.wait()
+    now[0] += 10
+    pace.wait()
+    assert slept == [0.5, 0.5]  # the first has no wait, nor one that comes late
+
+
+def test_every_attempt_waits_for_its_turn(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    class Counting(Pace):
+        def __init__(self, per_minute: float) -> None:
+            super().__init__(per_minute, sleep=waits.append)
+            self.per_minute = per_minute
+
+        def wait(self) -> None:
+            waits.append(self.per_minute)
+
+    monkeypatch.setattr(openai, "Pace", Counting)
+    server.script = lambda number, body: failed(503) if number == 0 else said("yes")
+    connect(server, requests_per_minute=30.0).generate([ask()])
+    assert waits == [30.0, 30.0] and len(server.bodies) == 2
+
+
+# Before a run
+
+
+def test_a_preflight_is_one_request_in_the_form_of_the_call(server: Server) -> None:
+    server.script = lambda number, body: told(("yes", -0.1)) if "logprobs" in body else said("yes")
+    model = connect(server)
+    for call in ("generate", "generate_from_images", "likelihood"):
+        model.preflight(call)  # type: ignore[arg-type]
+    text, image, likelihood = server.bodies
+    assert isinstance(text["messages"][0]["content"], str) and "top_logprobs" not in text
+    assert image["messages"][0]["content"][0]["type"] == "image_url" and likelihood["top_logprobs"] == 20
+    assert {body["max_tokens"] for body in server.bodies} == {1}
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "problem"),
+    [
+        ("generate", failed(401, "bad key"), f"answered 401 to the key in the environment variable {VARIABLE}"),
+        ("generate", failed(404, "no such model"), r"answered 404 \(no such model\)"),
+        ("generate", failed(503, "down"), r"answered 503 \(down\), with max_retries 0; nothing was asked of it yet"),
+        ("generate", Answer(body=b"<html>"), "nothing was asked of it yet"),
+        ("likelihood", said("yes"), "gave no top_logprobs; use a model, or a service, that does"),
+    ],
+)
+def test_a_service_that_cannot_answer_is_told_before_anything_is_computed(
+    server: Server, call: Call, answer: Answer, problem: str
+) -> None:
+    server.script = lambda number, body: answer
+    model = ModelConfig(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE, max_retries=0)
+    with pytest.raises(ModelError, match=problem):
+        preflight(resolve_model(model, on_gpu=False), call)
+
+
+def test_a_model_that_would_rather_not_say_yes_can_answer_all_the_same(server: Server) -> None:
+    server.script = lambda number, body: said(None, refusal="no")
+    connect(server).preflight("generate")
+
+
+# Prices
+
+
+def test_tokens_from_the_prefix_cache_have_their_own_price() -> None:
+    usage = Usage(2, 3_000_000, 1_000_000, 500_000)
+    assert Prices(read=2, written=10).cost(usage) == 11
+    assert Prices(read=2, written=10, cached=0.5).cost(usage) == 9.5
+    with pytest.raises(ConfigError, match=r"prices\.written: expected 0 or more, got -1"):
+        Prices(read=1, written=-1)

@@ -146,7 +146,8 @@ def test_a_dry_run_asks_nobody_and_tells_what_it_would_ask(
     assert main(config_of(server, tmp_path, *TAGGED, *WRITTEN, "dry_run=true")) == 0
     said = capsys.readouterr().out
     assert "5 prompts read, 1 of them near-duplicates" in said and not server.bodies
-    assert said.count("questions:llm") == 2 and not (tmp_path / "mine" / "prompts.parquet").exists()
+    assert said.count("│ questions:llm") == 2 and "questions:llm: 10 calls of a service" in said
+    assert not (tmp_path / "mine" / "prompts.parquet").exists()
 
 
 @pytest.mark.usefixtures("here")

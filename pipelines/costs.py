@@ -1,0 +1,85 @@
+"""What the models of services cost: about so much before a sweep, and what it came to after it."""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from operators.models.calls import Usage
+from operators.models.prices import Prices
+from pipelines.cells.plan import Node, Plan
+from pipelines.cells.runs import newest_first
+from pipelines.cells.store import Store
+
+MOST_LOOKED_AT = 8
+"""Of the newest runs, for what a call took."""
+
+
+class Cost(NamedTuple):
+    """An amount of money."""
+
+    amount: float
+    currency: str
+
+    def __str__(self) -> str:
+        """To the cent, small amounts to two digits."""
+        return f"{self.amount:.2f} {self.currency}" if self.amount >= 0.1 else f"{self.amount:.2g} {self.currency}"
+
+
+class Estimate(NamedTuple):
+    """What a node's calls of a service will take, about."""
+
+    node: str
+    calls: int
+    read: float
+    """Tokens that a call reads, and writes."""
+    written: float
+    cost: Cost
+    run_id: str | None
+    """Of the run that has told what a call takes; None where the model's prices say it."""
+
+
+def spent(plan: Plan, usage: Mapping[str, Usage]) -> dict[str, Cost]:
+    """By node, what calls came to where their model has prices."""
+    priced = {node.name: prices for node, prices in _priced(plan)}
+    return {
+        name: Cost(priced[name].cost(took), priced[name].currency) for name, took in usage.items() if name in priced
+    }
+
+
+def estimates(plan: Plan, store: Store) -> list[Estimate]:
+    """Of every node with something to compute whose model has prices."""
+    calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
+    return [_estimate(node, prices, calls[node.name], store) for node, prices in _priced(plan) if calls.get(node.name)]
+
+
+def unpriced(plan: Plan) -> list[tuple[str, int]]:
+    """The nodes with something to compute that ask a service whose prices nobody has set, with their calls."""
+    return [
+        (item.node.name, item.model_calls)
+        for item in plan.nodes
+        if item.missing and item.node.model is not None and not item.node.model.local
+        and item.node.model.config.prices is None
+    ]  # fmt: skip
+
+
+def _priced(plan: Plan) -> list[tuple[Node, Prices]]:
+    models = [(item.node, item.node.model) for item in plan.nodes]
+    return [(node, model.config.prices) for node, model in models if model is not None and model.config.prices]
+
+
+def _estimate(node: Node, prices: Prices, calls: int, store: Store) -> Estimate:
+    run_id, took = _told(node, store) or (None, prices.taken())
+    amount = prices.cost(took) / took.calls * calls
+    each = (took.prompt_tokens / took.calls, took.new_tokens / took.calls)
+    return Estimate(node.name, calls, *each, Cost(amount, prices.currency), run_id)
+
+
+def _told(node: Node, store: Store) -> tuple[str, Usage] | None:
+    """What the calls of this model took in the newest run that made some."""
+    for run in islice(newest_first(store), MOST_LOOKED_AT):
+        manifest = run.manifest or {}
+        took = manifest.get("usage", {}).get(node.name, {})
+        same = node.model is not None and manifest.get("models", {}).get(node.name) == node.model.semantic()
+        if same and took.get("calls"):
+            return run.run_id, Usage(**{name: took.get(name, 0) for name in Usage._fields})
+    return None

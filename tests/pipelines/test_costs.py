@@ -1,0 +1,113 @@
+"""A service is asked whether it answers before Ray starts, and its cost is told before a sweep and after it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.console import make_console, show_plan, show_usage
+from operators.errors import ModelError
+from pipelines import sweep
+from pipelines.costs import Cost, estimates, spent
+from pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
+
+PRICES = "models.vqa.prices={read: 2, written: 10}"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv(VARIABLE, KEY)
+    started = Server()
+    started.script = answer
+    yield started
+    started.close()
+
+
+def answer(number: int, body: dict[str, Any]) -> Answer:
+    said = told(("Yes", -0.1))
+    assert isinstance(said.body, dict)
+    return said._replace(body={**said.body, "usage": {"prompt_tokens": 500_000, "completion_tokens": 100_000}})
+
+
+def planned_sweep(server: Server, folder: Path, *overrides: str, count: int = 4) -> PlannedSweep:
+    bench = write_benchmark(folder / "bench", ["atlas"], count=count)
+    model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
+    metric = () if any(one.startswith("metric=") for one in overrides) else ("metric=[vqascore]",)
+    where = (f"models.vqa.endpoint={server.url}", "models.vqa.max_retries=0")
+    return plan_sweep(sweep_config(bench, folder / "store", *metric, *model, *where, *overrides))
+
+
+def shown(planned: PlannedSweep, capsys: pytest.CaptureFixture[str]) -> str:
+    show_plan(make_console(), planned)
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_a_sweep_tells_its_cost_before_and_after(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = planned_sweep(server, tmp_path, PRICES)
+    (before,) = estimates(planned.plan, planned.store)
+    assert (before.node, before.run_id, before.read, before.written) == ("answers:vqa", None, 1000, 250)
+    assert before.cost.amount == pytest.approx(before.calls * (1000 * 2 + 250 * 10) / 1e6)
+    assert f"answers:vqa: about {before.cost} for {before.calls} calls of a service" in shown(planned, capsys)
+    assert not server.bodies
+    finished = run_sweep(planned, lambda progress: None)
+    assert finished.costs == {"answers:vqa": Cost(8.0, "USD")}  # 4 calls of 1 + 1
+    show_usage(make_console(), finished.usage, finished.costs)
+    assert "400000 written, 8.00 USD" in capsys.readouterr().out
+    manifest = json.loads((Path(finished.folder) / "manifest.json").read_text())
+    assert manifest["costs"] == {"answers:vqa": {"amount": 8.0, "currency": "USD"}}
+
+
+@pytest.mark.usefixtures("here")
+def test_what_calls_took_in_a_run_is_what_the_next_ones_will_take(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished = run_sweep(planned_sweep(server, tmp_path, PRICES), lambda progress: None)
+    planned = planned_sweep(server, tmp_path, PRICES, "clips.shown=grid", count=8)
+    (told_by_run,) = estimates(planned.plan, planned.store)
+    assert (told_by_run.run_id, told_by_run.read, told_by_run.written) == (finished.run_id, 500_000, 100_000)
+    assert told_by_run.cost == Cost(2.0 * told_by_run.calls, "USD")
+    assert f"as in run {finished.run_id}" in shown(planned, capsys)
+
+
+def test_without_prices_it_is_said_how_to_have_the_cost_told(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = planned_sweep(server, tmp_path)
+    assert estimates(planned.plan, planned.store) == [] and spent(planned.plan, {}) == {}
+    assert "calls of a service; models.vqa.prices would tell their cost" in shown(planned, capsys)
+
+
+def test_a_service_that_refuses_the_key_is_told_before_ray_is_imported(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pipelines.running.runner", None)  # who imports it fails
+    server.script = lambda number, body: failed(401, "no such key")
+    with pytest.raises(ModelError, match="answered 401 to the key"):
+        run_sweep(planned_sweep(server, tmp_path), lambda progress: None)
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(ModelError, match=f"{VARIABLE} is not set"):
+        run_sweep(planned_sweep(server, tmp_path), lambda progress: None)
+    assert len(server.bodies) == 1
+
+
+def test_only_services_that_are_wanted_are_asked_and_each_once(server: Server, tmp_path: Path) -> None:
+    nobody = ("model@models.llm=api", "models.llm.checkpoint=m", "models.llm.endpoint=http://127.0.0.1:9/v1")
+    sweep.ask_services(planned_sweep(server, tmp_path, *nobody).plan)
+    assert len(server.bodies) == 1 and server.bodies[0]["top_logprobs"] == 20
+
+
+def test_a_service_of_which_only_words_are_wanted_need_not_tell_likelihoods(server: Server, tmp_path: Path) -> None:
+    in_words = ("metric=[tifa]", "metrics.tifa.answers=reply")
+    sweep.ask_services(planned_sweep(server, tmp_path, *in_words).plan)
+    assert len(server.bodies) == 1 and "logprobs" not in server.bodies[0]
+    both = ("metric=[tifa,vqascore]", "metrics.tifa.answers=reply")
+    sweep.ask_services(planned_sweep(server, tmp_path, *both).plan)
+    assert server.bodies[1]["logprobs"] is True
