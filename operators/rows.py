@@ -305,6 +305,46 @@ GRAPH_NODES = pa.schema(
 """The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, `level` their
 number; several images may stand on one node. Edges are not kept: the released walks do not use them."""
 
+WORDS = pa.schema(
+    [
+        *_IMAGE_COLUMNS,
+        ("rater", pa.string()),
+        ("word", pa.string()),
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("aligned", pa.float64()),
+    ]
+)
+"""Whether one person finds a word of the prompt in the image: 1 or 0, null where the person was unsure.
+
+`start` to `end` are its characters in the prompt."""
+
+WORD_MATCHES = pa.schema(
+    [
+        ("metric", pa.string()),
+        *_IMAGE_COLUMNS,
+        ("word", pa.string()),
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("rated", pa.float64()),
+        ("score", pa.float64()),
+        ("n_questions", pa.int32()),
+    ]
+)
+"""A rated word beside what a metric makes of it: `rated` is the mean over the raters who were sure, `score` the lowest
+of the questions about it, null where none is."""
+
+GRAPHS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("metric", "convention", "graph_id", "subset")),
+        *(
+            (name, pa.float64())
+            for name in ("spearman", "kendall", "ordering", "kendall_ordering", "separation", "delta")
+        ),
+    ]
+)
+"""What a metric makes of each semantic error graph (operators/judging/graphs.py)."""
+
 JUDGEMENTS = pa.schema(
     [
         ("template", pa.string()),

@@ -244,19 +244,22 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     protocol = planned.config.protocol
     if protocol is None:
         return None
+    from pipelines.judging.elements import read_elements
     from pipelines.judging.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
 
     release = open_release(protocol, planned.config.storage)
     protocol = replace(protocol, falling=(*protocol.falling, *finished.falling))
     scores = _judged_scores(finished.results, release)
-    findings = judge(protocol, release, scores, Sampling(resamples=RESAMPLES), finished.folder)
-    write_findings(findings, locate(f"{finished.folder}/metaeval", planned.config.storage))
+    storage = planned.config.storage
+    elements = read_elements(finished.folder, storage) if "words" in protocol.tasks else ()
+    findings = judge(protocol, release, scores, Sampling(resamples=RESAMPLES), finished.folder, elements)
+    write_findings(findings, locate(f"{finished.folder}/metaeval", storage))
     return findings
 
 
 def _judged_scores(results: Results, release: "Release") -> pa.Table:
     """The scores of images and prompts that people judged; where there are none, some others, for the message."""
-    people = (release.ratings, release.preferences, release.pairings, release.graph_nodes)
+    people = (release.ratings, release.preferences, release.pairings, release.graph_nodes, release.words)
     images, prompts = (
         pa.chunked_array([table.column(name) for table in people for name in names if name in table.column_names])
         for names in (("image_id", "image_a", "image_b"), ("prompt_id",))

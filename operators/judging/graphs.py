@@ -1,6 +1,7 @@
 """Judging metrics by semantic error graphs (T2IScoreScore)."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,14 @@ WORDS: Mapping[Convention, str] = {
     "current": "one root to a walk, walks weigh by their scored images, "
     "separation and delta over pairs of nodes without a gap",
 }
+
+
+class JudgedGraphs(NamedTuple):
+    """What error graphs tell."""
+
+    judgements: list[Judgement]
+    measured: pd.DataFrame
+    """Every graph by metric and convention (the columns of operators/rows.py, GRAPHS)."""
 
 
 def measure_graphs(graph_nodes: pa.Table, scores: pa.Table, convention: Convention) -> pd.DataFrame:
@@ -43,15 +52,17 @@ def judge_graphs(
     conventions: Sequence[Convention],
     unpublished: Sequence[str],
     sampling: Sampling,
-) -> list[Judgement]:
-    """The mean over graphs of every measure by metric, overall and by subset.
+) -> JudgedGraphs:
+    """The mean over graphs of every measure by metric, overall and by subset, and the graphs' own.
 
     The graphs `unpublished` are left out of what was published.
     """
     unmatched = _unmatched(scores, set(graph_nodes.column("image_id").to_pylist()))
-    judgements = []
+    judgements: list[Judgement] = []
+    frames = []
     for convention in conventions:
-        measured = measure_graphs(graph_nodes, scores, convention)
+        measured = measure_graphs(graph_nodes, scores, convention).assign(convention=convention)
+        frames.append(measured)
         if convention == "published":
             measured = measured[~measured["graph_id"].isin(unpublished)]
         subsets = {str(name): rows for name, rows in measured.groupby("subset")}
@@ -64,7 +75,7 @@ def judge_graphs(
                     )
                     for name in MEASURES
                 ]
-    return judgements
+    return JudgedGraphs(judgements, pd.concat(frames, ignore_index=True))
 
 
 def _unmatched(scores: pa.Table, rated: set[str]) -> Mapping[str, tuple[int, int]]:

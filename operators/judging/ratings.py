@@ -76,12 +76,12 @@ def judge_ratings(
     return [
         judgement
         for beside in rated
-        for subset, frame in _subsets(beside.frame, skills).items()
+        for subset, frame in subsets(beside.frame, skills).items()
         for judgement in _judge(beside, subset, frame, statistics, sampling)
     ]
 
 
-def _subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
+def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
     """All rows, and those of each skill."""
     prompts: dict[str, set[str]] = {}
     for prompt, names in skills.items():

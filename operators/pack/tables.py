@@ -13,6 +13,7 @@ from operators.pack.drawing import draw_scene, to_png
 from operators.pack.generators import GENERATORS, Generator, imagine
 from operators.pack.prompts import Prompt, content_id, make_prompts
 from operators.pack.scenes import Scene
+from operators.pack.writer_gold import mentions
 from operators.rows import PROMPTS, table
 
 SUITE = "shapes"
@@ -27,8 +28,11 @@ REQUIREMENTS = pa.schema(
         ("kind", pa.string()),
         ("text", pa.string()),
         ("parents", pa.list_(pa.string())),
+        ("start", pa.int32()),
+        ("end", pa.int32()),
     ]
 )
+"""`start` to `end` are the characters of the prompt that make the requirement, null where no words of its own do."""
 TRUTH = pa.schema([*_IMAGE_COLUMNS, ("correct", pa.bool_()), ("broken", pa.list_(pa.string()))])
 RATINGS = pa.schema([("image_id", pa.string()), ("rater", pa.string()), ("rating", pa.int32())])
 
@@ -139,6 +143,7 @@ def prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
 
 
 def _requirement_rows(prompt: Prompt) -> list[Row]:
+    places = {mention.claim: mention for mention in mentions(prompt)}
     return [
         {
             "prompt_id": prompt.prompt_id,
@@ -146,8 +151,11 @@ def _requirement_rows(prompt: Prompt) -> list[Row]:
             "kind": node.claim.kind,
             "text": node.claim.text,
             "parents": list(node.parents),
+            "start": mention.start if mention else None,
+            "end": mention.end if mention else None,
         }
         for node in prompt.requirements
+        for mention in [places.get(node.claim)]
     ]
 
 

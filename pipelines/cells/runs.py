@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from operators.errors import ConfigError
 from operators.models.calls import Usage
-from pipelines.cells.store import LATEST, Store
+from pipelines.cells.store import LATEST, Store, draft_path
 from pipelines.storage import create, write_errors
 
 READERS = 16
@@ -49,6 +50,27 @@ CELLS = pa.schema(
 `state` is cached, committed, draft, failed or missing; `rows` and `errors` are told of cells that the run computed.
 `first_row` is the row of the run's scores that the first row of a scores cell is.
 """
+
+
+class ScoresCell(NamedTuple):
+    """A cell that a run's scores were read from."""
+
+    path: str
+    """As the run names it."""
+    stored: str
+    """Where it stands: there, or as its draft."""
+    first_row: int
+    """The row of the run's scores that its first row is."""
+
+
+def scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
+    """The cells of a run's scores, in the scores' order; raises PlumblineError where the run does not tell them."""
+    cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state", "first_row"])
+    told = cells.filter(pc.is_valid(cells.column("first_row"))).sort_by("first_row")
+    return [
+        ScoresCell(row["path"], draft_path(row["path"]) if row["state"] == "draft" else row["path"], row["first_row"])
+        for row in told.to_pylist()
+    ]
 
 
 class Manifest(TypedDict, total=False):

@@ -1,6 +1,6 @@
 """Meta-evaluation: a release's judgements and a table of scores in, how far each metric agrees with people out."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators import rows
+from operators.diagnosis.correlations import Correlation, between_metrics
 from operators.errors import ConfigError, SourceError
 from operators.judging import matching, ratings
 from operators.judging.graphs import judge_graphs
@@ -18,9 +19,12 @@ from operators.judging.pairings import judge_pairings
 from operators.judging.preferences import judge_preferences
 from operators.judging.publish import to_latex, to_markdown
 from operators.judging.scales import off_scale
+from operators.judging.words import judge_words
 from operators.metrics.metric import direction
+from operators.run_scores import RunScores
 from operators.statistics.agreement import reliable_prompts
 from operators.statistics.options import MATCH_COLUMNS, Match, Sampling
+from pipelines.judging.elements import read_elements
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
 from pipelines.judging.releases.readers import read_release
 from pipelines.judging.releases.release import Release
@@ -33,6 +37,7 @@ JUDGED: Mapping[Task, Sequence[str]] = {
     "pairings": ["pairings"],
     "graphs": ["graph_nodes"],
     "orders": ["ratings", "preferences"],
+    "words": ["words"],
 }
 """The tables of a release that each task reads."""
 
@@ -49,6 +54,12 @@ class Findings:
     judgements: Sequence[Judgement]
     comparisons: Sequence[Comparison] = ()
     orders: Sequence[Order] = ()
+    correlations: Sequence[Correlation] = ()
+    """Of every two metrics, over the images of each generator that both scored."""
+    graphs: pd.DataFrame | None = None
+    """What each metric makes of each error graph, by convention (operators/rows.py, GRAPHS)."""
+    words: pd.DataFrame | None = None
+    """What each metric makes of each rated word (operators/rows.py, WORD_MATCHES)."""
     notes: Sequence[str] = ()
     """What happened to rows on the way, in words."""
     warnings: Sequence[str] = ()
@@ -67,7 +78,9 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
         scores = of_metrics(release.scores, config.metrics)
     else:
         raise ConfigError(f"protocol {protocol.name}: the release holds no scores; set scores=PATH to a table")
-    findings = judge(protocol, release, scores, config.sampling, config.scores or protocol.path)
+    scored_by = config.scores or protocol.path
+    elements = read_elements(scored_by, config.storage, config.metrics) if "words" in protocol.tasks else ()
+    findings = judge(protocol, release, scores, config.sampling, scored_by, elements)
     write_findings(findings, locate(config.output, config.storage))
     return findings
 
@@ -87,7 +100,7 @@ def _require_judgements(protocol: ProtocolConfig, release: Release) -> None:
     """Raises SourceError where people said nothing that the protocol could set beside scores."""
     columns = {"ratings": release.ratings.column("rating"), "choices": release.preferences.column("preferred")}
     answers = sum(len(column) - column.null_count for column in columns.values())
-    if not answers and not len(release.pairings) and not len(release.graph_nodes):
+    if not answers and not any(map(len, (release.pairings, release.graph_nodes, release.words))):
         empty = " and ".join(f"all {len(column)} {name} are empty" for name, column in columns.items() if len(column))
         raise SourceError(
             f"{protocol.path}: nothing to judge by: {empty or 'it holds no judgement'}; fill in the file, or give "
@@ -133,18 +146,23 @@ def _reliable(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def judge(
-    protocol: ProtocolConfig, release: Release, scores: pa.Table, sampling: Sampling, scored_by: str = "scores"
+    protocol: ProtocolConfig,
+    release: Release,
+    scores: pa.Table,
+    sampling: Sampling,
+    scored_by: str = "scores",
+    elements: Iterable[pa.Table] = (),
 ) -> Findings:
     """Everything that the protocol asks for, of scores in schema SCORES.
 
-    The scores of `protocol.falling` are turned round, so that every statistic is of agreement. Raises SourceError,
-    naming the file `scored_by`, where none of them is of an image that people judged.
+    `elements` are the scores of single questions (read_elements), for the task words. The scores of `protocol.falling`
+    are turned round, so that every statistic is of agreement. Raises SourceError, naming the file `scored_by`, where
+    none of them is of an image that people judged.
     """
     falling = protocol.falling
     scores = _turned(scores, falling)
-    judged = pd.concat(
-        [matching.rated_ids(release.ratings), matching.chosen_ids(release.preferences)], ignore_index=True
-    )
+    judged_ids = [matching.rated_ids(release.ratings), matching.chosen_ids(release.preferences)]
+    judged = pd.concat([*judged_ids, matching.other_ids(release.words)], ignore_index=True)
     match = _match(judged, protocol, release, scores, scored_by)
     people = release.ratings
     if match == "image":
@@ -152,6 +170,7 @@ def judge(
     judgements: list[Judgement] = []
     comparisons: list[Comparison] = []
     orders: list[Order] = []
+    graphs = words = None
     if "ratings" in protocol.tasks:
         rated = ratings.match_scores(people, scores, match)
         skills = release.skills if protocol.by_skill else {}
@@ -167,10 +186,16 @@ def judge(
     if "pairings" in protocol.tasks:
         judgements += judge_pairings(release.pairings, scores, sampling)
     if "graphs" in protocol.tasks:
-        judgements += judge_graphs(
+        of_graphs, graphs = judge_graphs(
             release.graph_nodes, scores, conventions=protocol.conventions, unpublished=protocol.unpublished,
             sampling=sampling,
         )  # fmt: skip
+        judgements += of_graphs
+    if "words" in protocol.tasks:
+        of_words, words = judge_words(
+            release.words, elements, match, release.skills if protocol.by_skill else {}, sampling
+        )
+        judgements += of_words
     if "orders" in protocol.tasks:
         orders, agreements = judge_orders(
             people, release.preferences, scores, match=match, alpha=protocol.alpha, zeros=protocol.zeros
@@ -183,9 +208,23 @@ def judge(
         judgements=judgements,
         comparisons=comparisons,
         orders=[order._replace(difference=direction(order.judge, falling) * order.difference) for order in orders],
+        correlations=list(_correlations(scores)),
+        graphs=graphs,
+        words=words,
         notes=(*release.notes, *notes),
         warnings=release.warnings,
     )
+
+
+def _correlations(scores: pa.Table) -> Iterable[Correlation]:
+    """Of every two metrics by generator; what names no image is its prompt's by its generator."""
+    image, prompt, generator = (pc.cast(scores.column(name), pa.string()) for name in matching.IDS)
+    generator = pc.fill_null(generator, "")
+    image = pc.coalesce(image, pc.binary_join_element_wise(prompt, generator, "/"))
+    columns = dict(zip(matching.IDS, (image, pc.coalesce(prompt, image), generator), strict=True))
+    named = pa.table({**columns, **{name: scores.column(name) for name in ("metric", "score", "truncated")}})
+    run = RunScores([named.select])
+    return between_metrics(run, run.metrics)
 
 
 def _turned(scores: pa.Table, falling: Collection[str]) -> pa.Table:
@@ -218,17 +257,29 @@ def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, sco
 
 
 def write_findings(findings: Findings, folder: Location) -> None:
-    """Writes judgements, comparisons and orders as Parquet, and what a paper shows as Markdown and LaTeX."""
+    """Writes all that was found as Parquet, a file for each kind, and what a paper shows as Markdown and LaTeX.
+
+    Graphs and words have files where they were judged.
+    """
     judgements = [judged._asdict() | judged.interval._asdict() for judged in findings.judgements]
     _write_table(folder, "judgements", judgements, rows.JUDGEMENTS)
     _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], rows.COMPARISONS)
     _write_table(folder, "orders", [order._asdict() for order in findings.orders], rows.ORDERS)
+    _write_table(folder, "correlations", [one._asdict() for one in findings.correlations], rows.CORRELATIONS)
+    for name, frame, schema in (
+        ("graphs", findings.graphs, rows.GRAPHS),
+        ("words", findings.words, rows.WORD_MATCHES),
+    ):
+        if frame is not None:
+            _write_table(folder, name, frame, schema)
     page = to_markdown(findings.judgements, (*findings.warnings, *findings.notes))
     write_file(folder, folder.at("judgements.md"), page.encode())
     write_file(folder, folder.at("judgements.tex"), to_latex(findings.judgements).encode())
 
 
-def _write_table(folder: Location, name: str, records: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+def _write_table(
+    folder: Location, name: str, records: Sequence[Mapping[str, Any]] | pd.DataFrame, schema: pa.Schema
+) -> None:
     """Writes the records' columns that the schema has; what is undefined is null."""
     frame = pd.DataFrame(records, columns=schema.names)
     write_table(folder, folder.at(f"{name}.parquet"), pa.Table.from_pandas(frame, schema, preserve_index=False))

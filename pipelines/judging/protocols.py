@@ -17,7 +17,7 @@ from operators.statistics.options import (
 from pipelines.judging.releases.readers import RELEASES
 from pipelines.storage import StorageConfig
 
-Task = Literal["ratings", "preferences", "pairings", "graphs", "orders"]
+Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

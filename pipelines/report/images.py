@@ -1,12 +1,11 @@
 """What the gallery needs of single images: their elements from the scores' cells, their pixels from the sources."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from operators.errors import PlumblineError, RowError
@@ -14,8 +13,8 @@ from operators.images import ImageLimits, identify
 from operators.report.gallery import ImageDetail, ImageKey, Pick, make_thumbnail
 from operators.report.page import GatheredRun
 from pipelines.cells.cells import Shard
-from pipelines.cells.runs import CELLS
-from pipelines.cells.store import Store, draft_path
+from pipelines.cells.runs import ScoresCell, scores_cells
+from pipelines.cells.store import Store
 from pipelines.sources.benchmark import IMAGE_COLUMNS
 from pipelines.sources.sources import Sources
 from pipelines.sources.uris import Uris
@@ -86,26 +85,24 @@ def _ratings(given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {rating["name"]: rating["value"] for rating in given}
 
 
-def _scores_cells(store: Store, run_id: str) -> pa.Table:
-    """The cells that the run's scores were read from, in the scores' order; none where the run does not tell them."""
+def _scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
+    """The cells that the run's scores were read from; none where the run does not tell them."""
     try:
-        cells = store.read_table(f"runs/{run_id}/cells.parquet")
+        return scores_cells(store, run_id)
     except PlumblineError:
-        return CELLS.empty_table()
-    return cells.filter(pc.is_valid(cells.column("first_row"))).sort_by("first_row")
+        return []
 
 
-def _find_places(picks: Sequence[Pick], cells: pa.Table) -> Places:
+def _find_places(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Places:
     """Where the images stand, one place for each metric that scored them."""
-    first_rows = cells.column("first_row").to_numpy()
+    first_rows = [cell.first_row for cell in cells]
     places: dict[ImageKey, list[Place]] = {}
     for pick in picks:
         for row in pick.rows:
-            number = int(np.searchsorted(first_rows, row, side="right")) - 1
+            number = bisect_right(first_rows, row) - 1
             if number >= 0:
-                cell = {name: cells.column(name)[number].as_py() for name in ("path", "state", "first_row")}
-                path = draft_path(cell["path"]) if cell["state"] == "draft" else cell["path"]
-                place = Place(path, _shard_name(cell["path"]), row - cell["first_row"])
+                cell = cells[number]
+                place = Place(cell.stored, _shard_name(cell.path), row - cell.first_row)
                 places.setdefault(pick.key, []).append(place)
     return places
 

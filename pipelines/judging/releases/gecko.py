@@ -5,7 +5,8 @@ DATABASE.md says "Working on". Whatever form they will have, THIS LAYOUT OF THE 
 paper, for whoever has such ratings; only prompts.csv is the released one. A folder with one or more of these tables,
 each .csv or .parquet, of one row per answer:
 - likert: prompt_id, generator, rater, answer: 1 to 5, or Unsure;
-- wl: prompt_id, generator, rater, word (its place in the prompt), answer: Aligned, Not aligned or Unsure;
+- wl: prompt_id, generator, rater, word (its place in the prompt, from 0; spaces part words), answer: Aligned, Not
+  aligned or Unsure;
 - dsg_h: prompt_id, generator, rater, question_id, answer: Yes, No, Unsure (also "I do not know the answer" and
   "Subjective", which the paper counts so) or Invalid;
 - sxs: prompt_id, generator_a, generator_b, rater, answer: a, b or Unsure;
@@ -15,14 +16,24 @@ An image is named `<prompt_id>/<generator>`.
 
 A rating of wl is the share of words aligned, of dsg_h the share of questions answered yes, for each person; Unsure and
 Invalid answers are left out of both sides, and a rating without any other is null, as a Likert rating of Unsure is.
+With the prompts' texts the words of wl are ratings of words too.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from operators.errors import SourceError
-from pipelines.judging.releases.release import LIKERT, Rating, Release, rating_value, released, remember
+from pipelines.judging.releases.release import (
+    LIKERT,
+    Rating,
+    Release,
+    Word,
+    rating_value,
+    released,
+    remember,
+    words_in,
+)
 from pipelines.judging.releases.tables import Sheet, first_that_exists, read_content, read_sheet
 from pipelines.sources.prompt_files import read_prompt_file
 from pipelines.storage import Location
@@ -47,13 +58,17 @@ def read(location: Location) -> Release:
     likert, votes = sheets[LIKERT], sheets[SIDE_BY_SIDE]
     ratings = _likert(likert) if likert else []
     ratings += [rating for name in SHARES if (sheet := sheets[name]) for rating in _shares(name, sheet)]
-    skills = _skills(location)
+    prompts = _prompts(location)
+    skills = {str(prompt["prompt_id"]): _skills(prompt) for prompt in prompts}
+    texts = {str(prompt["prompt_id"]): str(prompt["prompt"]) for prompt in prompts}
+    rated_words = sheets["wl"]
     notes = [f"no table of {name}" for name, sheet in sheets.items() if sheet is None]
     return released(
         ratings=ratings,
         preferences=list(_preferences(votes)) if votes else [],
+        words=_words(rated_words, texts) if rated_words and texts else (),
         skills=skills,
-        notes=[*notes, *([] if skills else ["no prompts.csv: no skills"])],
+        notes=[*notes, *([] if prompts else ["no prompts.csv: no skills and no words"])],
     )
 
 
@@ -119,14 +134,29 @@ def _preferences(sheet: Sheet) -> Iterator[dict[str, Any]]:
         yield {**ids, **images, "preferred": answer}
 
 
-def _skills(folder: Location) -> dict[str, list[str]]:
+def _words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
+    """The answers about words whose prompt is known; raises SourceError for a place that it does not have."""
+    words = {prompt_id: words_in(text) for prompt_id, text in texts.items()}
+    for where, prompt_id, generator, rater, place, answer in _answers(sheet, "prompt_id", "generator", "rater", "word"):
+        known = words.get(prompt_id)
+        if known is None:
+            continue
+        if not place.isdecimal() or int(place) >= len(known):
+            raise SourceError(
+                f"{where}: expected a word from 0 to {len(known) - 1} of prompt {prompt_id!r}, found {place!r}; "
+                f"{LAYOUT}"
+            )
+        aligned = None if answer in UNSURE else float(answer == SHARES["wl"][1])
+        yield Word(f"{prompt_id}/{generator}", prompt_id, generator, rater, *known[int(place)], aligned, where)
+
+
+def _prompts(folder: Location) -> Sequence[Mapping[str, Any]]:
     file = first_that_exists(folder, PROMPTS)
     if file is None:
-        return {}
-    records = read_prompt_file(read_content(file), file.url, ("prompt_id", "dataset_id", "prompt", "prompt_type"))
-    skills = {}
-    for record in records:
-        said = next((str(record[name]) for name in RELIABLE if name in record), "")
-        reliable = ["reliable"] if said.lower() == "true" else []
-        skills[str(record["prompt_id"])] = [*record["skills"], *reliable]
-    return skills
+        return ()
+    return read_prompt_file(read_content(file), file.url, ("prompt_id", "dataset_id", "prompt", "prompt_type"))
+
+
+def _skills(prompt: Mapping[str, Any]) -> list[str]:
+    said = next((str(prompt[name]) for name in RELIABLE if name in prompt), "")
+    return [*prompt["skills"], *(["reliable"] if said.lower() == "true" else [])]

@@ -8,11 +8,13 @@ from pipelines.storage import Location
 RELEASES = (
     "dsg_tifa160",
     "eqben",
+    "evalmuse",
     "flickr8k_cf",
     "gecko",
     "genai_bench",
     "long",
     "pick_a_pic",
+    "richhf",
     "seetrue",
     "shapes",
     "t2iscorescore",

@@ -1,6 +1,7 @@
 """What a benchmark's release holds, and how what its reader finds becomes our tables."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product, repeat
@@ -25,6 +26,7 @@ class Release:
     preferences: pa.Table = field(default_factory=rows.PREFERENCES.empty_table)
     pairings: pa.Table = field(default_factory=rows.PAIRINGS.empty_table)
     graph_nodes: pa.Table = field(default_factory=rows.GRAPH_NODES.empty_table)
+    words: pa.Table = field(default_factory=rows.WORDS.empty_table)
     scores: pa.Table = field(default_factory=rows.SCORES.empty_table)
     skills: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By prompt_id, where the release says; a skill is also the subset that results are broken down by."""
@@ -46,6 +48,20 @@ class Rating(NamedTuple):
     where: str
 
 
+class Word(NamedTuple):
+    """What one person says of a word of an image's prompt; the fields are rows.WORDS', and `where` the file and row."""
+
+    image_id: str
+    prompt_id: str | None
+    generator: str | None
+    rater: str
+    word: str
+    start: int
+    end: int
+    aligned: float | None
+    where: str
+
+
 class Sample(NamedTuple):
     """Two captions and two images, of which caption i fits image i."""
 
@@ -61,6 +77,7 @@ def released(
     ratings: Iterable[Rating] = (),
     preferences: Iterable[Mapping[str, Any]] = (),
     graph_nodes: Iterable[Mapping[str, Any]] = (),
+    words: Iterable[Word] = (),
     scores: pa.Table | None = None,
     skills: Mapping[str, Sequence[str]] | None = None,
     notes: Sequence[str] = (),
@@ -78,6 +95,7 @@ def released(
         ratings=rated,
         preferences=rows.table([dict(row) for row in preferences], rows.PREFERENCES),
         graph_nodes=rows.table([dict(row) for row in graph_nodes], rows.GRAPH_NODES),
+        words=_words_table(words),
         scores=scored,
         skills=skills or {},
         notes=[*notes, *unsure, *unscored],
@@ -94,6 +112,23 @@ def _ratings_table(ratings: Iterable[Rating]) -> pa.Table:
             column.append(value)
     arrays = [pa.array(column, kind.type) for column, kind in zip(columns, rows.RATINGS, strict=True)]
     return pa.table(arrays, schema=rows.RATINGS)
+
+
+def _words_table(words: Iterable[Word]) -> pa.Table:
+    """The words; raises SourceError naming the row that says for the second time what a rater sees of one."""
+    places: dict[Any, str] = {}
+    records = []
+    for word in words:
+        said = f"rater {word.rater!r} rates the word {word.word!r} of image {word.image_id!r} twice"
+        remember(places, (*word[:4], word.start, word.end), word.where, said)
+        records.append(word._asdict())
+    return pa.table({name: [record[name] for record in records] for name in rows.WORDS.names}, schema=rows.WORDS)
+
+
+def words_in(text: str, separators: str = r"\s+") -> list[tuple[str, int, int]]:
+    """The words of a prompt, each with its first character and the one behind its last."""
+    places = [0, *(edge for gap in re.finditer(separators, text) for edge in gap.span()), len(text)]
+    return [(text[a:b], a, b) for a, b in zip(places[::2], places[1::2], strict=True) if a < b]
 
 
 def remember(places: dict[Any, str], key: object, where: str, said: str) -> None:

@@ -1,25 +1,32 @@
 """The embedded pack: pictures of simple shapes by synthetic generators, rated by synthetic raters from 1 to 5.
 
-Source: a folder as operators/pack/tables.py writes it, such as assets/shapes: prompts.parquet (prompt_id, skills),
-truth.parquet (image_id, prompt_id, generator, broken: the requirements that the image breaks) and ratings.parquet
-(image_id, rater, rating). An image's error is known: its node is the requirements that it breaks. Its subset is
-the last of its prompt's skills, which is the most special.
+Source: a folder as operators/pack/tables.py writes it, such as assets/shapes: prompts.parquet (prompt_id, text,
+skills), truth.parquet (image_id, prompt_id, generator, broken: the requirements that the image breaks), ratings.parquet
+(image_id, rater, rating) and, for the words, requirements.parquet (prompt_id, requirement_id, start, end). An image's
+error is known: its node is the requirements that it breaks, and the words of its prompt that make one of these are not
+aligned; words that make none are not rated. Its subset is the last of its prompt's skills, which is the most special.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 from operators.errors import SourceError
-from pipelines.judging.releases.release import Release, column_ratings, released, remember
-from pipelines.judging.releases.tables import Sheet, read_sheet
+from pipelines.judging.releases.release import Release, Word, column_ratings, released, remember, words_in
+from pipelines.judging.releases.tables import Sheet, exists, read_sheet
 from pipelines.storage import Location
 
 PACK = "is this a folder of the shapes benchmark?"
 NONE = ""
 """The subset of a prompt without skills, and the node of an image that breaks nothing."""
+REQUIREMENTS = "requirements"
+TRUTH = "truth"
+"""Who says which words are aligned."""
 
 
 def read(location: Location) -> Release:
     """The ratings with their images' prompts and generators; and a graph for each prompt, of its last skill."""
     prompts = _sheet(location, "prompts", ("prompt_id", "skills"))
-    truth = _sheet(location, "truth", ("image_id", "prompt_id", "generator", "broken"))
+    truth = _sheet(location, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
     rated = _sheet(location, "ratings", ("image_id", "rater", "rating"))
     lists = prompts.table.column("skills").to_pylist()
     skills: dict[str, list[str]] = dict(zip(prompts.ids("prompt_id"), [names or [] for names in lists], strict=True))
@@ -40,7 +47,32 @@ def read(location: Location) -> Release:
             raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {PACK}")
     of_prompts, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
     ratings = column_ratings(rated, image_ids, of_prompts, values, generators=generators, raters=rated.ids("rater"))
-    return released(ratings=ratings, graph_nodes=nodes, skills=skills)
+    words = _words(location, truth) if exists(location.below(f"{REQUIREMENTS}.parquet")) else ()
+    return released(ratings=ratings, graph_nodes=nodes, words=words, skills=skills)
+
+
+def _words(location: Location, truth: Sheet) -> Iterator[Word]:
+    """The words that make a requirement, and whether each image meets it."""
+    required = _sheet(location, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
+    prompts = _sheet(location, "prompts", ("prompt_id", "text"))
+    texts = dict(zip(prompts.ids("prompt_id"), prompts.ids("text"), strict=True))
+    places: dict[str, list[Mapping[str, Any]]] = {}
+    for requirement in required.table.to_pylist():
+        if requirement["start"] is not None:
+            places.setdefault(requirement["prompt_id"], []).append(requirement)
+    for row, image in enumerate(truth.table.to_pylist()):
+        text = texts.get(image["prompt_id"], "")
+        for place in places.get(image["prompt_id"], ()):
+            aligned = float(place["requirement_id"] not in (image["broken"] or ()))
+            ids = (image["image_id"], image["prompt_id"], image["generator"], TRUTH)
+            yield from _of_place(ids, text, place, aligned, truth.where(row))
+
+
+def _of_place(ids: Sequence[str], text: str, place: Mapping[str, Any], aligned: float, where: str) -> Iterator[Word]:
+    image, prompt, generator, rater = ids
+    for word, start, end in words_in(text[place["start"] : place["end"]]):
+        first = place["start"]
+        yield Word(image, prompt, generator, rater, word, first + start, first + end, aligned, where)
 
 
 def _sheet(folder: Location, name: str, columns: tuple[str, ...]) -> Sheet:

@@ -21,6 +21,7 @@ from pipelines.judging.metaeval import Findings, judge, run_metaeval
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.judging.releases.release import Release
 from pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
+from tests.pipelines.judging.releases.files import ts2
 
 REFERENCE = os.environ.get("REFERENCE_DATA")
 needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA names no folder of published ratings")
@@ -66,10 +67,27 @@ def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_writte
     assert (value(found, "bad", "spearman").n_unscored, value(found, "bad", "spearman").n_unrated) == (1, 1)
     assert value(found, "people", "alpha_ordinal").value == pytest.approx(1)
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"judgements.parquet", "comparisons.parquet", "orders.parquet", "judgements.md", "judgements.tex"}
+    tables = {f"{name}.parquet" for name in ("judgements", "comparisons", "orders", "correlations")}
+    assert written == {*tables, "judgements.md", "judgements.tex"}
+    (row,) = pd.read_parquet(tmp_path / "out" / "correlations.parquet").to_dict("records")
+    assert (row["metric"], row["other"], row["kind"], row["n"]) == ("good", "bad", "metric", 5)
+    assert row["rho"] == pytest.approx(-1)
     kept = pd.read_parquet(tmp_path / "out" / "judgements.parquet")
     assert set(kept["metric"]) == {"good", "bad", "people"}
     assert kept["convention"].str.len().gt(0).all()
+
+
+def test_every_error_graph_has_its_own_values_in_a_file(tmp_path: Path) -> None:
+    found = run_metaeval(config(tmp_path, "protocol=t2iscorescore", f"protocol.path={ts2(tmp_path / 'ts2')}"))
+    graphs = pd.read_parquet(tmp_path / "out" / "graphs.parquet")
+    assert graphs.groupby(["metric", "convention"]).size().to_dict() == {
+        (metric, convention): 4
+        for metric in ("clipscore", "viescore")
+        for convention in ("published", "paper", "current")
+    }
+    assert {*graphs.columns} == {*rows.GRAPHS.names} and set(graphs["subset"]) == {"synth", "nat", "real"}
+    own = graphs[(graphs["metric"] == "clipscore") & (graphs["convention"] == "paper")]["ordering"].mean()
+    assert value(found, "clipscore", "ordering_paper").value == pytest.approx(own)
 
 
 def test_nothing_that_matches_is_an_error_with_its_remedy(tmp_path: Path, ratings: Path) -> None:

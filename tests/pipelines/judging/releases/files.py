@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from pipelines.judging.releases.readers import read_release
 from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.tfrecords import masked_crc
 from pipelines.storage import StorageConfig, locate
 
 ROOT = Path(__file__).parents[4]
@@ -49,6 +51,44 @@ def as_parquet(rows: Rows) -> bytes:
     return bytes(sink.getvalue())
 
 
+def _varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number % 128 + 128]) + _varint(number // 128)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of bytes in protobuf's encoding."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def as_example(features: Mapping[str, str | bytes | float]) -> bytes:
+    """A tensorflow.Example, laid out by hand after example.proto: text and bytes as bytes_list, numbers as
+    float_list."""
+    entries = b""
+    for name, value in features.items():
+        if isinstance(value, float):
+            kind = _field(2, _field(1, struct.pack("<f", value)))
+        else:
+            kind = _field(1, _field(1, value.encode() if isinstance(value, str) else value))
+        entries += _field(1, _field(1, name.encode()) + _field(2, kind))
+    return _field(1, entries)
+
+
+def as_tfrecord(*records: bytes) -> bytes:
+    """A file of records as TensorFlow writes it."""
+    out = b""
+    for record in records:
+        length = struct.pack("<Q", len(record))
+        out += length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
+    return out
+
+
+def richhf(label: str = "1 0 1 1 1 0", **features: str | bytes | float) -> bytes:
+    """An example of RichHF-18K."""
+    scores = {"aesthetics_score": 0.5, "artifact_score": 0.75, "misalignment_score": 0.25, "overall_score": 0.5}
+    maps = {"artifact_map": b"\xff\xd8jpeg", "misalignment_map": b"\xff\xd8jpeg"}
+    return as_example({"filename": "train/0a1b.png", **scores, **maps, "prompt_misalignment_label": label, **features})
+
+
 def put(file: Path, content: str | bytes) -> Path:
     """A file with this content, in a folder that is made for it."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +109,23 @@ TIFA = {
     for number in (1, 2)
     for generator in ("mini_dalle", "vq_diffusion")
 }
+EVALMUSE: Rows = [
+    {
+        "prompt_id": "real_7",
+        "prompt": "Two red dogs, near a lake",
+        "type": "real",
+        "img_path": "SDXL-Turbo/00007.png",
+        "total_score": [4, 2, 3],
+        "element_score": {"Red dogs (animal)": [1, 0, 1], "two (counting)": [0, 0, 0], "a pond (object)": [1, 1, 1]},
+        "promt_meaningless": [0, 0, 0],
+        "split_confidence": [0, 1, 0],
+        "attribute_confidence": [1, 1, 1],
+        "fidelity_label": ["none"],
+    },
+    {"prompt_id": "synth_1", "prompt": "a cat", "type": "synth", "img_path": "IF/00001.png", "total_score": 2.666667,
+     "element_score": {"cat (animal)": 0.333333}, "var": 0.2},
+]  # fmt: skip
+RICHHF_PROMPT = 'A cat, "asleep" in a box.'
 DSG_LIKERT: Rows = [
     {
         "dsg_prompt_split": "tifa160",
@@ -232,7 +289,7 @@ GECKO_PROMPTS: Rows = [
     {
         "": place,
         "dataset_id": origin,
-        "prompt": "one, two",
+        "prompt": "one, two three",
         "prompt_type": "Gecko(S)",
         "prompt_id": prompt,
         "max_disagreement_less_0.45": False,
@@ -269,6 +326,8 @@ def ts2(folder: Path) -> Path:
 FILES: Mapping[str, tuple[str, str, Callable[[], str | bytes]]] = {
     "tifa160": ("tifa160", "human_annotations_with_scores.json", lambda: json.dumps(TIFA)),
     "dsg_tifa160": ("dsg_tifa160", "tifa160-likert-anns.csv", lambda: as_csv(DSG_LIKERT)),
+    "evalmuse": ("evalmuse", "train_list.json", lambda: json.dumps(EVALMUSE)),
+    "richhf": ("richhf", "dev.tfrecord", lambda: as_tfrecord(richhf(), richhf(filename="train/2c.png"))),
     "genai_bench": ("genai_bench", "genai_image.json", lambda: json.dumps(GENAI)),
     "winoground, lines": ("winoground", "examples.jsonl", lambda: as_lines(WINOGROUND)),
     "winoground, Parquet": ("winoground", "test.parquet", lambda: as_parquet(WINOGROUND)),

@@ -26,11 +26,14 @@ from tests.pipelines.judging.releases.files import (
     TS2_SCORES,
     WINOGROUND,
     as_csv,
+    as_example,
     as_lines,
     as_parquet,
+    as_tfrecord,
     gecko,
     put,
     reading,
+    richhf,
     t2v,
     ts2,
 )
@@ -63,6 +66,28 @@ COMPLAINTS = [
     ("tifa160", "t.json", tifa(text_id="x_1"), r"expected an image named x_1_<generator>"),
     ("tifa160", "t.json", tifa(meteor="high"), "expected a number as meteor, found 'high'"),
     ("tifa160", "t.json", tifa(human_scores=[10**400]), "expected a rating as a number, found 1000"),
+    (
+        "evalmuse",
+        "e.json",
+        json.dumps([{"prompt_id": "p", "img_path": "m/1.png", "prompt": "x"}]),
+        r"row 0: expected a list of ratings, found NoneType",
+    ),
+    ("evalmuse", "e.json", json.dumps([{"prompt_id": "p", "total_score": [1]}]), "row 0: expected img_path as text"),
+    ("richhf", "d.tfrecord", as_tfrecord(richhf())[:-40], r"d\.tfrecord, record 0: ends before its end; it may be"),
+    ("richhf", "d.tfrecord", b"\x00" * 40, r"record 0: no TFRecord; it may be truncated"),
+    (
+        "richhf",
+        "d.tfrecord",
+        "version https://git-lfs.github.com/spec/v1\n",
+        "is a pointer of Git LFS and not the",
+    ),
+    ("richhf", "d.tfrecord", as_tfrecord(b"\xff\xff\xff"), "record 0: not a TensorFlow Example"),
+    (
+        "richhf",
+        "d.tfrecord",
+        as_tfrecord(as_example({"filename": "a.png"})),
+        "record 0: expected aesthetics_score, found filename; is this RichHF-18K's file",
+    ),
     ("tifa160", "t.json", "{}", r"t\.json: holds no rows; it may be truncated"),
     ("tifa160", "t.json", "[]", "expected an object of records by id, found list"),
     ("tifa160", "t.json", "", r"t\.json: the file is empty; it may be truncated: download or write it again"),
@@ -267,6 +292,18 @@ def test_what_does_not_fit_t2iscorescore_is_named(file: str, rows: list[Json], c
     put(ts2(tmp_path) / file, as_csv(rows))
     with pytest.raises(SourceError, match=complaint):
         reading("t2iscorescore", tmp_path)
+
+
+def test_a_label_of_other_words_than_the_prompts_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "dev.tfrecord", as_tfrecord(richhf(label="1 0")))
+    put(tmp_path / "prompts.csv", "filename,prompt\ntrain/0a1b.png,a cat asleep\n")
+    with pytest.raises(SourceError, match=r"record 0: expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"):
+        reading("richhf", tmp_path / "dev.tfrecord")
+
+
+def test_a_word_that_the_prompt_does_not_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"wl\.csv, row 0: expected a word from 0 to 2 of prompt '07', found '3'"):
+        reading("gecko", gecko(tmp_path, wl=[{**GECKO["wl"][0], "word": 3}]))
 
 
 def test_a_video_scored_twice_is_named(tmp_path: Path) -> None:

@@ -7,14 +7,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from jobs.command import load_values
 from operators import rows
+from pipelines.config import read_config
+from pipelines.judging.metaeval import open_release
+from pipelines.judging.protocols import MetaevalConfig
 from pipelines.judging.releases import readers
 from pipelines.judging.releases.readers import RELEASES
 from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.tfrecords import masked_crc
+from pipelines.storage import StorageConfig
 from tests.pipelines.judging.releases.files import (
     DSG_LIKERT,
     EQBEN,
     EQBEN_FULL,
+    EVALMUSE,
     FILES,
     FLICKR,
     FLICKR_JSON,
@@ -22,6 +29,7 @@ from tests.pipelines.judging.releases.files import (
     GENAI,
     LONG,
     PICK_A_PIC,
+    RICHHF_PROMPT,
     ROOT,
     SEETRUE,
     T2V,
@@ -33,9 +41,11 @@ from tests.pipelines.judging.releases.files import (
     as_csv,
     as_lines,
     as_parquet,
+    as_tfrecord,
     gecko,
     put,
     reading,
+    richhf,
     t2v,
     ts2,
 )
@@ -45,6 +55,7 @@ SCHEMAS = {
     "preferences": rows.PREFERENCES,
     "pairings": rows.PAIRINGS,
     "graph_nodes": rows.GRAPH_NODES,
+    "words": rows.WORDS,
     "scores": rows.SCORES,
 }
 NAN = float("nan")
@@ -114,6 +125,59 @@ def test_dsgs_likert_ratings_meet_tifas_images_by_their_names_and_dsgs_answers_b
     names = {"dsg_prompt_split": "data_type", "t2i_model": "model_type"}
     copied = [{names.get(name, name): value for name, value in row.items()} for row in DSG_LIKERT]
     assert reading("dsg_tifa160", put(tmp_path / "t2v.csv", as_csv(copied))).ratings == release.ratings
+
+
+def test_evalmuse_has_ratings_of_images_and_of_the_words_of_elements(tmp_path: Path) -> None:
+    release = reading("evalmuse", put(tmp_path / "train_list.json", json.dumps(EVALMUSE)))
+    assert cells(release.ratings, "image_id", "prompt_id", "generator", "rater", "rating")[2:] == [
+        ("SDXL-Turbo/00007.png", "real_7", "SDXL-Turbo", "2", 3.0),
+        ("IF/00001.png", "synth_1", "IF", "0", 2.666667),
+    ]
+    first = [row[1:] for row in cells(release.words, "rater", "word", "start", "end", "aligned") if row[0] == "1"]
+    assert first == [("red", 4, 7, 0.0), ("dogs", 8, 12, 0.0), ("Two", 0, 3, 0.0)]
+    assert release.skills == {"real_7": ["real"], "synth_1": ["synth"]}
+    assert release.notes == ["1 of 4 elements do not stand in their prompt: no ratings of words"]
+
+
+def test_richhf_is_read_from_tensorflows_records_with_the_words_of_its_prompts(tmp_path: Path) -> None:
+    put(tmp_path / "dev.tfrecord", as_tfrecord(richhf(), richhf(filename="train/2c.png")))
+    release = reading("richhf", tmp_path / "dev.tfrecord")
+    assert cells(release.ratings, "image_id", "template", "rating")[:4] == [
+        ("0a1b", "aesthetics", 0.5),
+        ("0a1b", "artifact", 0.75),
+        ("0a1b", "misalignment", 0.25),
+        ("0a1b", "overall", 0.5),
+    ]
+    assert len(release.words) == 0 and "2 images have no prompt in a table prompts.csv" in release.notes[0]
+    put(tmp_path / "prompts.csv", as_csv([{"filename": "train/0a1b.png", "prompt": RICHHF_PROMPT}]))
+    words = reading("richhf", tmp_path).words
+    assert cells(words, "word", "start", "end", "aligned") == [
+        ("A", 0, 1, 1), ("cat", 2, 5, 0), ("asleep", 8, 14, 1), ("in", 16, 18, 1), ("a", 19, 20, 1), ("box", 21, 24, 0)
+    ]  # fmt: skip
+    assert {row[0] for row in cells(words, "prompt_id")} == {RICHHF_PROMPT}
+
+
+def test_checksums_are_tensorflows() -> None:
+    """The check value of CRC-32C (RFC 3720), masked as TensorFlow's records have it."""
+    crc = 0xE3069283
+    assert masked_crc(b"123456789") == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
+
+
+def test_gecko_rates_words_where_the_prompts_texts_are_there(tmp_path: Path) -> None:
+    folder = gecko(tmp_path, wl=[{**row, "word": row["word"] % 2} for row in GECKO["wl"][:2]])
+    assert cells(reading("gecko", folder).words, "image_id", "rater", "word", "start", "end", "aligned") == [
+        ("07/muse", "a", "one,", 0, 4, 1.0), ("07/muse", "a", "two", 5, 8, 0.0)
+    ]  # fmt: skip
+    (folder / "prompts.csv").unlink()
+    assert len(reading("gecko", folder).words) == 0
+
+
+def test_genai_benchs_videos_are_rated_in_the_layout_of_its_images(tmp_path: Path) -> None:
+    put(tmp_path / "genai_video.json", json.dumps(GENAI))
+    given = ["protocol=genai_bench_video", f"protocol.path={tmp_path}/genai_video.json"]
+    protocol = read_config(load_values("metaeval", given), MetaevalConfig).protocol
+    release = open_release(protocol, StorageConfig())
+    assert len(release.ratings) == 9 and protocol.name == "genai_bench_video"
 
 
 def test_genai_bench_is_named_by_its_keys_and_has_skills_where_their_file_is_beside(tmp_path: Path) -> None:
@@ -264,7 +328,7 @@ def test_gecko_says_which_tables_are_not_there(tmp_path: Path) -> None:
     assert len(release.ratings) == 3 and len(release.preferences) == 0
     assert release.notes[:4] == [
         *(f"no table of {name}" for name in ("wl", "dsg_h", "sxs")),
-        "no prompts.csv: no skills",
+        "no prompts.csv: no skills and no words",
     ]
 
 

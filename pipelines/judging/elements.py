@@ -1,0 +1,34 @@
+"""What a run's metrics make of single questions, from the cells that its scores were read from."""
+
+from collections.abc import Collection, Iterator
+
+import pyarrow as pa
+
+from operators.errors import ConfigError
+from operators.judging.matching import IDS
+from pipelines.cells.runs import scores_cells
+from pipelines.cells.store import open_store
+from pipelines.storage import StorageConfig
+
+COLUMNS = (*IDS, "metric", "elements")
+
+
+def read_elements(run: str, storage: StorageConfig, metrics: Collection[str] = ()) -> Iterator[pa.Table]:
+    """The rows with elements of a run of ours, cell by cell (some columns of operators/rows.py, ELEMENT_SCORES).
+
+    Of these `metrics` alone where they are given. Raises ConfigError where `run` is no run in its store, and StoreError
+    where a cell is gone or damaged.
+    """
+    folder = run.rstrip("/").removesuffix("/scores.parquet")
+    store_url, runs, run_id = folder.rpartition("/runs/")
+    if not runs or not store_url:
+        raise ConfigError(
+            f"scores: to judge words, expected a run in its store (STORE/runs/ID), whose cells have the score of every "
+            f"question; got {run}"
+        )
+    store = open_store(store_url, storage)
+    for cell in scores_cells(store, run_id):
+        table = store.read_cell(cell.stored, COLUMNS).table
+        metric = table.column("metric")[0].as_py() if len(table) else ""
+        if table.column("elements").null_count < len(table) and (not metrics or metric in metrics):
+            yield table

@@ -1,0 +1,82 @@
+"""EvalMuse-40K: generated images whose prompts people rated as a whole and element by element.
+
+Source: DY-Evalab/EvalMuse, train_list.json: a list of `{"prompt_id", "prompt", "type": "real" or "synth", "img_path",
+"total_score": [1-5, ...], "element_score": {"<words> (<kind>)": [1 or 0, ...]}, "promt_meaningless",
+"split_confidence", "attribute_confidence": [1 or 0, ...], "fidelity_label": [...]}`, three people or six for each
+image. Upstream's process/process_train.py makes train.json of it, with the means in place of the lists, which is
+read too; test.json has no ratings. The last four say how sure the annotators were, and are not read.
+
+An image is named by its `img_path`, whose folder is the generator. An element's words are looked for in the prompt, as
+upstream's process/element2mask.py does; those that do not stand there are no ratings of words, and counted.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from operators.metrics import reading
+from pipelines.judging.releases.release import (
+    LIKERT,
+    Rating,
+    Release,
+    Word,
+    rating_value,
+    released,
+    skills_of,
+    words_in,
+)
+from pipelines.judging.releases.tables import as_list, as_text, read_json
+from pipelines.storage import Location
+from pipelines.tables import as_object
+
+
+def read(location: Location) -> Release:
+    """The file's ratings, raters by their places in the lists; the words of its elements; `type` as the skill."""
+    ratings: list[Rating] = []
+    words: list[Word] = []
+    skills = []
+    elements = lost = 0
+    for row, value in enumerate(as_list(read_json(location), "images", location.url)):
+        where = f"{location.url}, row {row}"
+        record = as_object(value, where)
+        prompt_id, image_id = as_text(record, "prompt_id", where), as_text(record, "img_path", where)
+        generator = image_id.rpartition("/")[0].rpartition("/")[2] or None
+        ids = (image_id, prompt_id, generator)
+        skills.append((prompt_id, str(record["type"]) if record.get("type") else None))
+        for rater, rating in enumerate(_listed(record.get("total_score"), where)):
+            ratings.append(Rating(*ids, str(rater), LIKERT, rating_value(rating, where), where))
+        for name, given in as_object(record.get("element_score") or {}, f"{where}, element_score").items():
+            found = list(_words(ids, as_text(record, "prompt", where), name, given, f"{where}, {name!r}"))
+            elements, lost, words = elements + 1, lost + (not found), words + found
+    notes = [f"{lost} of {elements} elements do not stand in their prompt: no ratings of words"] if lost else []
+    return released(ratings=ratings, words=_once(words), skills=skills_of(skills), notes=notes)
+
+
+def _listed(value: Any, where: str) -> list[Any]:
+    """What each rater said, or their mean as one."""
+    return [value] if isinstance(value, int | float) else as_list(value, "ratings", where)
+
+
+def _words(ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str) -> Iterator[Word]:
+    """What is said of each word of an element, by every rater."""
+    words = name.rpartition("(")[0].strip() or name
+    place = reading.find(words, prompt)
+    if place is None:
+        return
+    for rater, value in enumerate(_listed(given, where)):
+        for word, start, end in words_in(prompt[place.start : place.end]):
+            yield Word(
+                *ids, str(rater), word, place.start + start, place.start + end, rating_value(value, where), where
+            )
+
+
+def _once(words: list[Word]) -> Iterator[Word]:
+    """Every rater's word once: one that several elements hold is aligned where it is in all of them."""
+    lowest: dict[tuple[Any, ...], Word] = {}
+    for word in words:
+        key = (*word[:4], word.start, word.end)
+        known = lowest.get(key)
+        if known is None or (
+            word.aligned is not None and word.aligned < (1 if known.aligned is None else known.aligned)
+        ):
+            lowest[key] = word
+    return iter(lowest.values())
