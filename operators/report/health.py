@@ -1,5 +1,6 @@
 """The health of a run: coverage, failures, truncations, models, conventions, versions, and what it cost."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -85,7 +86,7 @@ def health(manifest: Mapping[str, Any], scores: RunScores, errors: pa.Table, ove
         conventions={name: _named(options) for name, options in metrics.items()},
         facts=_facts(manifest),
         costs=_costs(manifest),
-        cost_note=_cost_note(manifest),
+        cost_note=cost_note(manifest),
     )
 
 
@@ -174,14 +175,24 @@ def _costs(manifest: Mapping[str, Any]) -> list[Cost]:
     return costs
 
 
-def _cost_note(manifest: Mapping[str, Any]) -> str:
+def cost_note(manifest: Mapping[str, Any]) -> str:
     """How long the run took, and how much of it stood in the store before."""
     counts = _mapping(manifest, "counts")
     took = seconds_between(manifest.get("began"), manifest.get("ended"))
     words = [] if took is None else [f"The run took {duration(took)}."]
     if parts := [f"{counts[key]:,} {said}" for key, said in CELLS.items() if counts.get(key)]:
         words.append(f"Of its {counts.get('cells', 0):,} pieces of work: {', '.join(parts)}.")
+    if spent := _spent(manifest):
+        words.append(f"Services cost {' and '.join(spent)}.")
     return " ".join(words)
+
+
+def _spent(manifest: Mapping[str, Any]) -> list[str]:
+    """What calls of services came to by the prices of their models, of each currency."""
+    amounts: dict[str, float] = defaultdict(float)
+    for cost in _mapping(manifest, "costs").values():
+        amounts[cost["currency"]] += cost["amount"]
+    return [f"{amount:.2f} {currency}" for currency, amount in amounts.items()]
 
 
 def seconds_between(began: Any, ended: Any) -> float | None:

@@ -10,6 +10,7 @@ import pytest
 
 from jobs.console import make_console, show_plan, show_usage
 from operators.errors import ModelError
+from operators.report.health import cost_note
 from pipelines import sweep
 from pipelines.costs import Cost, estimates, spent
 from pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
@@ -63,6 +64,7 @@ def test_a_sweep_tells_its_cost_before_and_after(
     assert "400000 written, 8.00 USD" in capsys.readouterr().out
     manifest = json.loads((Path(finished.folder) / "manifest.json").read_text())
     assert manifest["costs"] == {"answers:vqa": {"amount": 8.0, "currency": "USD"}}
+    assert cost_note(manifest).endswith(" Services cost 8.00 USD.")
 
 
 @pytest.mark.usefixtures("here")
