@@ -88,6 +88,8 @@ class MetricView(NamedTuple):
     score: float
     rank: float
     questions: list[AskedQuestion]
+    words: list[Segment]
+    """The prompt by what its questions score; empty where none says which words it is about."""
     more: int
     """Questions that are not shown."""
     rationale: str
@@ -322,19 +324,21 @@ def make_card(pick: Pick, detail: ImageDetail, prompt: str | None, skills: Seque
         prompt=mark_prompt(text, detail.elements.get(marked_by, ())),
         marked_by=marked_by,
         skills=tuple(skills),
-        views=[_view(metric, pick, detail) for metric in pick.scores],
+        views=[_view(metric, pick, detail, prompt) for metric in pick.scores],
         search=" ".join((cut(text, 1000), pick.key.generator, pick.key.image_id, pick.prompt_id)).lower(),
     )
 
 
-def _view(metric: str, pick: Pick, detail: ImageDetail) -> MetricView:
+def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None) -> MetricView:
     elements = detail.elements.get(metric) or ()
+    words = mark_prompt(prompt, elements) if prompt is not None else []
     questions = asked_questions(elements)
     return MetricView(
         metric=metric,
         score=pick.scores[metric],
         rank=pick.ranks[metric],
         questions=questions,
+        words=words if any(word.state for word in words) else [],
         more=len(elements) - len(questions),
         rationale=cut(detail.rationales.get(metric), 2000),
         ratings=[(cut(name, 80), f"{value:g}") for name, value in detail.ratings.get(metric, {}).items()],

@@ -22,6 +22,13 @@ class Segment(NamedTuple):
     """The worst of its questions; None where no question is about it."""
     note: str
     """Those questions with their answers, for a tooltip."""
+    score: float | None = None
+    """The lowest of them."""
+
+    @property
+    def heat(self) -> int:
+        """How far the lowest is from right, in percent."""
+        return 0 if self.score is None else round(100 * (1 - min(max(self.score, 0.0), 1.0)))
 
 
 class AskedQuestion(NamedTuple):
@@ -96,4 +103,4 @@ def _segment(prompt: str, start: int, end: int, placed: Sequence[Mapping[str, An
     notes = [
         f"{cut(element['text'], 120)} {cut(element['given'], 40) or '–'} ({element['score']:.2f})" for element in about
     ]
-    return Segment(prompt[start:end], worst, "\n".join(notes[:4]))
+    return Segment(prompt[start:end], worst, "\n".join(notes[:4]), min(element["score"] for element in about))

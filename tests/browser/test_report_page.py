@@ -99,6 +99,42 @@ def test_the_gallery_shows_images_with_marked_words_and_questions(page: WebDrive
     assert "what <colour> is it?" in details.text and "wanted red" in details.text
 
 
+READABLE = """
+const [word, under] = arguments, canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+const drawn = (...colours) => {
+  for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+  return Array.from(canvas.getImageData(0, 0, 1, 1).data).slice(0, 3);
+};
+const style = getComputedStyle(word);
+const ground = ["#fff", getComputedStyle(document.body).backgroundColor, getComputedStyle(under).backgroundColor];
+return [drawn(...ground, style.backgroundColor, style.color), drawn(...ground, style.backgroundColor)];
+"""
+"""The colours of a word and of what is under it, as they are drawn."""
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    """The ratio of two colours' luminances, as WCAG 2 defines it."""
+    linear = [[((c / 255 + 0.055) / 1.055) ** 2.4 if c > 10 else c / 3294.6 for c in colour] for colour in (one, other)]
+    low, high = sorted(0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in linear)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_each_metrics_words_are_the_redder_the_lower_and_can_be_read(page: WebDriver, theme: str) -> None:
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]})
+    heats = []
+    for card in shown_cards(page)[:4]:
+        press(page, card.find_element(By.TAG_NAME, "summary"))
+        for word in card.find_elements(By.CSS_SELECTOR, ".words mark.h"):
+            score = float((word.get_attribute("textContent") or "").rpartition("(")[2].rstrip(")"))
+            text, ground = page.execute_script(READABLE, word, card)  # type: ignore[no-untyped-call]
+            heats.append((score, ground[0] - ground[1]))
+            assert contrast(text, ground) >= 4.5, (score, text, ground)
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    low, high = (max(heats, key=lambda one: sign * one[0]) for sign in (-1, 1))
+    assert low[0] < 0.5 < high[0] and low[1] > high[1], "red less green"
+
+
 def test_the_gallery_filters_by_kind_metric_generator_skill_and_words(page: WebDriver) -> None:
     form = page.find_element(By.ID, "filters")
     select = {name: Select(form.find_element(By.NAME, name)) for name in ("kind", "metric", "generator", "skill")}

@@ -34,6 +34,7 @@ def test_characters_that_several_questions_are_about_show_the_worst() -> None:
     marked = mark_prompt("a red star", [element(2, 10, 0.9, "yes"), element(6, 10, 0.1), element(0, 1, None)])
     assert [(one.text, one.state) for one in marked] == [("a ", None), ("red ", "right"), ("star", "wrong")]
     assert marked[2].note == "so? yes (0.90)\nso? no (0.10)"
+    assert [(one.score, one.heat) for one in marked] == [(None, 0), (0.9, 10), (0.1, 90)]
 
 
 ELEMENTS = st.builds(
