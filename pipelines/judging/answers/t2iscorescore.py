@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from operators.errors import SourceError
 from pipelines.judging.answers.answer import Answer, Answered, asked_for
 from pipelines.judging.answers.table import split_parents, truth_of
-from pipelines.judging.releases.t2iscorescore import COLUMNS, METADATA, UPSTREAM
+from pipelines.judging.releases.t2iscorescore import COLUMNS, METADATA, MOST_DIGITS, UPSTREAM
 from pipelines.judging.releases.tables import Sheet, exists, files_in, one_that_exists, read_sheet
 from pipelines.storage import Location
 
@@ -76,6 +76,6 @@ def _images(sheet: Sheet) -> Iterator[int]:
 
 def _whole(sheet: Sheet, name: str) -> Iterator[int]:
     for row, text in enumerate(sheet.ids(name)):
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > MOST_DIGITS:
             raise SourceError(f"{sheet.where(row)}: expected a whole number as {name}, found {text!r}; {UPSTREAM}")
         yield int(text)

@@ -61,7 +61,7 @@ def _otherwise(result: Mapping[str, Any], answers: Sequence[Answer], url: str) -
     right: dict[str, list[bool]] = {}
     for answer in answers:
         right.setdefault(str(answer.prompt_id), []).append(bool(answer.right))
-    released = result.get("caption_scores") or {}
+    released = as_object(result.get("caption_scores") or {}, f"{url}, caption_scores")
     other = [
         name
         for name, values in right.items()

@@ -141,7 +141,7 @@ def _words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
         known = words.get(prompt_id)
         if known is None:
             continue
-        if not place.isdecimal() or int(place) >= len(known):
+        if place not in map(str, range(len(known))):
             raise SourceError(
                 f"{where}: expected a word from 0 to {len(known) - 1} of prompt {prompt_id!r}, found {place!r}; "
                 f"{LAYOUT}"

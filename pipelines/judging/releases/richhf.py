@@ -69,14 +69,14 @@ def _prompts(files: Sequence[Location]) -> dict[str, str]:
 def _one(example: Mapping[str, Sequence[Any]], name: str, where: str) -> Any:
     values = example.get(name)
     if not values:
-        raise SourceError(f"{where}: expected {name}, found {', '.join(example) or 'nothing'}; {RELEASED}")
+        raise SourceError(f"{where}: expected {name}, found {', '.join(map(repr, example)) or 'nothing'}; {RELEASED}")
     return values[0]
 
 
 def _text(example: Mapping[str, Sequence[Any]], name: str, where: str) -> str:
     value = _one(example, name, where)
     try:
-        return bytes(value).decode()
+        return str(value, "utf-8")
     except (TypeError, UnicodeDecodeError) as error:
         raise SourceError(f"{where}: expected {name} as text, found {value!r}; {RELEASED}") from error
 

@@ -86,7 +86,7 @@ COMPLAINTS = [
         "richhf",
         "d.tfrecord",
         as_tfrecord(as_example({"filename": "a.png"})),
-        "record 0: expected aesthetics_score, found filename; is this RichHF-18K's file",
+        "record 0: expected aesthetics_score, found 'filename'; is this RichHF-18K's file",
     ),
     ("tifa160", "t.json", "{}", r"t\.json: holds no rows; it may be truncated"),
     ("tifa160", "t.json", "[]", "expected an object of records by id, found list"),
