@@ -11,7 +11,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 SEED ?= 0
 MINUTES ?= 20
 
-.PHONY: sweep test slow soak vllm check bench bench-gpu reproduce validity train smollm2 install
+.PHONY: sweep test slow soak vllm check bench bench-gpu reproduce validity adaptive train smollm2 install
 
 sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded pack, into ./store
 	$(BIN)/python -m jobs.sweep sweep=shapes $(if $(filter vllm,$(ENGINE)),models.llm.engine=vllm) $(ARGS)
@@ -44,6 +44,9 @@ reproduce: install  ## published numbers beside ours, from the files below REFER
 
 validity: install  ## how good the metrics are, with the paper's figures from the files below REFERENCE_DATA, into docs/validity.md
 	$(BIN)/python -m jobs.diagnose sweep=shapes 'diagnosis.vqa_models=[clip,llm]' diagnosis.page=docs/validity.md $(ARGS)
+
+adaptive: install  ## what adaptive sweeps cost and how often they are wrong, on the files below REFERENCE_DATA, into docs/adaptive.md
+	$(BIN)/python -m jobs.rehearse reference=$(REFERENCE_DATA) page=docs/adaptive.md $(ARGS)
 
 train: install  ## remakes the embedded pack, with fixed seeds
 	$(BIN)/python -m jobs.train $(ARGS)

@@ -11,7 +11,8 @@ from operators.errors import suggest
 
 JOBS = (
     "sweep", "score", "ingest", "questions", "status", "report", "trends", "kinds", "diagnose", "build_benchmark",
-    "metaeval", "reproduce", "accumulate", "nightly", "gc", "export", "publish", "rewards", "serve", "train", "convert",
+    "metaeval", "reproduce", "rehearse", "labels", "accumulate", "nightly", "gc", "export", "publish", "rewards",
+    "serve", "train", "convert",
 )  # fmt: skip
 """In the order in which a user meets them."""
 

@@ -1,7 +1,8 @@
 """Runs one sweep: sharded Parquet in, ranked generators out."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -10,7 +11,8 @@ from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, 
 from jobs.logs import logged
 from operators.errors import PlumblineError
 from pipelines.config import SweepConfig
-from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
+from pipelines.running.progress import NodeProgress
+from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep, seen_counts
 
 COMMAND = Command("sweep", "Score every image of a benchmark with every metric, and rank the generators.", SweepConfig)
 
@@ -30,9 +32,12 @@ def _run(config: SweepConfig) -> int:
     show_plan(console, planned)
     if config.dry_run:
         return 0
-    with ProgressDisplay(console, planned.plan) as display:
-        finished = run_sweep(planned, display.update)
-    show_leaderboards(console, finished)
+    if config.adaptive is None:
+        with ProgressDisplay(console, planned.plan) as display:
+            finished = run_sweep(planned, display.update)
+        show_leaderboards(console, finished)
+    else:
+        planned, finished = _adaptive(console, planned)
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
     show_judged(console, planned, finished)
@@ -42,6 +47,23 @@ def _run(config: SweepConfig) -> int:
     show_renewed(console, finished)
     console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {finished.exit_code}")
     return finished.exit_code
+
+
+def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
+    """Wave after wave until the generators are told apart; gives the sweep of the prompts that were enough."""
+    from operators.judging.adaptive import in_words  # imports scipy
+    from pipelines.adaptive import run_adaptive
+
+    @contextmanager
+    def watch(now: PlannedSweep) -> Iterator[Callable[[Mapping[str, NodeProgress]], None]]:
+        with ProgressDisplay(console, now.plan) as display:
+            yield display.update
+
+    finished, now = run_adaptive(planned, watch, lambda seen: say(console, seen.line()))
+    show_leaderboards(console, finished)
+    if now.config.adaptive is not None:
+        warn(console, in_words(seen_counts(now), now.config.adaptive.alpha))
+    return now, finished
 
 
 def _afterwards(console: Console, what: str, command: str, make: Callable[[], None]) -> None:

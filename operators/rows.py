@@ -440,6 +440,17 @@ ABLATION_EFFECTS = pa.schema(
 )
 """A metric's scores with and without what it is denied."""
 
+DECISIONS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("metric", "generator_a", "generator_b", "verdict")),
+        ("difference", pa.float64()),
+        *((name, pa.int64()) for name in ("n", "n_missing", "decided_after")),
+    ]
+)
+"""What an adaptive sweep decided of two generators: `verdict` is a or b, the better one; alike, where they differ by no
+more than the indifference; or undecided. `difference` is of their means a - b over the n prompts seen that both have
+scores of; `decided_after` so many prompts, null where undecided."""
+
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """The rows as a table of exactly this schema; absent columns are null."""

@@ -13,6 +13,7 @@ from operators.metrics.table import METRICS, AnyMetric
 from operators.models.checkpoints import ModelConfig
 from operators.stages.graph import check_models, make_nodes
 from operators.stages.table import STAGES
+from operators.statistics.options import Adaptive
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
 from pipelines.running.logs import LogConfig
 from pipelines.running.pools import ClusterConfig, PoolConfig
@@ -45,6 +46,8 @@ class SweepConfig:
     """Print the plan and stop."""
     retry_failed: bool = False
     """Compute only the rows that failed and may pass now, and what stands on them."""
+    adaptive: Adaptive | None = None
+    """When enough prompts have been scored to tell the generators apart; null scores all."""
     log: LogConfig = field(default_factory=LogConfig)
     """What is written of the run while it goes on."""
     protocol: ProtocolConfig | None = None
@@ -63,8 +66,20 @@ class SweepConfig:
                     f"metrics.{name}: it scores by questions that the benchmark ships; name them by "
                     "benchmark.questions and benchmark.question_pack (docs/questions.md)"
                 )
+        if self.adaptive is not None:
+            self._check_adaptive()
         check_models(make_nodes(self.metrics), self.models)
         self.cluster.check_pools(STAGES, self.models)
+
+    def _check_adaptive(self) -> None:
+        if type(self) is not SweepConfig:
+            raise ConfigError("adaptive: this job looks at all prompts, as it compares; leave it out")
+        if self.retry_failed:
+            raise ConfigError(
+                "adaptive: a sweep that stops early tries failed rows again anyway; set retry_failed=false"
+            )
+        if not any(metric.ranks for metric in self.metrics.values()):
+            raise ConfigError("adaptive: expected a metric that ranks generators, got image statistics alone; add one")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +123,7 @@ FIELD_NAMES = sorted(
         field.name
         for schema in (
             SweepConfig,
+            Adaptive,
             BenchmarkConfig,
             ColumnsConfig,
             PromptColumnsConfig,

@@ -1,6 +1,6 @@
 """A diagnosis of a sweep's metrics: their variants that are denied something, computed as cells, and what all tell."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,11 @@ from operators.metrics.ablation import Ablation
 from operators.metrics.metric import Metric
 from operators.models.checkpoints import find_vqa_kind
 from operators.report.rendering import diagnosis_markdown
-from operators.run_scores import RunScores
 from operators.stages.graph import check_chain, check_models, make_nodes
 from operators.stages.table import STAGES
 from operators.statistics.poisson import hash_ids
-from pipelines.cells.cells import Outcome, PlannedCell, is_draft
+from pipelines.cells.cells import Outcome
+from pipelines.cells.held import HeldCells
 from pipelines.cells.store import BrokenCell
 from pipelines.config import SweepConfig
 from pipelines.judging.releases.tables import read_sheet
@@ -196,39 +196,23 @@ def _look(planned: PlannedDiagnosis, sweep: PlannedSweep, outcomes: Mapping[str,
     if broken:
         return Looked(Diagnosis(), broken)
     try:
-        return Looked(_read(planned, _Cells(sweep, outcomes)), frozenset())
+        return Looked(_read(planned, _Cells(sweep.plan, sweep.store, outcomes)), frozenset())
     except BrokenCell as error:
         return Looked(Diagnosis(), {error.path})
 
 
-class _Cells:
-    """The cells of a sweep that hold a table."""
-
-    def __init__(self, sweep: PlannedSweep, outcomes: Mapping[str, Outcome]) -> None:
-        self.sweep, self.outcomes = sweep, outcomes
-
-    def _held(self, cells: tuple[PlannedCell, ...]) -> list[str]:
-        failed = {path for path, outcome in self.outcomes.items() if outcome.state == "failed"}
-        left = self.sweep.plan.left
-        return [cell.path for cell in cells if cell.path not in failed and cell not in left]
-
-    def _read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-        return self.sweep.store.read(path, draft=is_draft(path, self.outcomes), columns=columns)
-
-    def scores(self) -> RunScores:
-        """All scores."""
-        paths = [path for cells in self.sweep.plan.scores.values() for path in self._held(cells)]
-        return RunScores([partial(self._read, path) for path in paths])
+class _Cells(HeldCells):
+    """The cells of a sweep that hold a table, as a diagnosis reads them."""
 
     def elements(self, metric: str) -> Iterator[pa.ChunkedArray]:
         """Of a metric's scores, cell by cell."""
-        for path in self._held(self.sweep.plan.scores[metric]):
-            yield self._read(path, ["elements"]).column("elements")
+        for path in self.of(self.plan.scores[metric]):
+            yield self.read(path, ["elements"]).column("elements")
 
     def questions(self) -> Iterator[tuple[str, Iterator[pa.Table]]]:
         """By metric that asks, its questions cell by cell."""
-        for metric, cells in self.sweep.plan.of_prompts("questions").items():
-            yield metric, (self._read(path) for path in self._held(cells))
+        for metric, cells in self.plan.of_prompts("questions").items():
+            yield metric, (self.read(path) for path in self.of(cells))
 
 
 def _read(planned: PlannedDiagnosis, cells: _Cells) -> Diagnosis:

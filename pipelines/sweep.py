@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
@@ -25,7 +25,7 @@ from operators.statistics.options import Sampling
 from operators.summary import best_first
 from pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
 from pipelines.cells.lease import LeaseLost
-from pipelines.cells.plan import Plan, make_plan
+from pipelines.cells.plan import Plan, make_plan, with_missing
 from pipelines.cells.results import Results, error_counts, gather_results
 from pipelines.cells.retry import Retried, count_retried
 from pipelines.cells.runs import CELLS, NameRun, Run, by_time, name_newest, newest_first, run_ids
@@ -42,8 +42,10 @@ from pipelines.sources.uris import benchmark_uris
 from pipelines.storage import locate
 
 if TYPE_CHECKING:
+    from operators.judging.adaptive import Seen
     from pipelines.judging.metaeval import Findings
     from pipelines.judging.releases.release import Release
+    from pipelines.sources.waves import Waves
 
 T = TypeVar("T")
 
@@ -69,6 +71,12 @@ class PlannedSweep:
     """The stages whose cells are to be there in the end."""
     deletions: int = 0
     """How often something had been deleted from the store before the plan was made; -1 where that was being done."""
+    waves: "Waves | None" = None
+    """Of an adaptive sweep."""
+    seen: "Seen | None" = None
+    """Of an adaptive sweep whose last wave has come, what was decided."""
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    """What became of cells that were computed for it before, wave by wave."""
 
     @property
     def falling(self) -> frozenset[str]:
@@ -118,9 +126,17 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
     if config.benchmark.packed is not None and any(metric.packed for metric in config.metrics.values()):
         sources = with_pack(sources, config.benchmark.packed, config.benchmark.name, config.storage)
         check_pack(config, sources)
+    waves = None
+    if config.adaptive is not None:
+        from pipelines.sources.waves import cut_waves  # imports scipy, which takes a second
+
+        waves = cut_waves(sources, config.benchmark, config.storage, config.adaptive)
+        sources = waves.sources
     deleted = deletions(store)  # before its cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
-    return PlannedSweep(config=config, store=store, sources=sources, plan=plan, wanted=wanted, deletions=deleted)
+    return PlannedSweep(
+        config=config, store=store, sources=sources, plan=plan, wanted=wanted, deletions=deleted, waves=waves
+    )
 
 
 def check_pack(config: SweepConfig, sources: Sources) -> None:
@@ -186,12 +202,18 @@ def _run(
 
     def gather(now: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Results]:
         results = gather_results(
-            now.plan, now.sources, outcomes, run_id=run_id, store=now.store, benchmark=now.config.benchmark
+            now.plan,
+            now.sources,
+            {**planned.outcomes, **outcomes},
+            run_id=run_id,
+            store=now.store,
+            benchmark=now.config.benchmark,
         )
         ordered = best_first(results.summary, now.falling)
         return Looked(replace(results, summary=ordered), results.broken)
 
     planned, outcomes, results = compute_whole(planned, noted, gather)
+    planned, outcomes = with_waves(planned, outcomes)
     code = exit_code(results.n_null, results.rows, planned.config.max_failed)
     _write_run(planned, run_id, results, outcomes, began=began, exit_code=code, seconds=seconds, hold=hold)
     folder = planned.store.location
@@ -211,6 +233,15 @@ def _run(
         unchanged=False,
         retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
     )
+
+
+def with_waves(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
+    """The sweep with all that was computed for it, wave by wave."""
+    if not planned.outcomes:
+        return planned, outcomes
+    before = {cell for cell in planned.plan.cells if cell.path in planned.outcomes}
+    plan = with_missing(planned.plan, planned.plan.missing | before, planned.sources)
+    return replace(planned, plan=plan), {**planned.outcomes, **outcomes}
 
 
 @contextmanager
@@ -342,7 +373,7 @@ def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
     """The newest run of its kind, where nothing is to be computed and it stands on the same; a damaged run does not
     stand, and one without a report does: its sweep died before that was written.
     """
-    newest = None if planned.plan.missing else _newest_like(planned)
+    newest = None if planned.plan.missing or planned.outcomes else _newest_like(planned)
     if newest is None or newest.manifest is None:
         return None
     store, run_id, manifest = planned.store, newest.run_id, newest.manifest
@@ -440,6 +471,8 @@ def _write_run(
     usage = model_usage(planned.plan, outcomes)
     for name in ("summary", "errors"):
         store.write_table(f"{folder}/{name}.parquet", getattr(results, name))
+    if planned.seen is not None:
+        store.write_table(f"{folder}/decisions.parquet", planned.seen.decisions)
     store.write_table(f"{folder}/cells.parquet", _cell_table(planned.plan, outcomes, results.first_rows))
     manifest = {
         "run_id": run_id,
@@ -465,6 +498,8 @@ def _write_run(
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
     }
+    if planned.seen is not None:
+        manifest["seen"] = seen_counts(planned)
     hold()
     store.write_text(f"{folder}/manifest.json", json.dumps(manifest, indent=1) + "\n")
     hold()
@@ -474,6 +509,16 @@ def _write_run(
     except LeaseLost:  # in that moment: what has taken its place may have ended already
         store.write_text(LATEST, run_ids(store)[-1] + "\n")
         raise
+
+
+def seen_counts(planned: PlannedSweep) -> dict[str, Any]:
+    """What an adaptive sweep saw and decided, and how much of what there is that was."""
+    assert planned.seen is not None and planned.waves is not None
+    images = {
+        name: sum(shard.rows for shard in sources.image_shards)
+        for name, sources in (("images", planned.sources), ("of_images", planned.waves.sources))
+    }
+    return {**planned.seen.counts(), **images}
 
 
 def _counts(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from operators.comparison import Board, Duel, Standing, boards, bradley_terry, duels, standings
 from operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
+from operators.judging.adaptive import decisions_table, in_words
 from operators.metrics.metric import direction
 from operators.metrics.table import falling_metrics, metric_story, read_metrics
 from operators.report import charts, tables
@@ -37,6 +38,8 @@ class GatheredRun:
     """Of its prompts; of none where the prompts cannot be read."""
     diagnosis: Diagnosis | None = None
     """What its metrics are found to be like, where that was looked at."""
+    decisions: pa.Table | None = None
+    """Schema DECISIONS, where the run is an adaptive sweep's."""
     unreadable: str = ""
     """Why the prompts and images cannot be read, where they cannot."""
 
@@ -87,6 +90,8 @@ class Page(NamedTuple):
     cards: list[Card]
     health: Health
     changes: Changes | None
+    decided: ShownTable | None
+    """What an adaptive sweep decided."""
     diagnosis: list[ShownTable]
     """Empty where the metrics were not diagnosed."""
     standings: list[Standing]
@@ -160,6 +165,7 @@ def build_page(
         cards=cards,
         health=state,
         changes=None if before is None else _changes(before, run, reward),
+        decided=None if run.decisions is None else decisions_table(run.decisions),
         diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
         standings=ranked,
     )
@@ -198,6 +204,8 @@ def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
 def _warnings(run: GatheredRun, state: Health) -> list[str]:
     """What a reader must know before trusting the rest."""
     warnings = []
+    if seen := run.manifest.get("seen"):
+        warnings.append(in_words(seen, run.manifest["config"]["adaptive"]["alpha"]))
     if state.rows_null:
         share = f"{state.rows_null:,} of {state.rows:,} rows ({state.rows_null / state.rows:.1%})"
         warnings.append(f"{share} have no score and are outside every mean: {reasons(state.failures)}")

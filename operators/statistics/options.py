@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from operators.errors import ConfigError
+
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
 """What tells that a score and a judgement are of the same image."""
 MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
@@ -39,3 +41,45 @@ class Sampling:
     permutations: int = 9999
     """Sign flips of a permutation test."""
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adaptive:
+    """How generators are compared while prompts come in, and when that is enough."""
+
+    alpha: float = 0.05
+    """The probability, over the random order of the prompts, that any decision is false."""
+    indifference: float | Mapping[str, float] = 0.0
+    """Differences of means up to this, in the unit of the scores, do not matter; or one for each metric."""
+    method: Literal["betting", "asymptotic"] = "betting"
+    """`betting` holds exactly and wants the `range` of scores; `asymptotic` holds for many prompts and wants none."""
+    range: tuple[float, float] = (0.0, 1.0)
+    """The least and the greatest score that any metric can give."""
+    growth: float = 0.25
+    """A wave has so many prompts more than all before it, as a share of these; each wave loads its models anew."""
+    seed: int = 0
+    """Of the order of the prompts."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"adaptive.alpha: expected a probability between 0 and 1, got {self.alpha}")
+        low, high = self.range
+        if not low < high:
+            raise ConfigError(f"adaptive.range: expected the least and the greatest score, got {[low, high]}")
+        if not self.growth > 0:
+            raise ConfigError(f"adaptive.growth: expected a share above 0, got {self.growth}")
+        given = self.indifference.values() if isinstance(self.indifference, Mapping) else [self.indifference]
+        for value in given:
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"adaptive.indifference: expected 0 or more, got {value}")
+
+    @property
+    def width(self) -> float:
+        """The greatest difference between two scores."""
+        return self.range[1] - self.range[0]
+
+    def indifference_of(self, metric: str) -> float:
+        """By one metric; 0, none, where only others have one."""
+        if isinstance(self.indifference, Mapping):
+            return self.indifference.get(metric, 0.0)
+        return self.indifference

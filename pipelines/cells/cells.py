@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,6 +15,8 @@ from pydantic import TypeAdapter
 from operators.models.calls import Usage
 
 State = Literal["committed", "draft", "failed"]
+WAVE = re.compile(r"\+w\d+$")
+"""How the names of shards end that have the rows of one wave of an adaptive sweep."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,16 +45,23 @@ class Shard:
 
     pack: str = ""
     """Of prompts that are read of a benchmark's own questions, in which layout these are."""
+    picked: tuple[int, ...] = ()
+    """Of an adaptive sweep, which of those rows it has, ascending; all where empty."""
 
     @property
     def holds_prompts(self) -> bool:
         """Whether each row holds the text of its own prompt."""
         return any(name == "prompt" for name, _ in self.columns)
 
+    def row_in_file(self, row: int) -> int:
+        """The place in its file of a row of the shard."""
+        return self.first_row + (self.picked[row] if self.picked else row)
+
     def source(self) -> dict[str, Any]:
         """The images themselves, for keys: their file and what their addresses name."""
         file = {"url": _followed(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
-        return file | {"columns": self.columns, "objects": self.objects}
+        picked = {"picked": self.picked} if self.picked else {}  # the keys of whole shards are older than it
+        return file | picked | {"columns": self.columns, "objects": self.objects}
 
 
 @lru_cache(maxsize=4096)

@@ -184,6 +184,13 @@ def make_plan(
     )
 
 
+def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Plan:
+    """The plan with these of its cells to compute."""
+    words = mean_content_words(sources.prompts.column("text").to_pylist())
+    nodes = tuple(_node_plan(item.node, plan, missing, words) for item in plan.nodes)
+    return replace(plan, nodes=nodes, missing=frozenset(missing))
+
+
 def _resolved(node: GraphNode, config: SweepConfig, store: Store) -> Node:
     """The node with its models pinned to exact files."""
     on_gpu = config.cluster.pool(node.name).num_gpus > 0

@@ -496,7 +496,7 @@ def _places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]])
     first_rows = np.cumsum([0, *(n_rows for _, n_rows in shards)])
     for row, number in zip(table_rows, np.searchsorted(first_rows, table_rows, side="right") - 1, strict=True):
         shard, _ = shards[number]
-        yield shard.url, int(shard.first_row + row - first_rows[number])
+        yield shard.url, shard.row_in_file(int(row - first_rows[number]))
 
 
 def error_counts(errors: pa.Table) -> Iterator[tuple[str, int]]:

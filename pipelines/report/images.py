@@ -152,6 +152,7 @@ def _thumbnail(pick: Pick, shard: Shard, row: int, storage: StorageConfig, origi
 def read_row(shard: Shard, row: int, storage: StorageConfig) -> dict[str, Any] | None:
     """One row of a shard by our column names, reading no further than it; None where the shard is shorter."""
     location = locate(shard.url, storage)
+    row = shard.row_in_file(row) - shard.first_row
     with location.fs.open(location.path, "rb") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=STREAM_BYTES)
         names = dict(shard.columns)

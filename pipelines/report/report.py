@@ -15,6 +15,7 @@ from operators.report.gallery import pick_images
 from operators.report.page import GatheredRun, Page, build_page
 from operators.report.rendering import render, to_csv, to_markdown
 from operators.run_scores import RunScores
+from operators.statistics.options import Adaptive
 from operators.summary import Skills
 from pipelines.cells.runs import earlier_runs, find_run, newest_run, read_manifest
 from pipelines.cells.store import Store
@@ -24,6 +25,7 @@ from pipelines.report.images import Originals, read_details
 from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.sources import Sources, open_sources
 from pipelines.sources.uris import benchmark_uris
+from pipelines.sources.waves import cut_waves
 from pipelines.storage import StorageConfig, first_line, is_storage_error
 
 MOST_IMAGES = 96
@@ -170,6 +172,9 @@ def open_run(store: Store, run_id: str, sources: Sources | None = None) -> Opene
         benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
         if sources is None:
             sources = open_sources(benchmark, store.storage, shard_rows=config.get("shard_rows", 256))
+            if seen := manifest.get("seen"):
+                waves = cut_waves(sources, benchmark, store.storage, read_config(config["adaptive"], Adaptive))
+                sources = waves.up_to(waves.wave_with(seen["prompts"]))
     except Exception as error:
         if not isinstance(error, PlumblineError) and not is_storage_error(error):
             raise
@@ -197,5 +202,6 @@ def _gathered(
         prompts={},
         skills=skills,
         diagnosis=read_diagnosis(store, run_id),
+        decisions=store.read_table(f"{folder}/decisions.parquet") if manifest.get("seen") else None,
         unreadable=unreadable,
     )

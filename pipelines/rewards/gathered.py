@@ -84,6 +84,8 @@ def gather_scores(store: Store, run: str, wanted: Sequence[str] | None) -> Score
     """
     run_id = find_run(store, run)
     manifest = read_manifest(store, run_id)
+    if manifest.get("seen"):
+        raise ConfigError(f"run {run_id}: has scores of a subsample; run the sweep without adaptive, and take that run")
     config = manifest.get("config", {})
     metrics = _metrics(config, wanted)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)

@@ -82,7 +82,9 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
         kinds = f"Parquet files, or one {', '.join(prompt_files.SUFFIXES)} file, with prompts"
         raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; check the path")
     _check_prompts(shards, tables)
-    keyed = [replace(shard, prompts=digest(sorted(_pairs(table)))) for shard, table in zip(shards, tables, strict=True)]
+    keyed = [
+        replace(shard, prompts=digest(sorted(pairs_of(table)))) for shard, table in zip(shards, tables, strict=True)
+    ]
     return Prompts(pa.concat_tables(tables), keyed, tables)
 
 
@@ -98,12 +100,12 @@ def _packed_prompts(packed: PackFile, place: Location, suite: str, storage: Stor
     size, tag = (entry["size"], etag(entry)) if entry["type"] == "file" else (0, "")
     shard = Shard(
         group=suite, name=PurePosixPath(place.path).name, url=place.fs.unstrip_protocol(place.path), size=size,
-        etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(_pairs(table))), pack=packed.pack,
+        etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(pairs_of(table))), pack=packed.pack,
     )  # fmt: skip
     return Prompts(table, [shard], [table])
 
 
-def _pairs(table: pa.Table) -> list[tuple[str, str]]:
+def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
     """The id and text of every prompt: all of it that can change a result."""
     return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
 
@@ -122,7 +124,7 @@ def match_prompts(
     named: dict[Shard, NDArray[np.int32]] = {}
     broken: list[BrokenFile] = []
     objects = StoredObjects(locate_image)
-    for shard, table in _read_files(images, storage, ("prompt_id", "uri")):
+    for shard, table in read_files(images, storage, ("prompt_id", "uri")):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -136,7 +138,7 @@ def match_prompts(
     return Prompted(prompts, matched, named, broken)
 
 
-def _read_files(
+def read_files(
     shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]
 ) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
     """The columns of every shard, each file opened once."""
@@ -198,7 +200,7 @@ def gather_prompts(images: Sequence[Shard], name: str, storage: StorageConfig, l
     asked: dict[str, Shard] = {}
     broken: list[BrokenFile] = []
     objects = StoredObjects(locate_image)
-    for shard, table in _read_files(images, storage, ("prompt_id", "prompt", "uri")):
+    for shard, table in read_files(images, storage, ("prompt_id", "prompt", "uri")):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -238,7 +240,7 @@ def _read_prompt_files(shards: Sequence[Shard], storage: StorageConfig) -> Itera
     if any(shard.url.lower().endswith(prompt_files.SUFFIXES) for shard in shards):
         yield from (read_prompts(shard, storage) for shard in shards)
         return
-    for shard, table in _read_files(shards, storage, PROMPT_COLUMNS):
+    for shard, table in read_files(shards, storage, PROMPT_COLUMNS):
         if isinstance(table, SourceError):
             raise table
         yield _prompts_table(_as_records(table, shard), shard)
@@ -250,11 +252,17 @@ def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
     Of an images shard whose rows hold their own prompts, each id and text once; raises SourceError naming the file.
     """
     if shard.pack:
-        table = read_pack(PackFile(pack=shard.pack, url=shard.url), shard.group, storage).prompts
-        if digest(sorted(_pairs(table))) != shard.prompts:
+        table = _picked(read_pack(PackFile(pack=shard.pack, url=shard.url), shard.group, storage).prompts, shard)
+        if digest(sorted(pairs_of(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
-    return _prompts_table(_own_prompts(shard, storage) if shard.holds_prompts else _prompts(shard, storage), shard)
+    table = _prompts_table(_own_prompts(shard, storage) if shard.holds_prompts else _prompts(shard, storage), shard)
+    return _picked(table, shard) if shard.url.lower().endswith(prompt_files.SUFFIXES) else table
+
+
+def _picked(table: pa.Table, shard: Shard) -> pa.Table:
+    """The shard's own of a file's prompts; of Parquet files no others are read."""
+    return table.take(pa.array(shard.picked)) if shard.picked else table
 
 
 def _prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:

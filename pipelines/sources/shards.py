@@ -203,6 +203,8 @@ def _readable(
 ) -> list[pa.Table | SourceError]:
     """A table of each shard, read at once; where that fails each is read by itself, for only one may be damaged."""
     first = shards[0]
+    if first.picked and len(shards) > 1:
+        return list(chain.from_iterable(_readable(file, [shard], lacking, columns) for shard in shards))
     groups = tuple(chain.from_iterable(shard.row_groups for shard in shards))
     try:
         whole = _named(file, replace(first, row_groups=groups), [name for name in columns if name != "uri" or lacking])
@@ -233,6 +235,7 @@ def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str]) ->
     present = {name: column for name, column in names.items() if column in file.schema_arrow.names}
     wanted = list(dict.fromkeys(present.values()))
     table = file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False)
+    table = table.take(pa.array(shard.picked)) if shard.picked else table
     return table.select(list(present.values())).rename_columns(list(present))
 
 
@@ -308,7 +311,7 @@ def _decodes(value: pa.Scalar) -> bool:
 
 def where(shard: Shard, row: int) -> str:
     """How a row of a shard is named in messages: by its file, and its place there from 0."""
-    return f"{shard.url}, row {shard.first_row + row}"
+    return f"{shard.url}, row {shard.row_in_file(row)}"
 
 
 def prompt_text(value: Any, shard: Shard, row: int) -> str | None:

@@ -104,6 +104,7 @@ CHOICES = {
                "viescore", "edge_density", "entropy",
                "saturation"},
     "cluster": {"local", "gpu1", "gpu8"},
+    "adaptive": {"betting", "asymptotic"},
     "protocol": {"tifa160", "genai_bench", "t2vscore", "winoground", "eqben", "seetrue", "pick_a_pic", "flickr8k_cf",
                  "gecko", "t2iscorescore", "shapes", "long", "dsg_tifa160", "genai_bench_video",
                  "evalmuse", "richhf"},
@@ -257,6 +258,20 @@ def test_metaeval_and_reproduce_have_exactly_these_keys() -> None:
         assert set(dotted_keys(load_values("metaeval", given))) == dotted(judging)
         read_config(load_values("metaeval", given), MetaevalConfig)
     assert set(load_values("reproduce", ["reference=r"])) == {"reference", "output", "protocols", "storage"}
+
+
+def test_looking_early_and_asking_people_have_exactly_these_keys() -> None:
+    looking = {"alpha", "indifference", "method", "range", "growth", "seed"}
+    for name in CHOICES["adaptive"]:
+        values = load_values("sweep", ["sweep=shapes", f"adaptive={name}"])
+        assert set(values["adaptive"]) == looking
+        assert read_config(values, SweepConfig).adaptive is not None
+    assert set(load_values("rehearse", ["scores=s"])) == {
+        "scores", "metrics", "orders", "spreads", "reference", "page", "adaptive", "protocols", "storage"
+    }  # fmt: skip
+    assert set(load_values("labels", ["protocol=long", "protocol.path=p"])) == {
+        "protocol", "scores", "metrics", "generators", "alpha", "chance", "seed", "output", "storage"
+    }  # fmt: skip
 
 
 def test_there_are_exactly_these_choices() -> None:

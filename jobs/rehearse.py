@@ -1,0 +1,31 @@
+"""Tells how many prompts an adaptive sweep would have needed, by scores or ratings that are all there."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import make_console, say, show_table
+from pipelines.judging.rehearsing import RehearseConfig, rehearse_all, write_page
+
+COMMAND = Command(
+    "rehearse",
+    "Tell how many prompts would have done to rank the generators: of a run or of people's ratings, looked at\n"
+    "in many random orders as an adaptive sweep looks, with how often it would have been wrong.",
+    RehearseConfig,
+)
+
+
+def main(config: RehearseConfig) -> int:
+    """Shows the tables, and writes them as a page where one is asked for; 0."""
+    console = make_console()
+    tables = rehearse_all(config)
+    for table in tables:
+        show_table(console, table.title, table.names, table.rows, numbers=slice(3, None))
+        say(console, table.caption)
+    if config.page is not None:
+        write_page(config, tables)
+        say(console, f"written to {config.page}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

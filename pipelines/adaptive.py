@@ -1,0 +1,94 @@
+"""An adaptive sweep: waves of prompts in a fixed random order, until the generators are told apart.
+
+Each wave is a plan of its own over all that has come so far. What is decided follows from its cells alone, so a sweep
+that was killed takes the same decisions when it is run again.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from operators.judging.adaptive import Seen, look
+from pipelines.cells.cells import Outcome
+from pipelines.cells.held import HeldCells
+from pipelines.cells.plan import make_plan, with_missing
+from pipelines.cells.store import BrokenCell, StoreError
+from pipelines.keeping.presence import deletions
+from pipelines.running.progress import NodeProgress
+from pipelines.sweep import FinishedSweep, Looked, PlannedSweep, at_work, compute_whole, run_sweep, with_waves
+
+Report = Callable[[Mapping[str, NodeProgress]], None]
+
+
+def run_adaptive(
+    planned: PlannedSweep,
+    watch: Callable[[PlannedSweep], AbstractContextManager[Report]],
+    tell: Callable[[Seen], None],
+) -> tuple[FinishedSweep, PlannedSweep]:
+    """Computes wave after wave until every pair is decided, tells after each, and writes the run of what was seen.
+
+    Gives it with the sweep of the prompts that were enough.
+
+    Raises ConfigError where the scores do not keep to `adaptive.range`.
+    """
+    waves = planned.waves
+    assert waves is not None, "the sweep was planned as an adaptive one"
+    outcomes: dict[str, Outcome] = {}
+    for wave in range(len(waves.ends)):
+        now = _up_to(planned, wave, outcomes)
+        now, outcomes, seen = _wave(now, wave, watch)
+        tell(seen)
+        if seen.enough:
+            break
+    now = replace(now, plan=with_missing(now.plan, frozenset(), now.sources), seen=seen, outcomes=outcomes)
+    with watch(now) as report:
+        return run_sweep(now, report), now
+
+
+def _up_to(planned: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> PlannedSweep:
+    """The sweep of the waves to this one, planned as the store is now, but for what was tried in this run."""
+    assert planned.waves is not None
+    sources = planned.waves.up_to(wave)
+    deleted = deletions(planned.store)  # before its cells are listed
+    plan = make_plan(planned.config, sources, planned.store, wanted=planned.wanted)
+    if outcomes:
+        plan = with_missing(plan, {cell for cell in plan.missing if cell.path not in outcomes}, sources)
+    return replace(planned, sources=sources, plan=plan, deletions=deleted, outcomes=outcomes)
+
+
+def _wave(
+    now: PlannedSweep, wave: int, watch: Callable[[PlannedSweep], AbstractContextManager[Report]]
+) -> tuple[PlannedSweep, dict[str, Outcome], Seen]:
+    """Computes what is missing and looks; where nothing is, nobody need know of it."""
+
+    def see(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Seen | None]:
+        return _see(then, wave, {**now.outcomes, **outcomes})
+
+    if not now.plan.missing:
+        seen = see(now, {})
+        if seen.made is not None:
+            return now, dict(now.outcomes), seen.made
+    with watch(now) as report, at_work(now, report) as (working, noted):
+        done, outcomes, made = compute_whole(working, noted, see)
+    done, outcomes = with_waves(done, outcomes)
+    if made is None:
+        raise StoreError("cells of this wave break again and again; look at the disk, and run again")
+    return done, outcomes, made
+
+
+def _see(now: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> Looked[Seen | None]:
+    """What the cells decide, or which of them cannot be used."""
+    broken = {path for outcome in outcomes.values() for path in outcome.broken}
+    if broken:
+        return Looked(None, broken)
+    waves, options = now.waves, now.config.adaptive
+    assert waves is not None and options is not None
+    ranking = {name: metric.falling for name, metric in now.config.metrics.items() if metric.ranks}
+    try:
+        scores = HeldCells(now.plan, now.store, outcomes).scores()
+        return Looked(
+            look(scores, waves.order, waves.ends[wave], waves.prompt_ids, now.sources.generators, ranking, options),
+            frozenset(),
+        )
+    except BrokenCell as error:
+        return Looked(None, {error.path})

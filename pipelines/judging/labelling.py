@@ -1,0 +1,275 @@
+"""Which images people should still rate to tell two generators apart, where a metric has scored all of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pcsv
+from numpy.typing import NDArray
+
+from operators.diagnosis.diagnosis import ShownTable, percent
+from operators.errors import ConfigError, SourceError
+from operators.judging.matching import complete_ids
+from operators.judging.ratings import mean_ratings
+from operators.metrics.metric import direction
+from operators.report.words import number, signed
+from operators.statistics.prediction_powered import FEWEST_LABELS, Powered, labels_needed, powered_mean
+from operators.statistics.sequential import NOBODY, balanced_order
+from pipelines.judging.metaeval import open_release
+from pipelines.judging.protocols import ProtocolConfig
+from pipelines.judging.releases.release import Release
+from pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
+from pipelines.storage import StorageConfig, locate, write_file
+
+Floats = NDArray[np.float64]
+
+MEASURED = (4, 6, 8, 12, 20, 30, 50)
+"""Numbers of labels at which the coverage is measured."""
+LEVEL = 0.95
+DRAWS = 1000
+NOT_KNOWN = "–"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelsConfig:
+    """What people have rated so far, and what a metric says of everything."""
+
+    protocol: ProtocolConfig
+    output: str
+    """The CSV file of what to rate next."""
+    scores: str | None = None
+    """A run's folder or a table of scores; null takes the release's own."""
+    metrics: tuple[str, ...] = ()
+    """The one whose scores stand beside the ratings; may be left out where there is one."""
+    generators: tuple[str, ...] = ()
+    """The two, or more, to be told apart; all where empty."""
+    alpha: float = 0.05
+    """The probability of error of all intervals together, which share it evenly."""
+    chance: float = 0.8
+    """With which the labels that are asked for show the difference, if it is what it seems."""
+    seed: int = 0
+    """Of the order in which prompts are to be rated."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "chance"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected a probability between 0 and 1, got {getattr(self, name)}")
+        if len(self.generators) == 1:
+            raise ConfigError(f"generators: expected two or more, got {self.generators[0]!r} alone")
+
+
+class PairLabels(NamedTuple):
+    """Two generators, as far as people have rated them."""
+
+    a: str
+    b: str
+    people: Floats
+    """By prompt, people's rating of a's image less that of b's; nan where one is not rated."""
+    metric: Floats
+    """Likewise by the metric, in the direction in which more is better."""
+    found: Powered | None
+    """None where too few are rated."""
+    level: float
+
+    @property
+    def rated(self) -> int:
+        """Prompts of which both images are rated and scored."""
+        return int((np.isfinite(self.people) & np.isfinite(self.metric)).sum())
+
+    @property
+    def better(self) -> str | None:
+        """The generator that people find better, where the interval tells."""
+        if self.found is None:
+            return None
+        low, high = self.found.interval(self.level)
+        return self.a if low > 0 else self.b if high < 0 else None
+
+    def needed(self, chance: float) -> int | None:
+        """Further prompts to rate; None where all that are scored would not do."""
+        if self.found is None:
+            return FEWEST_LABELS - self.rated
+        wanted = labels_needed(self.found, self.level, chance)
+        return None if wanted is None else max(wanted - self.rated, 0)
+
+
+class LabelPlan(NamedTuple):
+    """What is known, and what to rate next."""
+
+    metric: str
+    pairs: Sequence[PairLabels]
+    next_prompts: pa.Table
+    """prompt_id, generator, image_id: images to rate, the most needed first."""
+
+
+def plan_labels(config: LabelsConfig) -> LabelPlan:
+    """Estimates every pair, and lists which images to rate next, of pairs that are not decided.
+
+    Raises ConfigError where the metric or a generator is not there, SourceError where nobody rated what was scored.
+    """
+    release = open_release(config.protocol, config.storage)
+    scores, falls = _scores(config, release)
+    metric = str(scores.column("metric")[0].as_py())
+    ids = scores.select(["image_id", "prompt_id", "generator"]).to_pandas()
+    rated = mean_ratings(complete_ids(release.ratings, ids), "image").rename(columns={"human": "score"})
+    predicted = _wide(scores.to_pandas())
+    people = _wide(rated).reindex(index=predicted.index)
+    generators = config.generators or tuple(str(name) for name in predicted)
+    for name in generators:
+        if name not in predicted:
+            raise ConfigError(f"generators: {metric} scored none of {name!r}; it scored {', '.join(predicted)}")
+    people = people.reindex(columns=list(generators))
+    if not people.notna().to_numpy().any():
+        raise SourceError(f"{config.protocol.path}: rates no image that {metric} scored; write the same ids into both")
+    towards = direction(metric, {metric} if falls else ())
+    found = list(_pairs(people, towards * predicted[list(generators)], config))
+    return LabelPlan(metric, found, _next(found, scores, release, config))
+
+
+def _scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:
+    """The scores of the one metric, and whether lower ones are better."""
+    falling = frozenset(config.protocol.falling)
+    scores = release.scores
+    if config.scores is not None:
+        table = locate(config.scores, config.storage)
+        scores, falling = read_scores(table), falling | read_falling(table)
+    elif not len(scores):
+        raise ConfigError(f"scores: {config.protocol.name} holds none; set scores=PATH to a run or a table")
+    metrics = scores.column("metric").unique().to_pylist()
+    if len(config.metrics or metrics) > 1:
+        raise ConfigError(f"metrics: expected one of {', '.join(metrics)}; set metrics=[NAME]")
+    (metric,) = config.metrics or metrics
+    return of_metrics(scores, [metric]), metric in falling
+
+
+def _wide(frame: pd.DataFrame) -> pd.DataFrame:
+    """Prompts x generators; several images of a prompt are averaged."""
+    return frame.pivot_table(index="prompt_id", columns="generator", values="score", aggfunc="mean", sort=True)
+
+
+def _pairs(people: pd.DataFrame, predicted: pd.DataFrame, config: LabelsConfig) -> Iterator[PairLabels]:
+    """Every pair, with its share of alpha."""
+    both = list(combinations(map(str, people), 2))
+    level = 1 - config.alpha / len(both)
+    for a, b in both:
+        said, scored = ((of[a] - of[b]).to_numpy(np.float64) for of in (people, predicted))
+        labelled = np.isfinite(said) & np.isfinite(scored)
+        others = np.isfinite(scored) & ~labelled
+        known = scored[labelled], scored[others]
+        if others.sum() < 2:  # all are rated: there is nothing that the metric could add
+            known = np.zeros(labelled.sum()), np.zeros(2)
+        found = powered_mean(said[labelled], *known) if labelled.sum() >= FEWEST_LABELS else None
+        yield PairLabels(a, b, said, scored, found, level)
+
+
+def _next(pairs: Sequence[PairLabels], scores: pa.Table, release: Release, config: LabelsConfig) -> pa.Table:
+    """Images of undecided pairs that nobody rated, prompts in a balanced random order; as many as are needed."""
+    scored = scores.to_pandas().dropna(subset=["score", "prompt_id", "generator"])
+    images = {(row.prompt_id, row.generator): row.image_id for row in scored.itertuples()}
+    prompts = sorted({prompt for prompt, _ in images})
+    labels = ["\0".join(sorted(release.skills.get(prompt, ()))) for prompt in prompts]
+    order = [place for place in balanced_order(labels, config.seed).ravel() if place != NOBODY]
+    wanted: dict[tuple[str, str], None] = {}
+    for pair in (pair for pair in pairs if pair.better is None):
+        unrated = [place for place in order if np.isnan(pair.people[place]) and np.isfinite(pair.metric[place])]
+        for place in unrated[: pair.needed(config.chance)]:
+            wanted |= {(prompts[place], name): None for name in (pair.a, pair.b)}
+    by_place = {prompts[place]: rank for rank, place in enumerate(order)}
+    rows = sorted(wanted, key=lambda key: by_place[key[0]])
+    return pa.table(
+        {
+            "prompt_id": pa.array([prompt for prompt, _ in rows], pa.string()),
+            "generator": pa.array([name for _, name in rows], pa.string()),
+            "image_id": pa.array([images[key] for key in rows], pa.string(), from_pandas=True),
+        }
+    )
+
+
+def write_labels(config: LabelsConfig, plan: LabelPlan) -> None:
+    """Writes what to rate next as CSV."""
+    sink = pa.BufferOutputStream()
+    pcsv.write_csv(plan.next_prompts, sink)
+    location = locate(config.output, config.storage)
+    write_file(location, location.path, sink.getvalue().to_pybytes())
+
+
+def shown_labels(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
+    """What is known of every pair, and what it still wants."""
+    return ShownTable(
+        f"{config.protocol.name}: people's ratings with {plan.metric}",
+        "Difference: of people's mean ratings, by prediction-powered inference, with intervals that cover all pairs "
+        f"with {1 - config.alpha:.0%}. Worth: to how many ratings one amounts beside the metric's scores; the metric "
+        "sharpens what people say and replaces nobody. The intervals hold where the rated prompts were chosen by "
+        "chance.",
+        ("pair", "prompts rated", "worth", "difference", "interval", "better", "further prompts"),
+        [_shown(pair, config.chance) for pair in plan.pairs],
+    )
+
+
+def _shown(pair: PairLabels, chance: float) -> tuple[str, ...]:
+    name, rated = f"{pair.a}, {pair.b}", str(pair.rated)
+    wanted = pair.needed(chance)
+    further = "more than there are" if wanted is None else str(wanted)
+    if pair.found is None:
+        return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, f"not told below {FEWEST_LABELS} prompts", further
+    low, high = pair.found.interval(pair.level)
+    interval = f"{signed(float(low))} to {signed(float(high))}"
+    told = (number(float(pair.found.worth), 2), signed(float(pair.found.estimate)), interval)
+    return name, rated, *told, pair.better or "undecided", "0" if pair.better else further
+
+
+def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
+    """How often the intervals cover the truth, of prompts that are drawn anew from a release's, by number of labels."""
+    rows = []
+    random = np.random.default_rng(seed)
+    for protocol in protocols:
+        pools = list(_pools(open_release(protocol, storage)))
+        for labels in MEASURED if pools else ():
+            drawn = [_drawn(people, metric, labels, random) for people, metric in pools]
+            covered, worth = (np.array(column) for column in zip(*drawn, strict=True))
+            rows.append(
+                (
+                    protocol.name,
+                    str(len(pools)),
+                    str(labels),
+                    percent(float(covered.mean())),
+                    percent(float(np.quantile(covered, 0.1))),
+                    number(float(np.median(worth)), 2),
+                    f"{number(float(worth.min()), 2)} to {number(float(worth.max()), 2)}",
+                )
+            )
+    return ShownTable(
+        "Intervals of people's ratings with a metric beside",
+        f"Of every pair of generators and every released metric, {DRAWS} draws of so many rated prompts, and of as "
+        f"many scored ones as there are: how often the {LEVEL:.0%} interval covers the difference over all; its mean, "
+        "and its tenth percentile over pairs and metrics. Worth: to how many ratings one amounts, likewise the median "
+        "and the extremes.",
+        ("ratings", "pairs x metrics", "prompts rated", "covered", "tenth percentile", "worth", "from"),
+        rows,
+    )
+
+
+def _pools(release: Release) -> Iterator[tuple[Floats, Floats]]:
+    """Of each metric and pair, people's and the metric's differences by prompt."""
+    if not len(release.ratings) or not len(release.scores):
+        return
+    people = _wide(mean_ratings(release.ratings, "image").rename(columns={"human": "score"}))
+    for _, of_metric in release.scores.to_pandas().groupby("metric", sort=False):
+        scored = _wide(of_metric).reindex(index=people.index, columns=people.columns)
+        for a, b in combinations(people, 2):
+            both = pd.DataFrame({"people": people[a] - people[b], "metric": scored[a] - scored[b]}).dropna()
+            yield both["people"].to_numpy(np.float64), both["metric"].to_numpy(np.float64)
+
+
+def _drawn(people: Floats, metric: Floats, labels: int, random: np.random.Generator) -> tuple[float, float]:
+    """The share of draws whose interval covers the mean, and the labels' worth."""
+    rated = random.integers(len(people), size=(DRAWS, labels))
+    others = random.integers(len(people), size=(DRAWS, max(len(people) - labels, 2)))
+    found = powered_mean(people[rated], metric[rated], metric[others])
+    low, high = found.interval(LEVEL)
+    truth = people.mean()
+    return float(((low <= truth) & (truth <= high)).mean()), float(np.median(found.worth))

@@ -1,0 +1,274 @@
+"""Rehearsals of adaptive sweeps: on scores or ratings that are all there, how many prompts would have done?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from jinja2 import Environment, StrictUndefined
+
+from operators.diagnosis.diagnosis import ShownTable, percent
+from operators.errors import ConfigError
+from operators.judging.judgement import PEOPLE
+from operators.judging.ratings import mean_ratings
+from operators.judging.rehearsal import (
+    FEWEST_PROMPTS,
+    NAIVE_FIRST,
+    Pair,
+    Rehearsed,
+    compared_pairs,
+    false_decisions,
+    naive,
+    rehearse,
+    tied,
+)
+from operators.report.rendering import diagnosis_markdown
+from operators.report.words import number
+from operators.statistics.options import Adaptive
+from operators.statistics.prediction_powered import FEWEST_LABELS
+from operators.statistics.sequential import FIRST_ASYMPTOTIC, PER_LOOK
+from pipelines.judging.labelling import coverage_table
+from pipelines.judging.metaeval import open_release
+from pipelines.judging.protocols import ProtocolConfig
+from pipelines.judging.releases.scores import of_metrics, read_scores
+from pipelines.storage import StorageConfig, locate, write_file
+
+PAGE = Path(__file__).parent / "adaptive.md.j2"
+EMPTY = "–"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RehearseConfig:
+    """Whose scores or ratings are looked at in random orders of their prompts."""
+
+    scores: str | None = None
+    """A run's folder or a table of scores; null takes the releases alone."""
+    metrics: tuple[str, ...] = ()
+    """Only these metrics; all where empty."""
+    adaptive: Adaptive = field(default_factory=Adaptive)
+    spreads: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3)
+    """Indifferences whose cost is told, in standard deviations of the scores; that of `adaptive` comes after them."""
+    orders: int = 1000
+    """Random orders of the prompts."""
+    protocol: ProtocolConfig | None = None
+    """People's ratings, with the scores that their release holds."""
+    reference: str | None = None
+    """The folder of published files that `protocols` are of."""
+    protocols: Mapping[str, ProtocolConfig] = field(default_factory=dict)
+    """Read where `reference` is set."""
+    page: str | None = None
+    """A Markdown file that is written besides."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        if self.protocol is None and self.scores is None and self.reference is None:
+            raise ConfigError(
+                "scores: expected a run's folder or a table of scores, got none; set scores=PATH, or of people's "
+                "ratings protocol=long protocol.path=PATH"
+            )
+        if self.orders < 1:
+            raise ConfigError(f"orders: expected at least 1, got {self.orders}")
+
+
+class Judged(NamedTuple):
+    """One judge's scores of images: a metric's, or people's ratings."""
+
+    source: str
+    judge: str
+    pairs: Sequence[Pair]
+    labels: Sequence[str]
+    """Of each prompt, the skills that orders are balanced over."""
+    options: Adaptive
+    within: bool
+    """Whether its scores keep to the range."""
+    deviation: float
+    """Of its scores, the standard one."""
+
+    @property
+    def people(self) -> bool:
+        """Whether it is no metric."""
+        return self.judge.startswith(PEOPLE)
+
+    @property
+    def methods(self) -> list[Adaptive]:
+        """By which ways it can be looked at: betting wants a range."""
+        ways = [replace(self.options, method="betting")] if self.within else []
+        return [*ways, replace(self.options, method="asymptotic")]
+
+
+def rehearse_all(config: RehearseConfig) -> list[ShownTable]:
+    """False decisions, costs by indifference, and of people or of scores of one's own the costs by pair.
+
+    Raises ConfigError where no two generators share prompts, SourceError where a table cannot be read.
+    """
+    judges = list(_judges(config))
+    if not judges:
+        raise ConfigError(f"rehearse: no two generators have scores of {FEWEST_PROMPTS} prompts in common")
+    told = [[_tell(judged, options, config) for options in judged.methods] for judged in judges]
+    flat = list(chain.from_iterable(told))
+    labels = [coverage_table(published, config.storage)] if (published := _published(config)) else []
+    by_pair = [
+        _pairs_table(of_judge) for of_judge in told if not of_judge[0].judged.source or of_judge[0].judged.people
+    ]
+    return [_false_table(flat, config), _cost_table(flat, config), *by_pair, *labels]
+
+
+def _published(config: RehearseConfig) -> list[ProtocolConfig]:
+    """The releases below the folder of published files."""
+    return list(config.protocols.values()) if config.reference is not None else []
+
+
+def _judges(config: RehearseConfig) -> Iterator[Judged]:
+    for protocol in (*([] if config.protocol is None else [config.protocol]), *_published(config)):
+        release = open_release(protocol, config.storage)
+        labels = {prompt: "\0".join(skills) for prompt, skills in release.skills.items()}
+        rated = mean_ratings(release.ratings, "image").rename(columns={"human": "score"})
+        for template, ratings in rated.groupby("template", sort=False):
+            judge = PEOPLE if rated["template"].nunique() == 1 else f"{PEOPLE}, {template}"
+            scale = protocol.rating_range or (float(rated["score"].min()), float(rated["score"].max()))
+            yield from _judged(protocol.name, judge, ratings, labels, replace(config.adaptive, range=scale))
+        yield from _metrics(protocol.name, of_metrics(release.scores, config.metrics), labels, config)
+    if config.scores is not None:
+        yield from _metrics("", read_scores(locate(config.scores, config.storage), config.metrics), {}, config)
+
+
+def _metrics(source: str, scores: pa.Table, labels: Mapping[str, str], config: RehearseConfig) -> Iterator[Judged]:
+    frame = scores.select(["metric", "generator", "prompt_id", "score"]).to_pandas()
+    for metric, of_metric in frame.groupby("metric", sort=False):
+        yield from _judged(source, str(metric), of_metric, labels, config.adaptive)
+
+
+def _judged(
+    source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: Adaptive
+) -> Iterator[Judged]:
+    """The judge, where it scored two generators on enough prompts; several images of a prompt are averaged."""
+    wide = frame.pivot_table(index="prompt_id", columns="generator", values="score", aggfunc="mean", sort=True)
+    low, high = options.range
+    values = wide.to_numpy(np.float64)
+    within = bool(np.nanmin(values, initial=high) >= low and np.nanmax(values, initial=low) <= high)
+    pairs = compared_pairs(wide)
+    if pairs:
+        of_prompts = [labels.get(str(prompt), "") for prompt in wide.index]
+        yield Judged(source, judge, pairs, of_prompts, options, within, float(np.nanstd(values)))
+
+
+class _Told(NamedTuple):
+    """What was found of a judge, looked at in one way."""
+
+    judged: Judged
+    options: Adaptive
+    found: Sequence[Rehearsed]
+    """By indifference, of which the first is 0."""
+    of_tied: Rehearsed
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        return self.judged.source, self.judged.judge, self.options.method
+
+
+def _tell(judged: Judged, options: Adaptive, config: RehearseConfig) -> _Told:
+    zones = [0.0, *_zones(judged, config).values()]
+    found = rehearse(judged.pairs, judged.labels, options, zones, config.orders)
+    low, high = options.range
+    shift = max(abs(pair.difference) for pair in judged.pairs)
+    wider = replace(options, range=(low - shift / 2, high + shift / 2))  # the shifted scores need so much
+    (of_tied,) = rehearse(tied(judged.pairs), judged.labels, wider, [0.0], config.orders)
+    return _Told(judged, options, found, of_tied)
+
+
+def _zones(judged: Judged, config: RehearseConfig) -> dict[str, float]:
+    """Indifferences in the unit of the judge's scores, by what they are called."""
+    own = config.adaptive.indifference_of(judged.judge)
+    return {name_of(spread): spread * judged.deviation for spread in config.spreads} | ({"given": own} if own else {})
+
+
+def name_of(spread: float) -> str:
+    """An indifference that is told in standard deviations of the scores."""
+    return f"{spread:g} sd"
+
+
+def _false_table(told: Sequence[_Told], config: RehearseConfig) -> ShownTable:
+    return ShownTable(
+        "False decisions",
+        f"Of {config.orders} random orders, those with any false decision, all pairs together, where at most "
+        f"{config.adaptive.alpha:.0%} are promised. As scored: what is not so of all prompts is false. Tied: the "
+        "scores are so shifted that all generators have one mean, and any decision is false. Naive: Student's t-test "
+        f"at 5% after every prompt from number {NAIVE_FIRST} on, the first that is significant counts; in brackets "
+        "the share of pairs.",
+        ("scores", "judge", "method", "pairs", "prompts", "as scored", "tied", "naive, as scored", "naive, tied"),
+        [_false_row(one, config) for one in told],
+    )
+
+
+def _false_row(one: _Told, config: RehearseConfig) -> tuple[str, ...]:
+    judged = one.judged
+    shares = [percent(found.any_false()) for found in (one.found[0], one.of_tied)]
+    looked = [_naive_false(pairs, judged, config) for pairs in (judged.pairs, tied(judged.pairs))]
+    return (*one.row, str(len(judged.pairs)), str(len(judged.labels)), *shares, *looked)
+
+
+def _naive_false(pairs: Sequence[Pair], judged: Judged, config: RehearseConfig) -> str:
+    false = false_decisions(naive(pairs, judged.labels, config.orders, config.adaptive.seed), pairs, 0)
+    return f"{percent(float(false.any(axis=-1).mean()))} ({percent(float(false.mean()))})"
+
+
+def _cost_table(told: Sequence[_Told], config: RehearseConfig) -> ShownTable:
+    names = list(dict.fromkeys(name for one in told for name in _zones(one.judged, config)))
+    return ShownTable(
+        "What it costs, by indifference",
+        "The share of the prompts, and so of the images, after which every pair is decided or found to differ by no "
+        f"more than the indifference: the mean of {config.orders} orders. Indifferences are told in standard "
+        "deviations (sd) of the judge's scores, whose size stands beside. Without any, the closest pair decides.",
+        ("scores", "judge", "method", "sd", "none", *names),
+        [_cost_row(one, names, config) for one in told],
+    )
+
+
+def _cost_row(one: _Told, names: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
+    shares = [percent(float(found.used_in_all().mean())) for found in one.found]
+    by_name = dict(zip(_zones(one.judged, config), shares[1:], strict=True))
+    return (*one.row, number(one.judged.deviation), shares[0], *(by_name.get(name, EMPTY) for name in names))
+
+
+def _pairs_table(told: Sequence[_Told]) -> ShownTable:
+    """One judge's pairs, by each method that it can be looked at."""
+    judged = told[0].judged
+    ordered = sorted(range(len(judged.pairs)), key=lambda place: -abs(judged.pairs[place].difference))
+    used = [one.found[0].used() for one in told]
+    rows = []
+    for rank, place in enumerate(ordered, start=1):
+        pair = judged.pairs[place]
+        costs = [
+            percent(float(share.mean()))
+            for of_method in used
+            for share in (of_method[:, place], of_method[:, ordered[:rank]].max(axis=1))
+        ]
+        both = str(int(np.isfinite(pair.differences).sum()))
+        rows.append((f"{pair.a}, {pair.b}", both, number(abs(pair.difference)), *costs))
+    heads = [name for one in told for name in (f"{one.options.method}: this pair", "with all above it")]
+    return ShownTable(
+        f"Pair by pair: {' '.join(filter(None, (judged.source, judged.judge)))}",
+        "The share of the prompts after which a pair is decided, without indifference; and after which it and all that "
+        "differ more are.",
+        ("pair", "prompts of both", "difference", *heads),
+        rows,
+    )
+
+
+def write_page(config: RehearseConfig, tables: Sequence[ShownTable]) -> None:
+    """Writes the tables as a page of documentation."""
+    assert config.page is not None, "a page was asked for"
+    environment = Environment(trim_blocks=True, undefined=StrictUndefined)
+    text = environment.from_string(PAGE.read_text("utf-8")).render(
+        tables=diagnosis_markdown(tables, 3),
+        per_look=PER_LOOK,
+        first_asymptotic=FIRST_ASYMPTOTIC,
+        fewest=FEWEST_PROMPTS,
+        fewest_labels=FEWEST_LABELS,
+    )
+    location = locate(config.page, config.storage)
+    write_file(location, location.path, (text.rstrip() + "\n").encode())

@@ -1,0 +1,151 @@
+"""Comparisons that are looked at while prompts come in: balanced orders, fair bets, and decisions that hold."""
+
+import math
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from operators.errors import ConfigError
+from operators.statistics.options import Adaptive
+from operators.statistics.sequential import (
+    A_BETTER,
+    ALIKE,
+    B_BETTER,
+    NOBODY,
+    UNDECIDED,
+    Evidence,
+    Floats,
+    balanced_order,
+    decide,
+    evidence,
+    in_order,
+)
+
+BETTING = Adaptive(range=(0, 1))
+ASYMPTOTIC = Adaptive(method="asymptotic")
+
+
+def differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
+    """Of scores between 0 and 1."""
+    random = np.random.default_rng(seed)
+    return np.clip(random.normal(mean, 0.3, prompts), -1, 1)
+
+
+def decided(options: Adaptive, *pairs: Floats, seed: int = 0, indifference: float = 0) -> list[int]:
+    order = balanced_order([""] * len(pairs[0]), seed)
+    found = [evidence(in_order(pair, order), options, indifference, len(pairs)) for pair in pairs]
+    return decide(found, options.alpha).verdict.tolist()
+
+
+def test_every_prompt_comes_once_and_every_look_has_its_share_of_each_label() -> None:
+    labels = ["counting"] * 30 + ["text"] * 11 + ["colour"] * 20
+    order = balanced_order(labels, seed=3, per_look=8)
+    assert sorted(place for place in order.ravel() if place != NOBODY) == list(range(61))
+    assert order.shape == (8, 8)
+    for look in order[:-1]:
+        counts = [sum(labels[place] == label for place in look if place != NOBODY) for label in ("counting", "text")]
+        assert 2 <= counts[0] <= 6 and counts[1] <= 3
+
+
+def test_an_order_follows_from_its_seed() -> None:
+    labels = ["a", "b"] * 20
+    assert (balanced_order(labels, 1) == balanced_order(labels, 1)).all()
+    assert (balanced_order(labels, 1) != balanced_order(labels, 2)).any()
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.1])
+@pytest.mark.parametrize("cells", [([0.5, -0.2, 0.3], [-0.4, 0.1, -0.3]), ([0.9, 0.8, 0.7], [-0.9, -0.8, -0.7])])
+def test_betting_is_fair_over_all_balanced_orders_of_generators_that_tie(
+    cells: tuple[list[float], list[float]], bound: float
+) -> None:
+    orders = product(*(permutations(cell) for cell in cells))
+    drawn = np.array([np.transpose(order) for order in orders])
+    sides = evidence(drawn, BETTING, bound, 1)
+    for side in (sides.not_above, sides.not_below):
+        assert (np.exp(side[:, :-1]).mean(axis=0) <= 1 + 1e-12).all()
+        assert (side[:, -1] == -math.inf).all(), "after the last prompt it is known that none is better"
+
+
+def test_betting_is_fair_against_a_difference_at_the_edge_of_the_indifference() -> None:
+    cells = ([0.6, 0.0, 0.3], [-0.2, 0.1, -0.2])  # of mean 0.1
+    drawn = np.array([np.transpose(order) for order in product(*(permutations(cell) for cell in cells))])
+    side = evidence(drawn, BETTING, 0.1, 1).far_above
+    assert (np.exp(side[:, :-1]).mean(axis=0) <= 1 + 1e-12).all()
+
+
+@pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
+def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptive) -> None:
+    order = balanced_order([""] * 256, 0)
+    found = [evidence(in_order(differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
+    verdict, look = decide(found, 0.05)
+    assert verdict.tolist() == [A_BETTER, B_BETTER]
+    assert (look < len(order) // 3).all()
+
+
+@pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
+def test_a_small_difference_is_alike_where_it_does_not_matter(options: Adaptive) -> None:
+    close = differences(0.0) - differences(0.0).mean()
+    assert decided(options, close, indifference=0.15) == [ALIKE]
+    assert decided(options, close) == [UNDECIDED], "and without indifference a tie stays one to the end"
+    assert decided(options, differences(0.4), indifference=0.15) == [A_BETTER]
+
+
+@pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
+def test_all_prompts_decide_what_is_left(options: Adaptive) -> None:
+    little = differences(0.0)
+    assert decided(options, little) == [A_BETTER if little.mean() > 0 else B_BETTER]
+
+
+@pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
+def test_what_is_decided_of_generators_that_tie_is_within_alpha(options: Adaptive) -> None:
+    pairs = [pair - pair.mean() for pair in (differences(0, seed=seed) for seed in range(3))]
+    orders = np.stack([balanced_order(["a", "b"] * 128, seed) for seed in range(400)])
+    found = [evidence(in_order(pair, orders), options, 0, 3) for pair in pairs]
+    assert (decide(found, 0.05).verdict != UNDECIDED).any(axis=-1).mean() <= 0.05
+
+
+def test_a_prompt_that_one_of_the_two_lacks_says_nothing() -> None:
+    order = np.arange(16).reshape(2, 8)
+    half = np.tile([0.4, math.nan], 8)
+    both, lacking = (evidence(in_order(one, order), BETTING, 0, 1) for one in (np.nan_to_num(half), half))
+    assert both.not_above.tolist() == lacking.not_above.tolist()
+    assert decided(BETTING, np.where(np.arange(256) % 2, math.nan, differences(0.4))) == [A_BETTER]
+    nothing = np.full(64, math.nan)
+    assert decided(BETTING, nothing) == decided(ASYMPTOTIC, nothing) == [UNDECIDED]
+
+
+def test_holms_steps_ask_less_of_a_pair_once_another_is_decided() -> None:
+    def made(*log_e: float) -> Evidence:
+        never = np.full(len(log_e), -math.inf)
+        return Evidence(np.array(log_e), never, never, never)
+
+    alone, among_two = math.log(2 / 0.05), math.log(4 / 0.05)
+    close = made(alone, alone)
+    assert decide([close, made(0, 0)], 0.05).verdict.tolist() == [UNDECIDED, UNDECIDED]
+    verdict, look = decide([close, made(0, among_two)], 0.05)
+    assert verdict.tolist() == [A_BETTER, A_BETTER]
+    assert look.tolist() == [1, 1]
+
+
+def test_what_is_decided_stays_so() -> None:
+    falling = np.array([9.0, -9.0])
+    never = np.full(2, -math.inf)
+    verdict, look = decide([Evidence(falling, falling[::-1], never, never)], 0.05)
+    assert (verdict.tolist(), look.tolist()) == ([A_BETTER], [0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"alpha": 1.0}, "adaptive.alpha: expected a probability between 0 and 1, got 1.0"),
+        ({"range": (1, 1)}, "adaptive.range: expected the least and the greatest score"),
+        ({"growth": 0.0}, "adaptive.growth: expected a share above 0, got 0.0"),
+        ({"indifference": -0.1}, "adaptive.indifference: expected 0 or more, got -0.1"),
+        ({"indifference": {"gecko": math.nan}}, "adaptive.indifference: expected 0 or more, got nan"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Adaptive(**wrong)

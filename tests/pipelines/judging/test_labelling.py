@@ -1,0 +1,121 @@
+"""Which images people should still rate: how many, which, and when nothing can be said."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jobs.command import load_values
+from jobs.labels import main
+from operators.errors import ConfigError, SourceError
+from operators.statistics.prediction_powered import FEWEST_LABELS
+from pipelines.config import read_config
+from pipelines.judging.labelling import LabelsConfig, coverage_table, plan_labels, shown_labels
+from pipelines.judging.metaeval import open_release
+from pipelines.storage import StorageConfig
+from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
+
+MEANS = {"best": 4.0, "close": 2.1, "last": 2.0}
+PROMPTS = 200
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Scores of 200 prompts by three generators, of which people rated the first 40."""
+    random = np.random.default_rng(0)
+    rows = [
+        {"prompt_id": f"p{prompt:03d}", "generator": name, "gecko": mean / 5 + random.normal(0, 0.1)}
+        for prompt in range(PROMPTS)
+        for name, mean in MEANS.items()
+    ]
+    scores = pd.DataFrame(rows)
+    scores.to_csv(tmp_path / "scores.csv", index=False)
+    rating = 5 * scores["gecko"] + random.normal(0, 0.5, len(scores))
+    rated = scores.assign(rating=rating).drop(columns="gecko")
+    rated[rated["prompt_id"] < "p040"].to_csv(tmp_path / "ratings.csv", index=False)
+    return tmp_path
+
+
+def config(folder: Path, *overrides: str) -> LabelsConfig:
+    given = ("protocol=long", f"protocol.path={folder}/ratings.csv", f"output={folder}/next.csv")
+    return read_config(load_values("labels", [*given, *overrides]), LabelsConfig)
+
+
+def test_a_clear_pair_is_decided_and_a_close_one_is_told_what_it_wants(folder: Path) -> None:
+    wanted = config(folder, f"scores={folder}/scores.csv")
+    plan = plan_labels(wanted)
+    assert [pair.better for pair in plan.pairs] == ["best", "best", None]
+    assert [pair.rated for pair in plan.pairs] == [40, 40, 40]
+    assert all(pair.found is not None and pair.found.worth > 1 for pair in plan.pairs)
+    table = shown_labels(wanted, plan)
+    assert [row[-2:] for row in table.rows[:2]] == [("best", "0"), ("best", "0")]
+    assert table.rows[2][-2] == "undecided"
+    assert "replaces nobody" in table.caption
+    assert main(wanted) == 2, "as long as something is undecided"
+    rows = pd.read_csv(folder / "next.csv")
+    assert set(rows["generator"]) == {"close", "last"}
+    assert (rows["prompt_id"] >= "p040").all() and not rows.duplicated().any()
+
+
+def test_of_too_few_ratings_nothing_is_said_but_how_many_are_wanted(folder: Path) -> None:
+    ratings = pd.read_csv(folder / "ratings.csv")
+    ratings[ratings["prompt_id"] < "p005"].to_csv(folder / "ratings.csv", index=False)
+    wanted = config(folder, f"scores={folder}/scores.csv", "generators=[best,last]")
+    plan = plan_labels(wanted)
+    (row,) = shown_labels(wanted, plan).rows
+    assert row[1:5] == ("5", "–", "–", "–")
+    assert row[5:] == (f"not told below {FEWEST_LABELS} prompts", str(FEWEST_LABELS - 5))
+    assert len(plan.next_prompts) == 2 * (FEWEST_LABELS - 5)
+
+
+def test_where_everything_is_rated_people_alone_are_heard(folder: Path) -> None:
+    scores = pd.read_csv(folder / "scores.csv")
+    scores[scores["prompt_id"] < "p040"].to_csv(folder / "scores.csv", index=False)
+    plan = plan_labels(config(folder, f"scores={folder}/scores.csv", "generators=[best,last]"))
+    (pair,) = plan.pairs
+    assert pair.found is not None and (pair.found.power, pair.found.worth) == (0, 1)
+    assert pair.found.estimate == pytest.approx(pair.people[np.isfinite(pair.people)].mean())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("generators=[best,other]",), "generators: gecko scored none of 'other'; it scored best, close, last"),
+        (("generators=[best]",), "generators: expected two or more, got 'best' alone"),
+        (("chance=1",), "chance: expected a probability between 0 and 1, got 1.0"),
+        (("scores=null",), "scores: long holds none; set scores=PATH to a run or a table"),
+    ],
+)
+def test_what_is_not_there_is_refused(folder: Path, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_labels(config(folder, f"scores={folder}/scores.csv", *overrides))
+
+
+def test_ratings_of_other_images_are_refused(folder: Path) -> None:
+    ratings = pd.read_csv(folder / "ratings.csv")
+    ratings.assign(prompt_id="x" + ratings["prompt_id"]).to_csv(folder / "ratings.csv", index=False)
+    with pytest.raises(SourceError, match="rates no image that gecko scored; write the same ids into both"):
+        plan_labels(config(folder, f"scores={folder}/scores.csv"))
+
+
+def test_of_several_metrics_one_is_to_be_named(folder: Path) -> None:
+    scores = pd.read_csv(folder / "scores.csv")
+    scores.assign(dsg=scores["gecko"]).to_csv(folder / "scores.csv", index=False)
+    with pytest.raises(ConfigError, match="metrics: expected one of gecko, dsg; set metrics="):
+        plan_labels(config(folder, f"scores={folder}/scores.csv"))
+    assert plan_labels(config(folder, f"scores={folder}/scores.csv", "metrics=[dsg]")).metric == "dsg"
+
+
+@needs_reference
+def test_the_page_has_the_coverage_that_is_measured() -> None:
+    path = REFERENCE / "tifa160/tifa160_human_and_scores.json"
+    values = load_values("labels", ["protocol=tifa160", f"protocol.path={path}"])
+    protocol = read_config(values, LabelsConfig).protocol
+    assert len(open_release(protocol, StorageConfig()).ratings)
+    page = (ROOT / "docs/adaptive.md").read_text().partition("### Intervals of people's ratings")[2]
+    assert page
+    rows = [row for row in coverage_table([protocol], StorageConfig()).rows if int(row[2]) >= FEWEST_LABELS]
+    for row in rows:
+        assert float(row[3].rstrip("%")) >= 94, row
+        assert " | ".join(row).replace("_", r"\_") in page

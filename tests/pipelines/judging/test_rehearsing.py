@@ -1,0 +1,88 @@
+"""How many prompts would have done, told of scores that are all there."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jobs.command import load_values
+from jobs.rehearse import main
+from operators.errors import ConfigError
+from pipelines.config import read_config
+from pipelines.judging.rehearsing import RehearseConfig, rehearse_all
+from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
+
+
+def config(*overrides: str) -> RehearseConfig:
+    return read_config(load_values("rehearse", overrides), RehearseConfig)
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> Path:
+    """Of three generators on 64 prompts; of one image there is none."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        [
+            {"prompt_id": f"p{prompt}", "generator": name, "metric": "gecko", "score": mean + random.normal(0, 0.05)}
+            for prompt in range(64)
+            for name, mean in {"best": 0.8, "close": 0.3, "last": 0.29}.items()
+        ]
+    )
+    frame.loc[0, "score"] = np.nan
+    frame.to_csv(tmp_path / "scores.csv", index=False)
+    return tmp_path / "scores.csv"
+
+
+def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path, tmp_path: Path) -> None:
+    wanted = config(f"scores={scores}", "orders=20", "adaptive.indifference=0.3", f"page={tmp_path}/page.md")
+    false, cost, by_pair = rehearse_all(wanted)
+    assert [row[1:5] for row in false.rows] == [("gecko", way, "3", "64") for way in ("betting", "asymptotic")]
+    assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
+    assert cost.names[-1] == "given"
+    (betting, *_) = cost.rows
+    assert float(betting[-1].rstrip("%")) < float(betting[4].rstrip("%")), "with indifference fewer prompts do"
+    assert [row[0] for row in by_pair.rows][-1] == "close, last"
+    assert dict(zip(by_pair.names, by_pair.rows[0], strict=True))["prompts of both"] == "63"
+    assert main(replace(wanted, orders=2)) == 0
+    assert "### False decisions" in (tmp_path / "page.md").read_text()
+
+
+def test_scores_beyond_the_range_are_looked_at_by_the_asymptotic_sequence_alone(scores: Path) -> None:
+    false, *_ = rehearse_all(config(f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]"))
+    assert [row[2] for row in false.rows] == ["asymptotic"]
+
+
+def test_without_anything_to_look_at_it_is_said_what_to_give() -> None:
+    with pytest.raises(ConfigError, match="scores: expected a run's folder or a table of scores, got none; set scores"):
+        config()
+
+
+def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> None:
+    pd.DataFrame({"prompt_id": ["p", "q"], "generator": ["a", "b"], "gecko": [0.1, 0.2]}).to_csv(tmp_path / "s.csv")
+    with pytest.raises(ConfigError, match="no two generators have scores of 30 prompts in common"):
+        rehearse_all(config(f"scores={tmp_path}/s.csv"))
+
+
+@needs_reference
+def test_people_who_rated_genai_bench_are_told_apart_with_fewer_images_than_were_wanted() -> None:
+    path = REFERENCE / "genai_bench/genai_bench_527_image_ratings.json"
+    false, _, by_pair = rehearse_all(config("protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]"))
+    assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
+    thirteen = by_pair.rows[12]
+    assert all(float(thirteen[place].rstrip("%")) < 71 for place in (4, 6))
+    page = (ROOT / "docs/adaptive.md").read_text()
+    told = next(line for line in page.splitlines() if thirteen[0].partition(",")[0].replace("_", r"\_") in line)
+    assert re.search(r"\d+\.\d%", told)
+
+
+@needs_reference
+def test_the_page_promises_what_was_measured() -> None:
+    page = (ROOT / "docs/adaptive.md").read_text()
+    table = page.partition("### False decisions")[2].partition("###")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if "betting |" in line or "asymptotic |" in line]
+    assert len(rows) > 50
+    for row in rows:
+        assert all(float(share.rstrip("%")) <= 5 for share in row[5:7]), row

@@ -1,0 +1,168 @@
+"""A sweep that stops when its generators are told apart: what it saw stands, and it decides the same when run again."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from operators.errors import ConfigError
+from operators.judging.adaptive import Seen
+from pipelines.adaptive import run_adaptive
+from pipelines.config import SweepConfig
+from pipelines.report.report import write_report
+from pipelines.rewards.gathered import gather_scores
+from pipelines.running.progress import NodeProgress
+from pipelines.sources import waves
+from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+
+PROMPTS = 64
+OPTIONS = ("metric=[clipscore]", "adaptive=betting", "adaptive.range=[-1,1]", "adaptive.growth=1")
+ALIKE = (*OPTIONS, "adaptive.indifference=0.4")
+Report = Callable[[Mapping[str, NodeProgress]], None]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_benchmark(tmp_path_factory.mktemp("bench"), count=PROMPTS)
+
+
+@pytest.fixture(autouse=True)
+def small_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waves, "FIRST_PROMPTS", 16)
+
+
+@contextmanager
+def watch(_: PlannedSweep) -> Iterator[Report]:
+    yield lambda progress: None
+
+
+def sweep(config: SweepConfig, tell: Callable[[Seen], None] = lambda seen: None) -> tuple[FinishedSweep, PlannedSweep]:
+    return run_adaptive(plan_sweep(config), watch, tell)
+
+
+def seen_of(now: PlannedSweep) -> Seen:
+    assert now.seen is not None
+    return now.seen
+
+
+def test_it_stops_when_enough_is_seen_and_says_what_was_not(folder: Path, tmp_path: Path, here: None) -> None:
+    told: list[Seen] = []
+    finished, now = sweep(sweep_config(folder, tmp_path, *ALIKE), told.append)
+    seen = seen_of(now)
+    assert [one.enough for one in told] == [False] * (len(told) - 1) + [True]
+    assert 16 < seen.prompts < PROMPTS
+    assert seen.decisions.column("verdict").to_pylist() == ["alike"]
+    scores = finished.results.read_scores()
+    assert len(scores) == 2 * seen.prompts and finished.exit_code == 0
+    assert set(scores.column("prompt_id").to_pylist()) <= {row["prompt_id"] for row in prompts(PROMPTS)}
+    page = write_report(now.store, finished.run_id).page
+    (warning, *_) = page.warnings
+    assert warning.startswith(
+        f"The scores are of a balanced random subsample: {seen.prompts} of 64 prompts, {2 * seen.prompts} of 128 images"
+    )
+    assert page.decided is not None and page.decided.rows[0][1:3] == ("atlas, flint", "alike")
+    assert page.cards and all(card.thumbnail for card in page.cards), "its images are found by a later report too"
+    with pytest.raises(ConfigError, match="has scores of a subsample; run the sweep without adaptive"):
+        gather_scores(now.store, "latest", None)
+
+
+def test_the_same_command_again_computes_nothing_and_names_the_same_run(
+    folder: Path, tmp_path: Path, here: None
+) -> None:
+    first, _ = sweep(sweep_config(folder, tmp_path, *ALIKE))
+    write_report(plan_sweep(sweep_config(folder, tmp_path, *ALIKE)).store, first.run_id)
+    again, _ = sweep(sweep_config(folder, tmp_path, *ALIKE))
+    assert (again.run_id, again.computed, again.unchanged) == (first.run_id, 0, True)
+
+
+def test_killed_after_a_wave_it_goes_on_and_decides_the_same(folder: Path, tmp_path: Path, here: None) -> None:
+    def die(seen: Seen) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(sweep_config(folder, tmp_path / "killed", *ALIKE), die)
+    resumed, now = sweep(sweep_config(folder, tmp_path / "killed", *ALIKE))
+    whole, undisturbed = sweep(sweep_config(folder, tmp_path / "whole", *ALIKE))
+    assert seen_of(now).decisions.equals(seen_of(undisturbed).decisions)
+    assert resumed.results.read_scores().equals(whole.results.read_scores())
+    assert 0 < resumed.computed < whole.computed
+
+
+def test_a_full_sweep_afterwards_asks_its_models_for_the_rest(folder: Path, tmp_path: Path, here: None) -> None:
+    _, now = sweep(sweep_config(folder, tmp_path, *ALIKE))
+    full = run_sweep(plan_sweep(sweep_config(folder, tmp_path, "metric=[clipscore]")), lambda progress: None)
+    assert full.results.rows == 2 * PROMPTS
+    manifest = now.store.read_text(f"runs/{full.run_id}/manifest.json") or ""
+    kept = 2 * seen_of(now).prompts
+    assert f'"rows_kept": {kept}' in manifest or f'"rows_kept": {2 * kept}' in manifest, "of similarities and scores"
+
+
+def test_a_pair_without_a_score_of_some_prompt_says_how_many_it_lacks(tmp_path: Path, here: None) -> None:
+    write_benchmark(tmp_path / "bench", count=PROMPTS)
+    rows = images("flint", PROMPTS)
+    rows[5] = {**rows[5], "image": b"no image"}
+    write_rows(tmp_path / "bench/images/flint/00000.parquet", [row for row in rows if row is not rows[9]])
+    finished, now = sweep(sweep_config(tmp_path / "bench", tmp_path / "store", *OPTIONS, "max_failed=0.1"))
+    (decision,) = seen_of(now).decisions.to_pylist()
+    assert decision["n"] + decision["n_missing"] == seen_of(now).prompts == PROMPTS, "without indifference it sees all"
+    assert decision["n_missing"] == 2 == finished.results.n_null
+    scores = finished.results.read_scores()
+    means = {
+        name: pc.mean(scores.filter(pc.equal(scores.column("generator"), name)).column("score")).as_py()
+        for name in ("atlas", "flint")
+    }
+    assert decision["verdict"] == ("a" if decision["difference"] > 0 else "b")
+    assert decision["difference"] == pytest.approx(means["atlas"] - means["flint"], abs=0.02)
+
+
+def test_rows_that_hold_their_own_prompts_come_in_waves_too(tmp_path: Path, here: None) -> None:
+    texts = {row["prompt_id"]: row["text"] for row in prompts(PROMPTS)}
+    for generator in ("atlas", "flint"):
+        rows = [{**row, "prompt": texts[row["prompt_id"]]} for row in images(generator, PROMPTS)]
+        write_rows(tmp_path / f"images/{generator}/0.parquet", rows)
+    _, now = sweep(sweep_config(tmp_path, tmp_path / "store", *ALIKE, "benchmark.prompts=null"))
+    assert 16 < seen_of(now).prompts < PROMPTS
+
+
+def test_every_wave_has_its_own_rows_and_all_together_have_each_once(folder: Path, tmp_path: Path) -> None:
+    planned = plan_sweep(sweep_config(folder, tmp_path, *ALIKE))
+    assert planned.waves is not None
+    sizes = [len(planned.waves.up_to(wave).prompts) for wave in range(len(planned.waves.ends))]
+    assert sizes == sorted(set(sizes)) and sizes[0] == 16 and sizes[-1] == PROMPTS
+    assert [planned.waves.wave_with(size) for size in sizes] == list(range(len(sizes)))
+    held = [
+        (shard.group, shard.row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)
+    ]
+    assert len(held) == len(set(held)) == 2 * PROMPTS
+    of_file = pq.read_table(folder / "images/atlas/00000.parquet", columns=["prompt_id"]).column("prompt_id")
+    first = {planned.waves.prompt_ids[place] for place in planned.waves.order[:2].ravel()}
+    rows = [
+        shard.row_in_file(row)
+        for shard in planned.waves.up_to(0).image_shards
+        if shard.group == "atlas"
+        for row in range(shard.rows)
+    ]
+    assert {of_file[row].as_py() for row in rows} == first
+
+
+def test_scores_beyond_the_range_are_refused_with_the_remedy(folder: Path, tmp_path: Path, here: None) -> None:
+    with pytest.raises(
+        ConfigError, match=r"adaptive.range: expected scores from 0.9 to 1, found clipscore from .*; set"
+    ):
+        sweep(sweep_config(folder, tmp_path, *ALIKE, "adaptive.range=[0.9,1]"))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("retry_failed=true", "adaptive: a sweep that stops early tries failed rows again anyway"),
+        ("metric=[entropy]", "adaptive: expected a metric that ranks generators"),
+    ],
+)
+def test_what_cannot_be_adaptive_is_refused(folder: Path, tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sweep_config(folder, tmp_path, *ALIKE, override)
