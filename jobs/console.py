@@ -199,8 +199,38 @@ def _rate(name: str, state: NodeProgress) -> str:
     return f"{state.rows / state.seconds:.1f} {unit}" if state.seconds > 0 and state.rows else f"- {unit}"
 
 
-def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
-    """Two tables per metric, overall and per skill, best overall mean first, and where everything was written."""
+def show_leaderboards(console: Console, finished: FinishedSweep, *, verbose: bool = False) -> None:
+    """What failed and where everything was written; before it each metric's boards, where more is wanted.
+
+    Of a run that stands already, whose report is not made again, all means.
+    """
+    if verbose:
+        _show_boards(console, finished)
+    elif finished.unchanged:
+        _show_means(console, finished)
+    show_failures(console, finished.results)
+    if finished.retried is not None:
+        rows, succeeded = finished.retried
+        say(console, f"retry_failed: {succeeded} of {rows} failed rows have a score now")
+    show_usage(console, finished.usage, finished.costs)
+    say(console, f"written to {finished.folder}/")
+    console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
+
+
+def _show_means(console: Console, finished: FinishedSweep) -> None:
+    """Every generator's mean by every metric."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in finished.results.summary.to_pylist():
+        if row["skill"] == OVERALL:
+            cells.setdefault(row["generator"], {})[row["metric"]] = _number(row["mean"])
+    metrics = dict.fromkeys(metric for row in cells.values() for metric in row)
+    show_tables(
+        console, "means", {name: {m: row.get(m, EMPTY) for m in metrics} for name, row in sorted(cells.items())}
+    )
+
+
+def _show_boards(console: Console, finished: FinishedSweep) -> None:
+    """Two tables per metric, overall and per skill, best overall mean first."""
     rows = finished.results.summary.to_pylist()
     for metric in dict.fromkeys(row["metric"] for row in rows):
         of_metric = [row for row in rows if row["metric"] == metric]
@@ -211,13 +241,6 @@ def show_leaderboards(console: Console, finished: FinishedSweep) -> None:
         show_table(console, title, names, ranked, numbers=slice(2, None))
         if len(of_metric) > len(overall):
             _show_skills(console, metric, of_metric)
-    show_failures(console, finished.results)
-    if finished.retried is not None:
-        rows, succeeded = finished.retried
-        say(console, f"retry_failed: {succeeded} of {rows} failed rows have a score now")
-    show_usage(console, finished.usage, finished.costs)
-    say(console, f"written to {finished.folder}/")
-    console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
 
 
 def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str, Cost]) -> None:

@@ -104,7 +104,7 @@ def _conclude(
     from pipelines.nightly.concluding import conclude
     from pipelines.report.report import LATEST_REPORT
 
-    show_leaderboards(console, finished)
+    show_leaderboards(console, finished, verbose=config.verbose)
     show_judged(console, planned, finished)
     told = conclude(planned.store, finished.run_id, config.nightly, sources=planned.sources, hold=hold)
     show_report(console, told.written)

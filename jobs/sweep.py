@@ -35,9 +35,9 @@ def _run(config: SweepConfig) -> int:
     if config.adaptive is None:
         with ProgressDisplay(console, planned.plan) as display:
             finished = run_sweep(planned, display.update)
-        show_leaderboards(console, finished)
     else:
         planned, finished = _adaptive(console, planned)
+    show_leaderboards(console, finished, verbose=config.verbose)
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
     show_judged(console, planned, finished)
@@ -60,7 +60,6 @@ def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, Fi
             yield display.update
 
     finished, now = run_adaptive(planned, watch, lambda seen: say(console, seen.line()))
-    show_leaderboards(console, finished)
     if now.config.adaptive is not None:
         warn(console, in_words(seen_counts(now), now.config.adaptive.alpha))
     return now, finished

@@ -44,6 +44,8 @@ class SweepConfig:
     """Share of rows without a score up to which the exit code is 2 instead of 1."""
     dry_run: bool = False
     """Print the plan and stop."""
+    verbose: bool = False
+    """Print each metric's boards too, overall and by skill."""
     retry_failed: bool = False
     """Compute only the rows that failed and may pass now, and what stands on them."""
     adaptive: Adaptive | None = None

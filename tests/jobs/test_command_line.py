@@ -52,8 +52,8 @@ WRITING = {"kind", "writer", "model", "max_tokens", "temperature", "seed", "repl
 WRITER = {"writer", "max_tokens", "temperature", "seed", "replies"}
 STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
 SWEEP = {
-    "": {"store", "dry_run", "shard_rows", "max_failed", "retry_failed", "storage", "log", "limits", "clips", "cluster",
-         "benchmark", "models", "metrics"},
+    "": {"store", "dry_run", "verbose", "shard_rows", "max_failed", "retry_failed", "storage", "log", "limits", "clips",
+         "cluster", "benchmark", "models", "metrics"},
     "log": {"format", "level", "file"},
     "storage": STORAGE,
     "limits": {"max_pixels", "max_bytes", "max_scans", "max_seconds", "max_images"},
@@ -398,7 +398,7 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 def test_too_little_memory_is_one_line(tmp_path: Path) -> None:
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (360_000_000, 360_000_000))
+        resource.setrlimit(resource.RLIMIT_AS, (320_000_000, 320_000_000))
 
     done = status(store=tmp_path, stdout=subprocess.DEVNULL, preexec_fn=limit, timeout=100)
     assert_in_one_line(done, "memory ran out: raise its limit (ulimit -v)")

@@ -38,6 +38,10 @@ def printed(show: Any, *arguments: Any) -> str:
     return stream.getvalue()
 
 
+def boards(console: Console, finished: Any) -> None:
+    show_leaderboards(console, finished, verbose=True)
+
+
 def finished_sweep(results: Any, falling: Collection[str] = ()) -> Any:
     return SimpleNamespace(results=results, falling=falling, retried=None, usage={}, folder="runs/r")
 
@@ -55,7 +59,7 @@ def test_a_kind_of_failure_is_shown_with_the_message_to_act_on() -> None:
 
 
 def test_a_generator_without_a_score_has_no_place_and_equal_means_share_one() -> None:
-    said = printed(show_leaderboards, finished_sweep(results(failure("corrupt_image", "no"))))
+    said = printed(boards, finished_sweep(results(failure("corrupt_image", "no"))))
     assert places(said) == [("1", "atlas"), ("1", "cobalt"), ("-", "drift")]
     assert "lower is better" not in said
 
@@ -64,6 +68,6 @@ def test_where_lower_is_better_the_lowest_mean_has_the_first_place_and_the_board
     scored = [("atlas", 0.5), ("cobalt", 0.25), ("drift", 0.5), ("ember", None)]
     records = [{"generator": name, "metric": "m", "prompt_id": "p", "score": score} for name, score in scored]
     summary = best_first(summarise(rows.table(records, rows.SCORES), {}), {"m"})
-    said = printed(show_leaderboards, finished_sweep(SimpleNamespace(summary=summary, n_null=0), falling={"m"}))
+    said = printed(boards, finished_sweep(SimpleNamespace(summary=summary, n_null=0), falling={"m"}))
     assert places(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
     assert "m: overall, lower is better" in said and re.search(r"cobalt +│ 0\.250", said)

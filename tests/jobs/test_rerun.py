@@ -1,5 +1,6 @@
 """A sweep that is run again with nothing new names the run that stands, and one whose run was harmed makes another."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,12 @@ class Sweep:
         return {str(path): path.stat().st_mtime_ns for path in Path(self.store.url).rglob("*") if path.is_file()}
 
 
+def mean_of(store: Store, run_id: str) -> float:
+    """The mean of the first generator."""
+    summary = pq.read_table(f"{store.url}/runs/{run_id}/summary.parquet").to_pandas()
+    return float(summary.query("generator == 'atlas' and skill == 'overall'")["mean"].item())
+
+
 @pytest.fixture
 def sweep(tmp_path: Path) -> Sweep:
     return Sweep(tmp_path)
@@ -56,7 +63,9 @@ def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(
     printed = capsys.readouterr().out
     report = f"{sweep.store.url}/runs/{run_id}/report.html"
     assert f"nothing changed since run {run_id}: {report}" in printed and f"run {run_id}, exit code 0" in printed
-    assert "clipscore: overall" in printed
+    assert "clipscore: overall" not in printed
+    means = re.search(r"means.*?atlas +│ +(0\.\d{3})", printed, flags=re.DOTALL)
+    assert means is not None and float(means[1]) == pytest.approx(mean_of(sweep.store, run_id), abs=5e-4)
 
 
 HARMS = [

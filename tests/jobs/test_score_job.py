@@ -29,7 +29,14 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(tmp_path: Path)
     rows[5]["caption"] = None
     write_rows(tmp_path / "mine.parquet", rows)
     given = [f"images={tmp_path}/mine.parquet", "metrics=[vqascore,clipscore]", "models=shapes"]
-    given += [f"store={tmp_path}/store", "max_failed=0.2", "benchmark.columns.extra=[seed]", *CAPTIONED, *SMALL]
+    given += [
+        f"store={tmp_path}/store",
+        "max_failed=0.2",
+        "verbose=true",
+        "benchmark.columns.extra=[seed]",
+        *CAPTIONED,
+        *SMALL,
+    ]
     done = score(*given)
     assert done.returncode == 2, done.stdout + done.stderr
     folder = tmp_path / "store/runs" / (tmp_path / "store/runs/latest").read_text().strip()

@@ -29,7 +29,7 @@ def job(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one run of the whole embedded sweep."""
     folder = tmp_path_factory.mktemp("sweep") / "store"
-    done = job("sweep", "sweep=shapes", f"store={folder}")
+    done = job("sweep", "sweep=shapes", f"store={folder}", "verbose=true")
     assert done.returncode == 0, done.stdout + done.stderr
     (folder.parent / "printed").write_text(done.stdout)
     return folder
