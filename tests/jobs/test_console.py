@@ -43,7 +43,7 @@ def boards(console: Console, finished: Any) -> None:
 
 
 def finished_sweep(results: Any, falling: Collection[str] = ()) -> Any:
-    return SimpleNamespace(results=results, falling=falling, retried=None, usage={}, folder="runs/r")
+    return SimpleNamespace(results=results, falling=falling, retried=None, usage={}, costs={}, folder="runs/r")
 
 
 def places(said: str) -> list[tuple[str, str]]:
