@@ -12,7 +12,7 @@ from jobs.logs import logged
 from operators.errors import PlumblineError
 from pipelines.config import SweepConfig
 from pipelines.running.progress import NodeProgress
-from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep, seen_counts
+from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
 
 COMMAND = Command("sweep", "Score every image of a benchmark with every metric, and rank the generators.", SweepConfig)
 
@@ -51,8 +51,7 @@ def _run(config: SweepConfig) -> int:
 
 def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
     """Wave after wave until the generators are told apart; gives the sweep of the prompts that were enough."""
-    from operators.judging.adaptive import in_words  # imports scipy
-    from pipelines.adaptive import run_adaptive
+    from pipelines.adaptive import run_adaptive  # imports scipy
 
     @contextmanager
     def watch(now: PlannedSweep) -> Iterator[Callable[[Mapping[str, NodeProgress]], None]]:
@@ -60,8 +59,6 @@ def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, Fi
             yield display.update
 
     finished, now = run_adaptive(planned, watch, lambda seen: say(console, seen.line()))
-    if now.config.adaptive is not None:
-        warn(console, in_words(seen_counts(now), now.config.adaptive.alpha))
     return now, finished
 
 

@@ -499,7 +499,7 @@ def _write_run(
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
     }
     if planned.seen is not None:
-        manifest["seen"] = seen_counts(planned)
+        manifest["seen"] = _seen_counts(planned)
     hold()
     store.write_text(f"{folder}/manifest.json", json.dumps(manifest, indent=1) + "\n")
     hold()
@@ -511,7 +511,7 @@ def _write_run(
         raise
 
 
-def seen_counts(planned: PlannedSweep) -> dict[str, Any]:
+def _seen_counts(planned: PlannedSweep) -> dict[str, Any]:
     """What an adaptive sweep saw and decided, and how much of what there is that was."""
     assert planned.seen is not None and planned.waves is not None
     images = {
