@@ -19,6 +19,10 @@ JOBS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the job that the first word names on the words after it; 64 where there is no such job."""
+    if "_ARGCOMPLETE" in os.environ:
+        from jobs.completion import complete  # only a shell that completes needs it
+
+        complete(JOBS)
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         print(_usage())

@@ -17,10 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs import refusal
-from jobs.help import CONF, ROOT, choices_of, describe
+from jobs.help import CONF, ROOT, choices_of, describe, dotted_keys
 from jobs.secrets import hide, masked, resolve
 from operators.errors import ConfigError, PlumblineError, suggest, without_secrets
-from pipelines.config import SweepConfig, read_config
+from pipelines.config import read_config
 
 OURS = "ConfigError raised while resolving interpolation: "
 """How Hydra begins the message of a resolver of ours."""
@@ -118,11 +118,10 @@ def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
     """What reads the command line; its help tells of the user's own choices too."""
     folder = _Parser(add_help=False, allow_abbrev=False)
     folder.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
-    sweeps = isinstance(command.schema, type) and issubclass(command.schema, SweepConfig)
     parser = _Parser(
         prog=f"python -m jobs.{command.name}",
         description=command.purpose,
-        epilog=describe(command.name, sweeps=sweeps, config_dir=folder.parse_known_args(argv)[0].config_dir),
+        epilog=describe(command.name, folder.parse_known_args(argv)[0].config_dir),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[folder],
     )
@@ -209,12 +208,3 @@ def _known_keys(name: str, overrides: Sequence[str]) -> list[str]:
         return []
     assert isinstance(values, dict)
     return dotted_keys(values)
-
-
-def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
-    """The dotted keys of nested mappings."""
-    keys = []
-    for key, value in values.items():
-        keys.append(f"{prefix}{key}")
-        keys += dotted_keys(value, f"{prefix}{key}.") if isinstance(value, Mapping) else []
-    return keys

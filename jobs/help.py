@@ -1,6 +1,6 @@
 """What `--help` tells of a job besides its purpose: its choices and its keys, from the files of conf/."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,47 @@ OF_OTHER_JOBS = ("training", "taxonomy", "tagging", "drawing", "generation")
 """Groups of conf/ that no sweep has."""
 
 
-def describe(name: str, *, sweeps: bool, config_dir: str | None) -> str:
+def describe(name: str, config_dir: str | None) -> str:
     """The groups with their choices, a user's own among them, and the keys with their defaults and what they mean."""
-    named = {group for entry in _defaults(name) if not isinstance(entry, str) for group in entry}
-    groups = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-    wanted = [group for group in groups if group in named or (sweeps and group not in OF_OTHER_JOBS)]
-    choices = [f"  {group}={'|'.join(choices_of(group, config_dir))}" for group in wanted]
-    shown = [*_keys(name), *(["benchmark:", *_keys("any_benchmark", "  ")] if sweeps else [])]
+    choices = [f"  {group}={'|'.join(choices_of(group, config_dir))}" for group in groups_of(name)]
+    shown = [*_keys(name), *(["benchmark:", *_keys("any_benchmark", "  ")] if _sweeps(name) else [])]
     keys = [f"  {line}" for line in shown]
     titled = {"choices:": choices, "keys, with those of the choices in --config:": keys}
     return "\n\n".join("\n".join([title, *lines]) for title, lines in titled.items() if lines)
+
+
+def _sweeps(name: str) -> bool:
+    """Whether a job takes what sweeps take."""
+    return name == "sweep" or "sweep" in _defaults(name)
+
+
+def groups_of(name: str) -> list[str]:
+    """The groups that a job chooses from."""
+    named = {group for entry in _defaults(name) if not isinstance(entry, str) for group in entry}
+    groups = sorted(path.name for path in CONF.iterdir() if path.is_dir())
+    return [group for group in groups if group in named or (_sweeps(name) and group not in OF_OTHER_JOBS)]
+
+
+def keys_of(name: str, prefix: str = "") -> list[str]:
+    """The keys that a job's file sets, dotted, and those of the files that it stands on."""
+    values = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    assert isinstance(values, dict)
+    keys = [f"{prefix}{key}" for key in dotted_keys({key: values[key] for key in values if key != "defaults"})]
+    for file, place in _files(name):
+        keys += keys_of(file, f"{prefix}{place}." if place else prefix)
+    if name == "sweep":
+        keys += keys_of("any_benchmark", "benchmark.")
+    return keys
+
+
+def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
+    """The dotted keys of nested mappings."""
+    keys = []
+    for key, value in values.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, Mapping):
+            keys += dotted_keys(value, f"{prefix}{key}.")
+    return keys
 
 
 def choices_of(group: str, config_dir: str | None) -> list[str]:
@@ -43,9 +74,15 @@ def _keys(name: str, indent: str = "") -> Iterator[str]:
         begun = begun or (bool(line) and not line.startswith("#") and not in_defaults)
         if begun and not in_defaults and line.strip():
             yield indent + line
+    for file, place in _files(name):
+        if place:
+            yield f"{indent}{place}:"
+        yield from _keys(file, indent + "  " * bool(place))
+
+
+def _files(name: str) -> Iterator[tuple[str, str]]:
+    """The files that a file stands on, each with the key that it is placed at."""
     for entry in _defaults(name):
         if isinstance(entry, str) and entry != "_self_" and not entry.startswith("/"):  # a choice that is made
             file, _, place = entry.partition("@")
-            if place:
-                yield f"{indent}{place}:"
-            yield from _keys(file, indent + "  " * bool(place))
+            yield file, place

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from omegaconf import OmegaConf
 
-from jobs.command import dotted_keys, load_values, run_job
+from jobs.command import load_values, run_job
 from jobs.console import JobConsole, ProgressDisplay
-from jobs.help import CONF, describe
+from jobs.help import CONF, describe, dotted_keys
 from jobs.status import COMMAND as status_command
 from jobs.sweep import COMMAND, main
 from pipelines.cells.plan import Plan
@@ -441,7 +441,7 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
     done = job("jobs.sweep", "sweep=mine", f"--config-dir={tmp_path}", "--config")
     assert done.returncode == 0 and "max_failed: 0.5" in done.stdout
     assert "no such folder" in job("jobs.sweep", "sweep=mine", "--config-dir=/nowhere").stderr
-    assert "sweep=gecko_ablation|mine|own_images" in describe("sweep", sweeps=True, config_dir=str(tmp_path))
+    assert "sweep=gecko_ablation|mine|own_images" in describe("sweep", str(tmp_path))
 
 
 def test_help_names_the_choices() -> None:
@@ -453,6 +453,6 @@ def test_help_names_the_choices() -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("*.yaml")))
 def test_help_lists_every_key_of_a_job(name: str) -> None:
     keys = [key for key in OmegaConf.load(CONF / f"{name}.yaml") if key != "defaults"]
-    told = [line.strip() for line in describe(name, sweeps=False, config_dir=None).splitlines()]
+    told = [line.strip() for line in describe(name, None).splitlines()]
     assert all(any(line.startswith(f"{key}:") for line in told) for key in keys)
     assert not {"defaults:", "- _self_"} & set(told)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import dotted_keys, load_values, run_job
+from jobs.command import load_values, run_job
 from jobs.export import COMMAND, main
+from jobs.help import dotted_keys
 from pipelines.config import read_config
 from pipelines.exports.config import ExportConfig
 from pipelines.exports.formats import NAMES

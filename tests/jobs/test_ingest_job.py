@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import dotted_keys, load_values, run_job
+from jobs.command import load_values, run_job
+from jobs.help import dotted_keys
 from jobs.ingest import COMMAND, main
 from tests.bench_of import images
 

@@ -1,12 +1,17 @@
 """The command `plumbline` runs every job that there is, as `python -m jobs.NAME` does."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from jobs.__main__ import JOBS, main
+from pipelines.ingest.rows import InputColumnsConfig
+from pipelines.storage import StorageConfig
 
+ROOT = Path(__file__).parent.parent.parent
 ENTRY = 'if __name__ == "__main__":\n    sys.exit(run_job('
 
 
@@ -31,3 +36,23 @@ def test_a_job_gets_the_words_after_its_name(
 def test_a_job_that_there_is_not_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweeep"]) == 64
     assert capsys.readouterr().err.startswith("error: sweeep: no job of that name; did you mean sweep or serve? (")
+
+
+@pytest.mark.parametrize(
+    "typed, offered",
+    [
+        ("plumbline sco", {"score"}),
+        ("plumbline sweep sweep=sha", {"sweep=shapes", "sweep=shapes_video"}),
+        ("plumbline ingest col", {"columns="} | {f"columns.{role}=" for role in InputColumnsConfig.__slots__}),
+        ("plumbline gc sto", {"store="} | {f"storage.{name}=" for name in StorageConfig.__slots__}),
+        ("plumbline score benchmark.columns.pro", {"benchmark.columns.prompt=", "benchmark.columns.prompt_id="}),
+    ],
+)
+def test_a_shell_is_offered_jobs_keys_and_choices(typed: str, offered: set[str], tmp_path: Path) -> None:
+    """Asked as argcomplete's own shell functions ask."""
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": typed, "COMP_POINT": str(len(typed)), "COMP_TYPE": "9",
+             "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "offered"), "_ARGCOMPLETE_IFS": "\n",
+             "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "jobs"], cwd=ROOT, env=os.environ | asked, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert {word.strip() for word in (tmp_path / "offered").read_text().splitlines()} == offered

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import dotted_keys, load_values, run_job
+from jobs.command import load_values, run_job
+from jobs.help import dotted_keys
 from jobs.report import COMMAND, main
 from pipelines.config import read_config
 from pipelines.report.report import ReportConfig

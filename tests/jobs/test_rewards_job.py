@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import dotted_keys, load_values, run_job
+from jobs.command import load_values, run_job
+from jobs.help import dotted_keys
 from jobs.rewards import COMMAND, main
 from pipelines import sweep
 from pipelines.config import read_config

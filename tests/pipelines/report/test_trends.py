@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from jobs.command import dotted_keys, load_values, run_job
+from jobs.command import load_values, run_job
+from jobs.help import dotted_keys
 from jobs.trends import COMMAND, main
 from operators.errors import ConfigError
 from pipelines.config import read_config

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import dotted_keys, load_values, run_job
+from jobs.command import load_values, run_job
+from jobs.help import dotted_keys
 from jobs.publish import COMMAND, main
 from pipelines.config import read_config
 from pipelines.sinks import NAMES, publishing

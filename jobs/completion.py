@@ -1,0 +1,25 @@
+"""What a shell offers after `plumbline`: the jobs, then a job's keys and the choices of its groups."""
+
+import argparse
+from collections.abc import Iterable
+
+import argcomplete
+
+from jobs.help import choices_of, groups_of, keys_of
+
+
+def complete(jobs: Iterable[str]) -> None:
+    """Answers the shell that asks and ends; returns where none does."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("job").completer = lambda **_: jobs  # type: ignore[attr-defined]
+    parser.add_argument("words", nargs="*").completer = _words  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _words(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Keys with their sign of equality, and for a group that stands there whole its choices."""
+    groups = groups_of(parsed_args.job)
+    group, equals, _chosen = prefix.partition("=")
+    if equals:
+        return [f"{group}={choice}" for choice in choices_of(group, None)] if group in groups else []
+    return [f"{key}=" for key in (*groups, *keys_of(parsed_args.job))]
