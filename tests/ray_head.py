@@ -18,6 +18,8 @@ RESOURCE = "given_cluster"
 """The custom resource by which a driver can tell this cluster from a Ray of its own."""
 MARK = "PLUMBLINE_TEST_NODE"
 """An environment variable that a node and all that it starts carry."""
+LOOKS = 50
+"""For what a node that is being killed has started meanwhile."""
 
 
 def marked(variable: str, mark: str) -> dict[int, str]:
@@ -40,10 +42,16 @@ class RayNode(NamedTuple):
         return marked(MARK, self.mark)
 
     def kill(self) -> None:
-        """Ends all of it at once, as when the power fails."""
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Ends all of it at once, as when the power fails, and what was being started meanwhile."""
+        waiting = threading.Event()
+        for _ in range(LOOKS):
+            processes = self.processes()
+            for pid in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not processes:
+                return
+            waiting.wait(0.1)
 
 
 class RayHead(NamedTuple):
