@@ -1,8 +1,8 @@
 """Meta-evaluation: a release's judgements and a table of scores in, how far each metric agrees with people out."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -31,19 +31,8 @@ from pipelines.judging.releases.release import Release
 from pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
 from pipelines.storage import Location, StorageConfig, locate, write_file, write_table
 
-JUDGED: Mapping[Task, Sequence[str]] = {
-    "ratings": ["ratings"],
-    "preferences": ["preferences"],
-    "pairings": ["pairings"],
-    "graphs": ["graph_nodes"],
-    "orders": ["ratings", "preferences"],
-    "words": ["words"],
-}
-"""The tables of a release that each task reads."""
-
-
 TURNED = "a lower score is better, so that its scores count with their signs turned"
-"""What is said of a falling metric; the differences of its orders are as it gives them."""
+FRAMES = {"graphs": rows.GRAPHS, "words": rows.WORD_MATCHES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,10 +45,8 @@ class Findings:
     orders: Sequence[Order] = ()
     correlations: Sequence[Correlation] = ()
     """Of every two metrics, over the images of each generator that both scored."""
-    graphs: pd.DataFrame | None = None
-    """What each metric makes of each error graph, by convention (operators/rows.py, GRAPHS)."""
-    words: pd.DataFrame | None = None
-    """What each metric makes of each rated word (operators/rows.py, WORD_MATCHES)."""
+    frames: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    """What each metric makes of each error graph (`graphs`) or rated word (`words`), in the schemas of FRAMES."""
     notes: Sequence[str] = ()
     """What happened to rows on the way, in words."""
     warnings: Sequence[str] = ()
@@ -89,8 +76,8 @@ def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
     release = _in_range(protocol, read_release(protocol.reader, locate(protocol.path, storage)))
     release = _reliable(protocol, release) if protocol.reliable else release
-    wanted = {name for task in protocol.tasks for name in JUDGED[task]}
-    unwanted = {name for names in JUDGED.values() for name in names} - wanted
+    wanted = {name for task in protocol.tasks for name in TASKS[task].reads}
+    unwanted = {name for task in TASKS.values() for name in task.reads} - wanted
     release = replace(release, **{name: getattr(release, name).slice(0, 0) for name in unwanted})
     _require_judgements(protocol, release)
     return release
@@ -159,61 +146,116 @@ def judge(
     are turned round, so that every statistic is of agreement. Raises SourceError, naming the file `scored_by`, where
     none of them is of an image that people judged.
     """
-    falling = protocol.falling
-    scores = _turned(scores, falling)
+    scores = _turned(scores, protocol.falling)
     judged_ids = [matching.rated_ids(release.ratings), matching.chosen_ids(release.preferences)]
     judged = pd.concat([*judged_ids, matching.other_ids(release.words)], ignore_index=True)
     match = _match(judged, protocol, release, scores, scored_by)
     people = release.ratings
     if match == "image":
         people = matching.complete_ids(people, scores.select(matching.IDS).to_pandas())
-    judgements: list[Judgement] = []
-    comparisons: list[Comparison] = []
-    orders: list[Order] = []
-    graphs = words = None
-    if "ratings" in protocol.tasks:
-        rated = ratings.match_scores(people, scores, match)
-        skills = release.skills if protocol.by_skill else {}
-        judgements += ratings.judge_ratings(rated, protocol.statistics, skills, sampling)
-        comparisons += ratings.compare_metrics(rated, protocol.statistics, sampling)
-        judgements += ratings.judge_raters(people, protocol.agreement)
-        judgements += ratings.judge_generators(people, match, sampling)
-    if "preferences" in protocol.tasks:
-        accuracies, compared = judge_preferences(
-            release.preferences, scores, match=match, unsure=protocol.unsure, sampling=sampling
-        )
-        judgements, comparisons = judgements + accuracies, comparisons + compared
-    if "pairings" in protocol.tasks:
-        judgements += judge_pairings(release.pairings, scores, sampling)
-    if "graphs" in protocol.tasks:
-        of_graphs, graphs = judge_graphs(
-            release.graph_nodes, scores, conventions=protocol.conventions, unpublished=protocol.unpublished,
-            sampling=sampling,
-        )  # fmt: skip
-        judgements += of_graphs
-    if "words" in protocol.tasks:
-        of_words, words = judge_words(
-            release.words, elements, match, release.skills if protocol.by_skill else {}, sampling
-        )
-        judgements += of_words
-    if "orders" in protocol.tasks:
-        orders, agreements = judge_orders(
-            people, release.preferences, scores, match=match, alpha=protocol.alpha, zeros=protocol.zeros
-        )
-        judgements += agreements
+    case = Case(protocol, release, people, scores, match, sampling, elements)
+    found = [task.judge(case) for name, task in TASKS.items() if name in protocol.tasks]
     notes = [f"scores and judgements are matched by {matching.named(match)}"] if len(judged) else []
-    notes += [f"{metric}: {TURNED}" for metric in scores.column("metric").unique().to_pylist() if metric in falling]
+    metrics = scores.column("metric").unique().to_pylist()
+    notes += [f"{metric}: {TURNED}" for metric in metrics if metric in protocol.falling]
     return Findings(
         protocol=protocol.name,
-        judgements=judgements,
-        comparisons=comparisons,
-        orders=[order._replace(difference=direction(order.judge, falling) * order.difference) for order in orders],
+        judgements=[judgement for part in found for judgement in part.judgements],
+        comparisons=[comparison for part in found for comparison in part.comparisons],
+        orders=[order for part in found for order in part.orders],
         correlations=list(_correlations(scores)),
-        graphs=graphs,
-        words=words,
+        frames={name: frame for part in found for name, frame in part.frames.items()},
         notes=(*release.notes, *notes),
         warnings=release.warnings,
     )
+
+
+class Case(NamedTuple):
+    """What a task judges by."""
+
+    protocol: ProtocolConfig
+    release: Release
+    people: pa.Table
+    """The ratings, with all the ids that the scores have of their images."""
+    scores: pa.Table
+    """So turned that more is better."""
+    match: Match
+    sampling: Sampling
+    elements: Iterable[pa.Table]
+
+    @property
+    def skills(self) -> Mapping[str, Sequence[str]]:
+        """Of the prompts, where the protocol judges by skill."""
+        return self.release.skills if self.protocol.by_skill else {}
+
+
+class Found(NamedTuple):
+    """What came of a task."""
+
+    judgements: Sequence[Judgement] = ()
+    comparisons: Sequence[Comparison] = ()
+    orders: Sequence[Order] = ()
+    frames: Mapping[str, pd.DataFrame] = {}
+
+
+class JudgeTask(NamedTuple):
+    """How a task is judged, and by which tables of a release."""
+
+    reads: Sequence[str]
+    judge: Callable[[Case], Found]
+
+
+def _judge_ratings(case: Case) -> Found:
+    statistics = case.protocol.statistics
+    rated = ratings.match_scores(case.people, case.scores, case.match)
+    judgements = [
+        *ratings.judge_ratings(rated, statistics, case.skills, case.sampling),
+        *ratings.judge_raters(case.people, case.protocol.agreement),
+        *ratings.judge_generators(case.people, case.match, case.sampling),
+    ]
+    return Found(judgements, ratings.compare_metrics(rated, statistics, case.sampling))
+
+
+def _judge_preferences(case: Case) -> Found:
+    choices, unsure = case.release.preferences, case.protocol.unsure
+    return Found(*judge_preferences(choices, case.scores, match=case.match, unsure=unsure, sampling=case.sampling))
+
+
+def _judge_pairings(case: Case) -> Found:
+    return Found(judge_pairings(case.release.pairings, case.scores, case.sampling))
+
+
+def _judge_graphs(case: Case) -> Found:
+    conventions, unpublished = case.protocol.conventions, case.protocol.unpublished
+    judgements, graphs = judge_graphs(
+        case.release.graph_nodes, case.scores, conventions=conventions, unpublished=unpublished, sampling=case.sampling
+    )
+    return Found(judgements, frames={"graphs": graphs})
+
+
+def _judge_words(case: Case) -> Found:
+    judgements, words = judge_words(case.release.words, case.elements, case.match, case.skills, case.sampling)
+    return Found(judgements, frames={"words": words})
+
+
+def _judge_orders(case: Case) -> Found:
+    """The differences of a falling metric's orders are as it gives them."""
+    alpha, zeros, falling = case.protocol.alpha, case.protocol.zeros, case.protocol.falling
+    orders, judgements = judge_orders(
+        case.people, case.release.preferences, case.scores, match=case.match, alpha=alpha, zeros=zeros
+    )
+    turned = [order._replace(difference=direction(order.judge, falling) * order.difference) for order in orders]
+    return Found(judgements, orders=turned)
+
+
+TASKS: Mapping[Task, JudgeTask] = {
+    "ratings": JudgeTask(["ratings"], _judge_ratings),
+    "preferences": JudgeTask(["preferences"], _judge_preferences),
+    "pairings": JudgeTask(["pairings"], _judge_pairings),
+    "graphs": JudgeTask(["graph_nodes"], _judge_graphs),
+    "words": JudgeTask(["words"], _judge_words),
+    "orders": JudgeTask(["ratings", "preferences"], _judge_orders),
+}
 
 
 def _correlations(scores: pa.Table) -> Iterable[Correlation]:
@@ -266,12 +308,8 @@ def write_findings(findings: Findings, folder: Location) -> None:
     _write_table(folder, "comparisons", [compared._asdict() for compared in findings.comparisons], rows.COMPARISONS)
     _write_table(folder, "orders", [order._asdict() for order in findings.orders], rows.ORDERS)
     _write_table(folder, "correlations", [one._asdict() for one in findings.correlations], rows.CORRELATIONS)
-    for name, frame, schema in (
-        ("graphs", findings.graphs, rows.GRAPHS),
-        ("words", findings.words, rows.WORD_MATCHES),
-    ):
-        if frame is not None:
-            _write_table(folder, name, frame, schema)
+    for name, frame in findings.frames.items():
+        _write_table(folder, name, frame, FRAMES[name])
     page = to_markdown(findings.judgements, (*findings.warnings, *findings.notes))
     write_file(folder, folder.at("judgements.md"), page.encode())
     write_file(folder, folder.at("judgements.tex"), to_latex(findings.judgements).encode())
