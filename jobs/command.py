@@ -26,6 +26,8 @@ OURS = "ConfigError raised while resolving interpolation: "
 """How Hydra begins the message of a resolver of ours."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']+)'")
 Config = TypeVar("Config")
+OF_SWEEPS = {"limit": "benchmark.limit"}
+"""What may be written for longer keys of every job that takes what sweeps take."""
 
 
 class Command(NamedTuple):

@@ -17,7 +17,7 @@ from operators.errors import REMEDIES
 from operators.models.calls import Usage
 from operators.question_quality import QuestionQuality
 from operators.stages.table import STAGES
-from operators.summary import OVERALL
+from operators.summary import OVERALL, part_of
 from pipelines.cells.plan import NodePlan, Plan
 from pipelines.cells.results import Results, error_counts
 from pipelines.cells.runs import Run
@@ -79,8 +79,9 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     sources = planned.sources
     images = sum(shard.rows for shard in sources.image_shards)
     pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
+    whole = f" of {sources.whole.prompts}" if sources.whole is not None else ""
     console.print(
-        f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)} prompts{pairs}, "
+        f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)}{whole} prompts{pairs}, "
         f"metrics {escape(', '.join(planned.config.metrics))}"
     )
     for name, metric in planned.config.metrics.items():
@@ -92,6 +93,13 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
     _show_costs(console, planned)
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
+    if sources.strangers.images:
+        strangers, example = f"{sources.strangers.images} of {images} images", repr(sources.strangers.prompt_id)
+        warn(
+            console,
+            f"{strangers} are of prompts that benchmark.prompts does not have, such as {example}, and fail by "
+            "every metric that reads it; benchmark.require_every_image=false leaves them out",
+        )
     for problem in sources.pack_problems[:MOST_PROBLEMS]:
         warn(console, problem)
     if len(sources.pack_problems) > MOST_PROBLEMS:
@@ -394,7 +402,7 @@ def _run_cells(manifest: Mapping[str, Any]) -> list[str]:
     """A run's row but for its id; what an old manifest lacks is left out."""
     counts, coverage = manifest.get("counts", {}), manifest.get("counts", {}).get("coverage")
     return [
-        manifest.get("benchmark", EMPTY),
+        f"{manifest.get('benchmark', EMPTY)}{f' ({part})' if (part := part_of(manifest)) else ''}",
         str(len(manifest.get("generators", ()))),
         ", ".join(manifest.get("metrics", ())) or EMPTY,
         *(str(counts.get(f"cells_{state}", EMPTY)) for state in ("computed", "cached", "failed")),

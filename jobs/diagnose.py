@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-from jobs.command import Command, run_job
+from jobs.command import OF_SWEEPS, Command, run_job
 from jobs.console import ProgressDisplay, make_console, say, show_plan, show_table, warn
 from jobs.logs import logged
 from operators.diagnosis.diagnosis import shown_tables
@@ -21,6 +21,7 @@ COMMAND = Command(
     "Tell how good the metrics of a sweep are, beside its run: how far they go together and with what prompts are\n"
     "like, what they ask, and what is left of them without the right image, any image or the order of words.",
     DiagnoseConfig,
+    OF_SWEEPS,
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.markup import escape
 
-from jobs.command import Command, run_job
+from jobs.command import OF_SWEEPS, Command, run_job
 from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_plan, warn
 from jobs.logs import logged
 from jobs.sweep import show_judged, show_renewed
@@ -24,7 +24,7 @@ from pipelines.nightly.outcome import Outcome, read_outcome
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 
 COMMAND = Command(
-    "nightly", "Score what is new, compare with the night before, and tell what became worse.", NightlyConfig
+    "nightly", "Score what is new, compare with the night before, and tell what became worse.", NightlyConfig, OF_SWEEPS
 )
 LEASE = "nightly"
 """In the store: one night at a time."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from jobs.command import Command, run_job
+from jobs.command import OF_SWEEPS, Command, run_job
 from jobs.console import ProgressDisplay, make_console, show_plan, show_questions
 from jobs.logs import logged
 from pipelines.config import SweepConfig
@@ -14,6 +14,7 @@ COMMAND = Command(
     "Write what the metrics ask about each prompt, without any image, and tell how good the questions are.\n"
     "A sweep over the same prompts in the same store finds them written.",
     SweepConfig,
+    OF_SWEEPS,
 )
 
 

@@ -3,7 +3,7 @@
 import sys
 
 from jobs import sweep
-from jobs.command import Command, run_job
+from jobs.command import OF_SWEEPS, Command, run_job
 from jobs.console import make_console, say
 from jobs.ingest import show_rejected
 from pipelines.config import SweepConfig
@@ -18,7 +18,7 @@ COMMAND = Command(
     "dataset; or Parquet, a file, a folder, or a folder per generator. metrics=[vqascore,clipscore] chooses metrics,\n"
     "models=shapes the tiny embedded models, and benchmark.columns.prompt=NAME what holds the prompts.",
     SweepConfig,
-    {"images": "benchmark.images", "metrics": "metric"},
+    OF_SWEEPS | {"images": "benchmark.images", "metrics": "metric"},
 )
 
 

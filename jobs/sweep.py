@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from jobs.command import Command, run_job
+from jobs.command import OF_SWEEPS, Command, run_job
 from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_plan, warn
 from jobs.logs import logged
 from operators.errors import PlumblineError
@@ -14,7 +14,9 @@ from pipelines.config import SweepConfig
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
 
-COMMAND = Command("sweep", "Score every image of a benchmark with every metric, and rank the generators.", SweepConfig)
+COMMAND = Command(
+    "sweep", "Score every image of a benchmark with every metric, and rank the generators.", SweepConfig, OF_SWEEPS
+)
 
 RENEWED = "cells were damaged, or stood on what is no more, and were computed anew; if that goes on, check the disk"
 

@@ -1,8 +1,9 @@
 """The summary stage: every generator's mean per metric, overall and per skill, with its interval and coverage."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -236,3 +237,14 @@ def best_first(summary: pa.Table, falling: Container[str] = ()) -> pa.Table:
         ["metric", "later", "skill", "worth", "generator"], ascending=[True, True, True, False, True]
     )
     return summary.take(ordered.index.to_numpy())
+
+
+def part_of(manifest: Mapping[str, Any]) -> str:
+    """Of how many of its benchmark's prompts a run is, as `12 of 256 prompts`; empty where of all.
+
+    Such are runs of a sweep with a limit, and of an adaptive one that stopped early.
+    """
+    counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
+    if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:
+        return ""
+    return f"{counts[0]['prompts']:,} of {counts[-1]['of_prompts']:,} prompts"

@@ -37,7 +37,7 @@ from pipelines.keeping.presence import deletions, present, wait_for_deletions
 from pipelines.keeping.watching import progress_of
 from pipelines.running.logs import LogConfig, about
 from pipelines.running.progress import NodeProgress
-from pipelines.sources.sources import Sources, open_sources, with_pack
+from pipelines.sources.sources import Sources, Whole, open_sources, with_pack
 from pipelines.sources.uris import benchmark_uris
 from pipelines.storage import locate
 
@@ -500,6 +500,8 @@ def _write_run(
     }
     if planned.seen is not None:
         manifest["seen"] = _seen_counts(planned)
+    if planned.sources.whole is not None:
+        manifest["limited"] = _limited_counts(planned.sources, planned.sources.whole)
     hold()
     store.write_text(f"{folder}/manifest.json", json.dumps(manifest, indent=1) + "\n")
     hold()
@@ -519,6 +521,14 @@ def _seen_counts(planned: PlannedSweep) -> dict[str, Any]:
         for name, sources in (("images", planned.sources), ("of_images", planned.waves.sources))
     }
     return {**planned.seen.counts(), **images}
+
+
+def _limited_counts(sources: Sources, whole: Whole) -> dict[str, int]:
+    """Of how much of its benchmark a sweep with a limit is."""
+    images = sum(shard.rows for shard in sources.image_shards)
+    return {
+        "prompts": len(sources.prompts), "of_prompts": whole.prompts, "images": images, "of_images": whole.images
+    }  # fmt: skip
 
 
 def _counts(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:

@@ -206,6 +206,12 @@ def _warnings(run: GatheredRun, state: Health) -> list[str]:
     warnings = []
     if seen := run.manifest.get("seen"):
         warnings.append(in_words(seen, run.manifest["config"]["adaptive"]["alpha"]))
+    if limited := run.manifest.get("limited"):
+        warnings.append(
+            f"The scores are of the benchmark's first {limited['prompts']:,} of {limited['of_prompts']:,} prompts "
+            f"(limit), and of {limited['images']:,} of {limited['of_images']:,} images: they are a trial, and no "
+            "result of the benchmark."
+        )
     if state.rows_null:
         share = f"{state.rows_null:,} of {state.rows:,} rows ({state.rows_null / state.rows:.1%})"
         warnings.append(f"{share} have no score and are outside every mean: {reasons(state.failures)}")

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from operators.models.calls import Usage
 
 State = Literal["committed", "draft", "failed"]
-WAVE = re.compile(r"\+w\d+$")
-"""How the names of shards end that have the rows of one wave of an adaptive sweep."""
+PIECE = re.compile(r"(\+w\d+)+$")
+"""How the names of shards end that have some rows of a file's: those of a wave, or of the prompts that are scored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class Shard:
     pack: str = ""
     """Of prompts that are read of a benchmark's own questions, in which layout these are."""
     picked: tuple[int, ...] = ()
-    """Of an adaptive sweep, which of those rows it has, ascending; all where empty."""
+    """Where some prompts alone are scored, or in waves, which of those rows it has, ascending; all where empty."""
 
     @property
     def holds_prompts(self) -> bool:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from operators import rows
 from operators.images import ImageLimits
 from operators.stages.table import STAGES
-from pipelines.cells.cells import WAVE, Cell
+from pipelines.cells.cells import PIECE, Cell
 from pipelines.cells.store import StoredCell, StoreError
 
 MOST_EARLIER = 32
@@ -37,11 +37,11 @@ class EarlierCells:
 def _place(path: str) -> str:
     """What cells share whose rows may be the same: the folder of a benchmark's prompts, and of images the shard too.
 
-    The waves into which an adaptive sweep cuts a shard are that shard.
+    The pieces into which a shard is cut by prompts are that shard.
     """
     if STAGES[_stage(path)].over == "prompts":
         return path.rpartition("/")[0]
-    return WAVE.sub("", path.rpartition("-")[0])
+    return PIECE.sub("", path.rpartition("-")[0])
 
 
 def _stage(path: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from operators.errors import PlumblineError
 from operators.report.changes import Change, comparable_metrics
 from operators.report.words import names, plural
+from operators.summary import part_of
 from pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
 from pipelines.cells.store import Store
 from pipelines.endings import OVER_BUDGET, REGRESSION
@@ -123,6 +124,9 @@ def _obstacle(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str
         return "its manifest is damaged"
     if before.get("benchmark") != after.get("benchmark"):
         return f"it is of the benchmark {before.get('benchmark')!r}"
+    part = part_of(before)
+    if part and part != part_of(after):
+        return f"it is of {part}"
     if before.get("exit_code") == OVER_BUDGET:
         return "more of its rows failed than its budget allows"
     if not set(before.get("generators", ())) & set(after.get("generators", ())):

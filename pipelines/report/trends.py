@@ -1,10 +1,10 @@
 """The page of trends of a store: what its runs say one after the other, from their manifests and summaries alone."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -12,6 +12,7 @@ from operators.errors import ConfigError, PlumblineError
 from operators.report.rendering import render_trends
 from operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
 from operators.report.words import plural
+from operators.summary import part_of
 from pipelines.cells.runs import READERS, Run, list_runs
 from pipelines.cells.store import Store
 from pipelines.endings import OVER_BUDGET
@@ -86,10 +87,28 @@ def _choose(standing: Sequence[Run], benchmark: str | None) -> tuple[list[Run], 
     if not of_benchmark:
         there = sorted({str((run.manifest or {}).get("benchmark")) for run in sound})
         raise ConfigError(f"benchmark={benchmark}: no run of it in the store; it has {', '.join(there) or 'none'}")
-    within = [run for run in of_benchmark if (run.manifest or {}).get("exit_code") != OVER_BUDGET]
-    over = len(of_benchmark) - len(within)
-    left_out = f"{plural(over, 'run')} left out: more rows failed than the budget of failures allows."
-    return within or of_benchmark, [left_out] if over and within else []
+    notes = []
+    for is_so, reason in REASONS:
+        others = [run for run in of_benchmark if not is_so(run.manifest or {})]
+        if left := len(of_benchmark) - len(others):
+            notes.append(f"{plural(left, 'run')} {'left out' if others else 'drawn, as there is no other'}: {reason}.")
+        of_benchmark = others or of_benchmark
+    return of_benchmark, notes
+
+
+def _over_budget(manifest: Mapping[str, Any]) -> bool:
+    return manifest.get("exit_code") == OVER_BUDGET
+
+
+def _of_a_part(manifest: Mapping[str, Any]) -> bool:
+    return bool(part_of(manifest))
+
+
+REASONS = (
+    (_over_budget, "more rows failed than the budget of failures allows"),
+    (_of_a_part, "of some of the prompts alone, by a limit or an adaptive sweep"),
+)
+"""Why a run is not drawn where there are others, and what is said of it."""
 
 
 def _read(store: Store, run: Run) -> TrendRun | None:

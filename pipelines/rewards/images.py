@@ -1,5 +1,6 @@
 """The images of an export, copied from the run's sources as they are, and only those that were scored."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -120,15 +121,16 @@ class Copier:
                 del self._footers[next(iter(self._footers))]
             names = {ours: dict(shard.columns).get(ours, ours) for ours in IMAGE_COLUMNS}
             present = {ours: name for ours, name in names.items() if name in file.schema_arrow.names}
+            places = shard.picked or range(shard.rows)
             first = 0
             for group in shard.row_groups:
-                size = file.metadata.row_group(group).num_rows
-                now = {row - first for row in rows if first <= row < first + size}
-                later = (row for row in range(size) if now and self._is_wanted(scored.first + first + row))
-                yield from (
-                    (first + row, found) for row, found in _rows(file, group, sorted(now.union(later)), present)
-                )
-                first += size
+                end = first + file.metadata.row_group(group).num_rows
+                there = range(bisect_left(places, first), bisect_left(places, end))
+                now = {row for row in rows if row in there}
+                wanted = sorted(now.union(row for row in there if now and self._is_wanted(scored.first + row)))
+                records = _rows(file, group, [places[row] - first for row in wanted], present)
+                yield from zip(wanted, records, strict=True)
+                first = end
 
     def _is_wanted(self, image: int) -> bool:
         return self._uses[image] > 0 and image not in self._waiting
@@ -162,7 +164,7 @@ class Copier:
 
 def _rows(
     file: pq.ParquetFile, group: int, rows: Sequence[int], present: Mapping[str, str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[dict[str, Any]]:
     """Rows of one row group, a few of which are in memory at a time, reading no further than the last of them."""
     if not rows:
         return
@@ -176,7 +178,7 @@ def _rows(
             .select(list(present.values()))
             .rename_columns(list(present))
         )
-        yield from zip(wanted, image_records(table), strict=True)
+        yield from image_records(table)
         first += len(batch)
         if first > rows[-1]:
             return

@@ -74,6 +74,10 @@ class BenchmarkConfig:
     """Folders and s3:// prefixes that rows may name images below, besides the images' own."""
     require_every_prompt: bool = True
     """Whether a generator without an image of some prompt counts as a failed row."""
+    require_every_image: bool = True
+    """Whether an image of a prompt that `prompts` does not have counts as a failed row, and is not left out."""
+    limit: int | None = None
+    """How many prompts are scored, the first in the benchmark's own order, and the images of these alone."""
     questions: str | None = None
     """The released file or folder with the benchmark's own questions; where it is benchmark.prompts too, prompts are
     read of it."""
@@ -110,6 +114,8 @@ class BenchmarkConfig:
             raise ConfigError(
                 f"benchmark.question_pack: unknown pack {self.question_pack!r}; {suggest(self.question_pack, PACKS)}"
             )
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"benchmark.limit: expected a number of prompts, at least 1, got {self.limit}")
         for root in self.uri_roots:
             if not root or ("://" in root and not root.startswith(("s3://", "file://"))):
                 raise ConfigError(f"benchmark.uri_roots: expected folders or s3:// prefixes, got {root!r}")

@@ -53,6 +53,18 @@ class Prompts(NamedTuple):
     """Of every shard its prompts."""
 
 
+class Strangers(NamedTuple):
+    """Images of prompts that a benchmark does not have."""
+
+    images: int = 0
+    prompt_id: str = ""
+    """The first of these."""
+
+    def and_of(self, prompt_ids: Sequence[str]) -> "Strangers":
+        """With as many images more."""
+        return Strangers(self.images + len(prompt_ids), self.prompt_id or next(iter(prompt_ids), ""))
+
+
 class Prompted(NamedTuple):
     """Images with the prompts that they were made of."""
 
@@ -62,6 +74,7 @@ class Prompted(NamedTuple):
     named: Mapping[Shard, NDArray[np.int32]]
     """By images shard, the rows of the prompts it names, in the order of their ids; none where rows hold their own."""
     broken: list[BrokenFile]
+    strangers: Strangers = Strangers()
 
 
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Prompts:
@@ -123,19 +136,22 @@ def match_prompts(
     matched: dict[Shard, tuple[Shard, ...]] = {}
     named: dict[Shard, NDArray[np.int32]] = {}
     broken: list[BrokenFile] = []
+    strangers = Strangers()
     objects = StoredObjects(locate_image)
     for shard, table in read_files(images, storage, ("prompt_id", "uri")):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
-        shard_ids = sorted({id_text(record["prompt_id"]) or "" for record in image_records(table)})
+        named_ids = [id_text(record["prompt_id"]) or "" for record in image_records(table)]
+        strangers = strangers.and_of([prompt_id for prompt_id in named_ids if prompt_id and prompt_id not in row_of])
+        shard_ids = sorted(set(named_ids))
         shard_rows = [row_of.get(prompt_id) for prompt_id in shard_ids]
         pairs = [(one, None if row is None else texts[row]) for one, row in zip(shard_ids, shard_rows, strict=True)]
         keyed = replace(shard, prompts=digest(pairs), objects=objects.digest(table))
         named[keyed] = np.array([row for row in shard_rows if row is not None], np.int32)
         holders = sorted({bisect_right(first_rows, row) - 1 for row in named[keyed]})
         matched[keyed] = tuple(prompts.shards[holder] for holder in holders)
-    return Prompted(prompts, matched, named, broken)
+    return Prompted(prompts, matched, named, broken, strangers)
 
 
 def read_files(
@@ -216,6 +232,15 @@ def gather_prompts(images: Sequence[Shard], name: str, storage: StorageConfig, l
         [pa.array(values, kind) for values, kind in zip(columns, rows.PROMPTS.types, strict=True)], schema=rows.PROMPTS
     )
     return Prompted(Prompts(table, list(asked.values()), []), matched, {}, broken)
+
+
+def own_ids(images: Sequence[Shard], storage: StorageConfig) -> list[str]:
+    """The ids of the prompts that the images' rows hold, in their order, each once."""
+    ids: dict[str, None] = {}
+    for _, table in read_files(images, storage, ("prompt_id",)):
+        if not isinstance(table, SourceError):
+            ids |= dict.fromkeys(id_text(record["prompt_id"]) or "" for record in image_records(table))
+    return list(ids)
 
 
 def _own_pairs(table: pa.Table) -> list[tuple[str, str]]:

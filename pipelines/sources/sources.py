@@ -20,7 +20,16 @@ from operators.summary import Skills
 from pipelines.cells.cells import Shard
 from pipelines.cells.store import MARK, is_mark
 from pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
-from pipelines.sources.prompts import gather_prompts, match_prompts, open_prompts
+from pipelines.sources.cuts import LEFT_OUT, cut_images, cut_prompts
+from pipelines.sources.prompts import (
+    Prompted,
+    Prompts,
+    Strangers,
+    gather_prompts,
+    match_prompts,
+    open_prompts,
+    own_ids,
+)
 from pipelines.sources.question_packs import PackFile, pack_digest, read_pack
 from pipelines.sources.shards import (
     FILE_READERS,
@@ -38,6 +47,13 @@ from pipelines.storage import Location, StorageConfig, list_folder, locate, read
 
 PARQUET = (".parquet",)
 PROMPTS_AT_ONCE = 4096
+
+
+class Whole(NamedTuple):
+    """What there is of a benchmark of which a part is read."""
+
+    prompts: int
+    images: int
 
 
 class Sources(NamedTuple):
@@ -60,6 +76,10 @@ class Sources(NamedTuple):
     """A line for each of their rows that is left out, or read otherwise than it stands."""
     pack_choices: frozenset[int] = frozenset()
     """How many choices they have."""
+    strangers: Strangers = Strangers()
+    """The images of prompts that the benchmark does not have."""
+    whole: Whole | None = None
+    """What the benchmark has, where some of its prompts are left out."""
 
     @property
     def image_shards(self) -> list[Shard]:
@@ -103,12 +123,8 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
     """
     prompts = open_prompts(benchmark, storage, shard_rows) if benchmark.prompts is not None else None
     images = _open_images(benchmark, storage, shard_rows)
-    uris = benchmark_uris(benchmark, storage, ImageLimits())
-    prompted = (
-        gather_prompts(images.shards, benchmark.name, storage, uris.locate)
-        if prompts is None
-        else match_prompts(images.shards, prompts, storage, uris.locate)
-    )
+    part = _part(_Part(prompts, images.shards), benchmark, storage)
+    prompted = with_prompts(part.images, part.prompts, benchmark, storage)
     return Sources(
         prompts=prompted.prompts.table,
         prompt_shards=prompted.prompts.shards,
@@ -117,7 +133,50 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         broken=images.broken + prompted.broken,
         generators=images.generators,
         extra=images.extra,
+        strangers=prompted.strangers,
+        whole=part.whole,
     )
+
+
+class _Part(NamedTuple):
+    """What of a benchmark is scored."""
+
+    prompts: Prompts | None
+    """None where the images' rows hold their own."""
+    images: list[Shard]
+    whole: Whole | None = None
+    """What there is, where prompts are left out."""
+
+
+def _part(all_there: _Part, benchmark: BenchmarkConfig, storage: StorageConfig) -> _Part:
+    """The first prompts with their images, where there is a limit; else all, but for images that are not required."""
+    prompts, images, _ = all_there
+    if benchmark.limit is None and (prompts is None or benchmark.require_every_image):
+        return all_there
+    ids = own_ids(images, storage) if prompts is None else prompts.table.column("prompt_id").to_pylist()
+    first = ids[: benchmark.limit]
+    left_out = len(first) < len(ids)
+    parts = dict.fromkeys(first if left_out else [*ids, ""], 0)
+
+    def part_of(prompt_id: str) -> int:
+        return parts.get(prompt_id, LEFT_OUT)
+
+    if left_out or not benchmark.require_every_image:
+        images = [piece for piece, _ in cut_images(images, storage, part_of)]
+    if not left_out:
+        return _Part(prompts, images)
+    whole = Whole(len(ids), sum(shard.rows for shard in all_there.images))
+    return _Part(prompts and cut_prompts(prompts.table, prompts.shards, part_of), images, whole)
+
+
+def with_prompts(
+    images: Sequence[Shard], prompts: Prompts | None, benchmark: BenchmarkConfig, storage: StorageConfig
+) -> Prompted:
+    """The images with the benchmark's prompts that they name, or with those that their rows hold."""
+    locate_image = benchmark_uris(benchmark, storage, ImageLimits()).locate
+    if prompts is None:
+        return gather_prompts(images, benchmark.name, storage, locate_image)
+    return match_prompts(images, prompts, storage, locate_image)
 
 
 def with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageConfig) -> Sources:
@@ -132,7 +191,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageCo
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     index = PackIndex(pack.questions)
     known = {index.id_of(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
-    strangers = [prompt_id for prompt_id in pack.places if prompt_id not in known]
+    strangers = [] if sources.whole else [prompt_id for prompt_id in pack.places if prompt_id not in known]
     problems = [*pack.problems]
     if strangers:
         others = f", nor are {len(strangers) - 1} other prompts of the pack" if len(strangers) > 1 else ""

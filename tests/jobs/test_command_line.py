@@ -63,7 +63,7 @@ SWEEP = {
     "cluster.pools": set(STAGES),
     **{f"cluster.pools.{stage}": POOL for stage in STAGES},
     "benchmark": {"name", "prompts", "images", "generators", "columns", "prompt_columns", "uri_roots",
-                  "require_every_prompt", "questions", "question_pack", "convention"},
+                  "require_every_prompt", "require_every_image", "limit", "questions", "question_pack", "convention"},
     "benchmark.columns": {"image_id", "prompt_id", "image", "uri", "prompt", "extra"},
     "benchmark.prompt_columns": {"prompt_id", "text", "skills"},
     "models": set(ROLES),

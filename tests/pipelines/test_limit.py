@@ -1,0 +1,150 @@
+"""A sweep of a benchmark's first prompts: a trial that says so, and whose rows the whole sweep keeps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.console import make_console, show_plan, show_runs
+from jobs.report import show_report
+from operators.errors import ConfigError
+from operators.summary import part_of
+from pipelines.cells.runs import list_runs
+from pipelines.config import SweepConfig
+from pipelines.nightly.concluding import find_baseline
+from pipelines.report.report import write_report
+from pipelines.report.trends import write_trends
+from pipelines.rewards.config import RewardsConfig
+from pipelines.rewards.rewards import export_rewards
+from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from tests.bench_of import captioned, images, prompts, score_config, sweep_config, write_benchmark, write_rows
+
+CLIP = "metric=[clipscore]"
+PIXELS = "metric=[entropy]"
+"""What no model is asked for."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_benchmark(tmp_path / "bench", count=12)
+
+
+def run(config: SweepConfig) -> tuple[FinishedSweep, PlannedSweep, dict[str, Any]]:
+    planned = plan_sweep(config)
+    finished = run_sweep(planned, lambda progress: None)
+    return finished, planned, json.loads(planned.store.read_text(f"runs/{finished.run_id}/manifest.json") or "")
+
+
+def ids(finished: FinishedSweep) -> list[str]:
+    return finished.results.read_scores().column("prompt_id").to_pylist()
+
+
+def test_the_first_prompts_and_their_images_alone_are_scored_and_the_end_says_so(
+    folder: Path, tmp_path: Path, here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished, planned, manifest = run(sweep_config(folder, tmp_path / "s", CLIP, "benchmark.limit=5"))
+    first = [row["prompt_id"] for row in prompts(5)]
+    assert ids(finished) == first * 2 and finished.exit_code == 0 and not finished.results.n_null
+    assert manifest["limited"] == {"prompts": 5, "of_prompts": 12, "images": 10, "of_images": 24}
+    show_plan(make_console(), planned)
+    written = write_report(planned.store, finished.run_id)
+    show_report(make_console(), written)
+    show_runs(make_console(), list_runs(planned.store))
+    assert part_of(manifest) == "5 of 12 prompts"
+    printed = capsys.readouterr().out
+    assert "5 of 12 prompts x 2 generators = 10 images" in printed
+    assert "warning The scores are of the benchmark's first 5 of 12 prompts (limit), and of 10 of 24 images" in printed
+    assert "small (5 of 12" in printed
+    assert written.page.cards and all(card.thumbnail for card in written.page.cards)
+
+
+def test_the_whole_sweep_later_asks_its_models_for_the_rest_alone(folder: Path, tmp_path: Path, here: None) -> None:
+    limited, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
+    whole, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS))
+    assert limited.results.rows == 12 and whole.results.rows == 24 and "limited" not in manifest
+    assert whole.computed == 8, "the first shard of each generator is whole under the limit, and stands"
+    assert manifest["counts"]["rows_kept"] == 2 * 2, "of the second shard's similarities the rows that it had"
+    alone, *_ = run(sweep_config(folder, tmp_path / "other", PIXELS))
+    assert whole.results.read_scores().equals(alone.results.read_scores())
+    again, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=7"))
+    assert manifest["counts"]["rows_kept"] == 2 * 3 and again.results.rows == 14
+
+
+def test_a_limit_beyond_the_prompts_is_the_whole_benchmark(folder: Path, tmp_path: Path) -> None:
+    planned = plan_sweep(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=12"))
+    whole = plan_sweep(sweep_config(folder, tmp_path / "s", PIXELS))
+    assert planned.sources.whole is None
+    assert {cell.key for cell in planned.plan.cells} == {cell.key for cell in whole.plan.cells}
+
+
+def test_rows_that_hold_their_own_prompts_are_limited_too(tmp_path: Path, here: None) -> None:
+    for generator in ("atlas", "flint"):
+        write_rows(tmp_path / f"images/{generator}/0.parquet", captioned(generator, 8))
+    columns = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption", PIXELS)
+    finished, planned, _ = run(score_config(tmp_path / "images", tmp_path / "s", "benchmark.limit=3", *columns))
+    assert planned.sources.prompts.column("text").to_pylist() == [row["text"] for row in prompts(3)]
+    assert planned.sources.whole == (8, 16) and finished.results.rows == 6 and not finished.results.n_null
+
+
+def test_an_adaptive_sweep_may_have_a_limit(folder: Path, tmp_path: Path, here: None) -> None:
+    options = ("adaptive=betting", "adaptive.range=[-1,1]", "benchmark.limit=6")
+    planned = plan_sweep(sweep_config(folder, tmp_path / "s", CLIP, *options))
+    assert planned.waves is not None and len(planned.sources.prompts) == 6
+    rows = {
+        (shard.group, shard.row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)
+    }
+    assert rows == {(generator, row) for generator in ("atlas", "flint") for row in range(6)}
+
+
+@pytest.mark.parametrize("limit", ["0", "-1"])
+def test_a_limit_is_a_number_of_prompts(folder: Path, tmp_path: Path, limit: str) -> None:
+    with pytest.raises(ConfigError, match=f"benchmark.limit: expected a number of prompts, at least 1, got {limit}"):
+        sweep_config(folder, tmp_path / "s", f"benchmark.limit={limit}")
+
+
+def test_training_data_is_made_of_the_images_that_were_scored(folder: Path, tmp_path: Path, here: None) -> None:
+    _, planned, _ = run(sweep_config(folder, tmp_path / "s", CLIP, "benchmark.limit=6"))
+    config = RewardsConfig(store=planned.config.store, format="rewards", output=str(tmp_path / "out"))
+    exported = export_rewards(config, lambda record: None)
+    assert sum(split["examples"] for split in exported.splits.values()) == 12 and not exported.unverified
+
+
+def test_a_trial_is_left_out_of_trends_and_is_no_night_to_compare_with(
+    folder: Path, tmp_path: Path, here: None
+) -> None:
+    whole, planned, _ = run(sweep_config(folder, tmp_path / "s", PIXELS))
+    trial, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
+    last, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS, "max_failed=0.02"))
+    trends = write_trends(planned.store)
+    assert trends.runs == 2
+    assert trends.page.warnings == ["1 run left out: of some of the prompts alone, by a limit or an adaptive sweep."]
+    assert find_baseline(planned.store, last.run_id, manifest, "previous").run_id == whole.run_id
+    reason = find_baseline(planned.store, last.run_id, manifest, trial.run_id).reason
+    assert reason == f"nightly.compare={trial.run_id}: it is of 6 of 12 prompts"
+
+
+def test_images_of_prompts_that_a_subset_has_not_are_one_line_with_the_remedy(
+    folder: Path, tmp_path: Path, here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """54 of 66 rows: a benchmark of few prompts over tables with the images of many."""
+    write_rows(folder / "prompts.parquet", prompts(12)[3:5])
+    rows = [*images("atlas", 12), {**images("atlas", 1)[0], "prompt_id": None, "image_id": "nobody's"}]
+    write_rows(folder / "images/atlas/00000.parquet", rows)
+    config = sweep_config(folder, tmp_path / "s", CLIP, "max_failed=1")
+    planned = plan_sweep(config)
+    show_plan(make_console(), planned)
+    first = prompts(1)[0]["prompt_id"]
+    assert (
+        f"warning 20 of 25 images are of prompts that benchmark.prompts does not have, such as '{first}', and "
+        "fail by every metric that reads it; benchmark.require_every_image=false leaves them out"
+    ) in capsys.readouterr().out
+    every, *_ = run(config)
+    assert every.results.n_null == 21
+    own, planned, manifest = run(
+        sweep_config(folder, tmp_path / "s", CLIP, "max_failed=1", "benchmark.require_every_image=false")
+    )
+    assert own.results.errors.column("kind").to_pylist() == ["missing_prompt_id"], "whose row tells nothing is no other"
+    assert own.results.rows == 5 and "limited" not in manifest
+    show_plan(make_console(), planned)
+    assert "warning" not in capsys.readouterr().out
