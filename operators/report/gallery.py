@@ -4,7 +4,7 @@ import base64
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from operators.errors import RowError
-from operators.images import ImageLimits, decode_picture
+from operators.images import FetchUri, ImageLimits, decode_picture
 from operators.metrics.metric import direction
 from operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt
 from operators.report.words import names
@@ -345,20 +345,33 @@ def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None) -> M
     )
 
 
-def make_thumbnail(row: Mapping[str, Any], limits: ImageLimits, fetch: Callable[[str], bytes]) -> str | RowError:
+def make_thumbnail(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> str | RowError:
     """The row's image, small, as a data: address of at most `THUMBNAIL_BYTES` encoded bytes."""
+    image = make_picture(row, limits, fetch)
+    return image if isinstance(image, RowError) else f"data:image/webp;base64,{base64.b64encode(image).decode()}"
+
+
+def make_picture(
+    row: Mapping[str, Any],
+    limits: ImageLimits,
+    fetch: FetchUri,
+    *,
+    side: int = THUMBNAIL_SIDE,
+    most: int = THUMBNAIL_BYTES,
+) -> bytes | RowError:
+    """The row's image as WebP, no larger than a square of this `side` and of at most so many bytes."""
     image = decode_picture(row, limits, fetch)
     if isinstance(image, RowError):
         return image
-    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
-    return f"data:image/webp;base64,{base64.b64encode(_small(image)).decode()}"
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return _small(image, most)
 
 
-def _small(image: Image.Image) -> bytes:
+def _small(image: Image.Image, most: int) -> bytes:
     """The image as WebP of the best quality that is small enough, at half the size where none is."""
     for quality in QUALITIES:
         buffer = io.BytesIO()
         image.save(buffer, "WEBP", quality=quality, method=4)
-        if buffer.tell() <= THUMBNAIL_BYTES:
+        if buffer.tell() <= most:
             return buffer.getvalue()
-    return _small(image.resize((max(1, image.width // 2), max(1, image.height // 2))))
+    return _small(image.resize((max(1, image.width // 2), max(1, image.height // 2))), most)

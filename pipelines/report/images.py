@@ -1,23 +1,22 @@
 """What the gallery needs of single images: their elements from the scores' cells, their pixels from the sources."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from operators.errors import PlumblineError, RowError
-from operators.images import ImageLimits, identify
-from operators.report.gallery import ImageDetail, ImageKey, Pick, make_thumbnail
+from operators.images import FetchUri, ImageLimits, identify
+from operators.report.gallery import NO_DETAIL, ImageDetail, ImageKey, Pick, make_thumbnail
 from operators.report.page import GatheredRun
 from pipelines.cells.cells import Shard
 from pipelines.cells.runs import ScoresCell, scores_cells
 from pipelines.cells.store import Store
+from pipelines.report.originals import Originals
 from pipelines.sources.benchmark import IMAGE_COLUMNS
-from pipelines.sources.sources import Sources
-from pipelines.sources.uris import Uris
 from pipelines.storage import StorageConfig, first_line, is_storage_error, locate
 
 READERS = 8
@@ -36,14 +35,9 @@ class Place(NamedTuple):
 
 
 Places = Mapping[ImageKey, Sequence[Place]]
-
-
-class Originals(NamedTuple):
-    """The sources that a run's manifest names."""
-
-    sources: Sources
-    limits: ImageLimits
-    uris: Uris
+Picture = TypeVar("Picture")
+MakePicture = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Picture | RowError]
+"""Makes something to show of a row of the sources."""
 
 
 def read_details(
@@ -53,28 +47,30 @@ def read_details(
 
     Reads the scores cells that hold a pick, and of each pick's source file its row group as far as its row.
     """
-    places = _find_places(picks, _scores_cells(store, run.run_id))
-    shards = {(shard.group, shard.name): shard for shard in (originals.sources.image_shards if originals else ())}
+    cells = read_scores_cells(store, run.run_id)
 
     def show(pick: Pick) -> str | RowError:
         if originals is None:
             return RowError("unreadable_uri", run.unreadable)
-        place = next(iter(places.get(pick.key, ())), None)
-        shard = shards.get((pick.key.generator, place.shard)) if place is not None else None
-        if place is None or shard is None:
-            return RowError("missing_image", GONE)
-        return _thumbnail(pick, shard, place.row, store.storage, originals)
+        return show_image(pick, cells, store.storage, originals, make_thumbnail)
 
+    details = read_elements(picks, cells, store)
     with ThreadPoolExecutor(READERS) as pool:
-        elements = _read_elements(places, store, pool)
-        shown = list(pool.map(show, picks))
-    return {pick.key: _detail(image, elements.get(pick.key, [])) for pick, image in zip(picks, shown, strict=True)}
+        for pick, image in zip(picks, pool.map(show, picks), strict=True):
+            missing = image.message if isinstance(image, RowError) else ""
+            thumbnail = image if isinstance(image, str) else None
+            details[pick.key] = details[pick.key]._replace(thumbnail=thumbnail, missing=missing)
+    return details
 
 
-def _detail(image: str | RowError, rows: Sequence[Mapping[str, Any]]) -> ImageDetail:
-    return ImageDetail(
-        thumbnail=image if isinstance(image, str) else None,
-        missing=image.message if isinstance(image, RowError) else "",
+def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Store) -> dict[ImageKey, ImageDetail]:
+    """Of every pick what its scores' cells say of it besides its scores; nothing where these are gone."""
+    rows = _read_rows(_find_places(picks, cells), store)
+    return {pick.key: _detail(rows.get(pick.key, [])) for pick in picks}
+
+
+def _detail(rows: Sequence[Mapping[str, Any]]) -> ImageDetail:
+    return NO_DETAIL._replace(
         elements={row["metric"]: row["elements"] for row in rows if row.get("elements")},
         rationales={row["metric"]: row["rationale"] for row in rows if row.get("rationale")},
         ratings={row["metric"]: _ratings(row["ratings"]) for row in rows if row.get("ratings")},
@@ -85,7 +81,7 @@ def _ratings(given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {rating["name"]: rating["value"] for rating in given}
 
 
-def _scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
+def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
     """The cells that the run's scores were read from; none where the run does not tell them."""
     try:
         return scores_cells(store, run_id)
@@ -112,14 +108,16 @@ def _shard_name(path: str) -> str:
     return path.rpartition("/")[2].removesuffix(".parquet")[:-9]
 
 
-def _read_elements(places: Places, store: Store, pool: ThreadPoolExecutor) -> dict[ImageKey, list[Mapping[str, Any]]]:
+def _read_rows(places: Places, store: Store) -> dict[ImageKey, list[Mapping[str, Any]]]:
     """Of every image its rows in all metrics' cells."""
     wanted: dict[str, dict[ImageKey, int]] = {}
     for key, of_image in places.items():
         for place in of_image:
             wanted.setdefault(place.cell, {})[key] = place.row
     found: dict[ImageKey, list[Mapping[str, Any]]] = {}
-    for cell_rows, table in zip(wanted.values(), pool.map(lambda path: _read_cell(path, store), wanted), strict=True):
+    with ThreadPoolExecutor(READERS) as pool:
+        tables = pool.map(lambda path: _read_cell(path, store), wanted)
+    for cell_rows, table in zip(wanted.values(), tables, strict=True):
         for key, row in cell_rows.items():
             if table is not None and row < len(table) and table.column("image_id")[row].as_py() == key.image_id:
                 found.setdefault(key, []).append(table.slice(row, 1).to_pylist()[0])
@@ -134,14 +132,20 @@ def _read_cell(path: str, store: Store) -> pa.Table | None:
         return None
 
 
-def _thumbnail(pick: Pick, shard: Shard, row: int, storage: StorageConfig, originals: Originals) -> str | RowError:
-    """The image as a data: address, or why it cannot be shown."""
+def show_image(
+    pick: Pick, cells: Sequence[ScoresCell], storage: StorageConfig, originals: Originals, make: MakePicture[Picture]
+) -> Picture | RowError:
+    """What is made of a pick's image, or why it cannot be shown."""
+    place = next(iter(_find_places([pick], cells).get(pick.key, ())), None)
+    shard = originals.shards.get((pick.key.generator, place.shard)) if place is not None else None
+    if place is None or shard is None:
+        return RowError("missing_image", GONE)
     try:
-        record = read_row(shard, row, storage)
+        record = read_row(shard, place.row, storage)
         key = pick.key
         if record is None or identify(record | {"prompt_id": pick.prompt_id}, key.generator).image_id != key.image_id:
             return RowError("missing_image", "another image stands in its place; the file has changed since the run")
-        return make_thumbnail(record, originals.limits, originals.uris.read)
+        return make(record, originals.limits, originals.uris.read)
     except Exception as error:
         known = isinstance(error, (PlumblineError, pa.ArrowException, UnicodeDecodeError))
         if not known and not is_storage_error(error):

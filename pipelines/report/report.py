@@ -9,23 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.errors import ConfigError, PlumblineError
-from operators.images import ImageLimits
 from operators.metrics.table import falling_metrics
 from operators.report.gallery import pick_images
 from operators.report.page import GatheredRun, Page, build_page
 from operators.report.rendering import render, to_csv, to_markdown
 from operators.run_scores import RunScores
-from operators.statistics.options import Adaptive
 from operators.summary import Skills
 from pipelines.cells.runs import earlier_runs, find_run, newest_run, read_manifest
 from pipelines.cells.store import Store
-from pipelines.config import read_config
 from pipelines.report.diagnoses import read_diagnosis
-from pipelines.report.images import Originals, read_details
-from pipelines.sources.benchmark import BenchmarkConfig
-from pipelines.sources.sources import Sources, open_sources
-from pipelines.sources.uris import benchmark_uris
-from pipelines.sources.waves import cut_waves
+from pipelines.report.images import read_details
+from pipelines.report.originals import Originals, open_originals
+from pipelines.sources.sources import Sources, skills_of
 from pipelines.storage import StorageConfig, first_line, is_storage_error
 
 MOST_IMAGES = 96
@@ -137,14 +132,14 @@ def _make_page(
     picks = pick_images(run.scores, run.ranking(), images, falling_metrics(run.manifest))
     details = read_details(picks, run, store, originals)
     if originals is not None:
-        run = replace(run, prompts=_texts(originals.sources, [pick.prompt_id for pick in picks]))
+        run = replace(run, prompts=_texts(originals.prompts, [pick.prompt_id for pick in picks]))
     return build_page(run, picks=picks, details=details, before=before, reward=reward, rated=rated)
 
 
-def _texts(sources: Sources, prompt_ids: Sequence[str]) -> dict[str, str]:
+def _texts(prompts: pa.Table, prompt_ids: Sequence[str]) -> dict[str, str]:
     """The texts of some prompts."""
-    wanted = pc.is_in(sources.prompts.column("prompt_id"), pa.array(prompt_ids, pa.string()))
-    return {row["prompt_id"]: row["text"] or "" for row in sources.prompts.filter(wanted).to_pylist()}
+    wanted = pc.is_in(prompts.column("prompt_id"), pa.array(prompt_ids, pa.string()))
+    return {row["prompt_id"]: row["text"] or "" for row in prompts.filter(wanted).to_pylist()}
 
 
 def _earlier(store: Store, run: GatheredRun, compare: str | None) -> GatheredRun | None:
@@ -166,21 +161,13 @@ def _previous(store: Store, run: GatheredRun) -> str:
 def open_run(store: Store, run_id: str, sources: Sources | None = None) -> OpenedRun:
     """A run's manifest and tables, and its sources, or what can still be read of them."""
     manifest = read_manifest(store, run_id)
-    config = manifest.get("config", {})
     try:
-        limits = read_config(config.get("limits", {}), ImageLimits)
-        benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
-        if sources is None:
-            sources = open_sources(benchmark, store.storage, shard_rows=config.get("shard_rows", 256))
-            if seen := manifest.get("seen"):
-                waves = cut_waves(sources, benchmark, store.storage, read_config(config["adaptive"], Adaptive))
-                sources = waves.up_to(waves.wave_with(seen["prompts"]))
+        originals = open_originals(manifest, store.storage, sources)
     except Exception as error:
         if not isinstance(error, PlumblineError) and not is_storage_error(error):
             raise
         return OpenedRun(_gathered(store, run_id, manifest, Skills(()), unreadable=first_line(error)), None)
-    uris = benchmark_uris(benchmark, store.storage, limits)
-    return OpenedRun(_gathered(store, run_id, manifest, sources.skills), Originals(sources, limits, uris))
+    return OpenedRun(_gathered(store, run_id, manifest, skills_of(originals.prompts)), originals)
 
 
 def _gathered(

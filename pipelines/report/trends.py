@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import pandas as pd
 import pyarrow as pa
 
 from operators.errors import ConfigError, PlumblineError
@@ -44,6 +45,16 @@ class TrendsConfig:
         check_checkpoints("checkpoints", self.checkpoints)
 
 
+class MadeTrends(NamedTuple):
+    """What the runs of a benchmark say one after the other."""
+
+    page: Trends
+    means: pd.DataFrame
+    """Of all runs that could be read."""
+    runs: int
+    """Those that it tells of."""
+
+
 class WrittenTrends(NamedTuple):
     """A page of trends that stands in its store."""
 
@@ -58,6 +69,17 @@ def write_trends(
     store: Store, *, benchmark: str | None = None, checkpoints: str = CHECKPOINTS, runs: int = MOST_RUNS
 ) -> WrittenTrends:
     """Writes trends.html and trends.parquet of a benchmark's runs; raises ConfigError where it has none."""
+    made = make_trends(store, benchmark=benchmark, checkpoints=checkpoints, runs=runs)
+    folder = f"trends/{UNSAFE.sub('_', made.page.benchmark)}"
+    store.write_table(f"{folder}/trends.parquet", pa.Table.from_pandas(made.means, preserve_index=False))
+    store.write_text(f"{folder}/trends.html", render_trends(made.page))
+    return WrittenTrends(made.page, f"{store.location.url}/{folder}/trends.html", made.runs)
+
+
+def make_trends(
+    store: Store, *, benchmark: str | None = None, checkpoints: str = CHECKPOINTS, runs: int = MOST_RUNS
+) -> MadeTrends:
+    """What a benchmark's runs say one after the other; raises ConfigError where it has none."""
     standing = list_runs(store)
     chosen, warnings = _choose(standing, benchmark)
     with ThreadPoolExecutor(READERS) as pool:
@@ -72,10 +94,7 @@ def write_trends(
         )
     means = to_frame(whole)
     page = build_trends(whole[-runs:], means, Checkpoints(re.compile(checkpoints)), warnings)
-    folder = f"trends/{UNSAFE.sub('_', page.benchmark)}"
-    store.write_table(f"{folder}/trends.parquet", pa.Table.from_pandas(means, preserve_index=False))
-    store.write_text(f"{folder}/trends.html", render_trends(page))
-    return WrittenTrends(page, f"{store.location.url}/{folder}/trends.html", len(whole))
+    return MadeTrends(page, means, len(whole))
 
 
 def _choose(standing: Sequence[Run], benchmark: str | None) -> tuple[list[Run], list[str]]:

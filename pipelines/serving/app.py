@@ -1,9 +1,6 @@
 """The service over HTTP: who may ask, how much, and on which wire; the scores come from a Service."""
 
 import asyncio
-import base64
-import binascii
-import hmac
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from operators.errors import PlumblineError
 from operators.wires.table import WIRES, wires_of
 from operators.wires.wire import Asked, Reply, Wire, as_json
 from pipelines.serving.counts import Counts
+from pipelines.serving.listening import has_token
 from pipelines.serving.openapi import describe
 from pipelines.serving.service import Service, Unanswered
 
@@ -34,19 +32,6 @@ class Refused(PlumblineError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-def _has(token: str, header: str) -> bool:
-    scheme, _, value = header.partition(" ")
-    given = value.strip().encode("utf-8", "replace")
-    if scheme.lower() == "basic":
-        try:
-            given = base64.b64decode(given, validate=True).partition(b":")[2]
-        except binascii.Error:
-            return False
-    elif scheme.lower() != "bearer":
-        return False
-    return hmac.compare_digest(given, token.encode())
 
 
 @dataclass(slots=True)
@@ -98,7 +83,7 @@ class Gate:
 
     def _require_token(self, request: Request) -> None:
         """Raises Refused unless the request has the token, as a bearer or as the password of an address."""
-        if self.token is not None and not _has(self.token, request.headers.get("authorization", "")):
+        if self.token is not None and not has_token(self.token, request.headers.get("authorization", "")):
             raise Refused(401, "expected the service's token: Authorization: Bearer, or http://x:TOKEN@host:port")
 
     async def _body(self, request: Request, call: _Call) -> bytes:

@@ -1,7 +1,5 @@
 """What a reward service serves, where it listens, and what it bears."""
 
-import ipaddress
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -143,27 +141,3 @@ class ServeConfig(LoadConfig):
     def one_reward(self) -> str | None:
         """The metric that answers wires which ask for one number."""
         return next(iter(self.metrics)) if self.reward is None and len(self.metrics) == 1 else self.reward
-
-
-def take_token(config: ServeConfig) -> str | None:
-    """The token, taken out of the environment so that no other process has it.
-
-    Raises ConfigError where others could reach a service without one.
-    """
-    token = os.environ.pop(config.token_variable, "") or None
-    if token is None and not is_loopback(config.host):
-        raise ConfigError(
-            f"host: expected a token in the environment variable {config.token_variable} for {config.host!r}, which "
-            "others may reach, found none; set it, or listen at 127.0.0.1"
-        )
-    return token
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; a name other than localhost may lead anywhere."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

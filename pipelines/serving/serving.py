@@ -18,7 +18,8 @@ from pipelines.cells.store import open_store
 from pipelines.running.pools import ClusterConfig
 from pipelines.running.session import ray_session
 from pipelines.serving.baseline import read_baseline
-from pipelines.serving.config import ServeConfig, take_token
+from pipelines.serving.config import ServeConfig
+from pipelines.serving.listening import listening, run_app, take_token
 from pipelines.serving.sentinel import Floats, Sentinel
 from pipelines.serving.service import ReplicaDied, Service
 
@@ -55,26 +56,15 @@ def serve(config: ServeConfig, ready: Callable[[str], None]) -> None:
 
     Raises ConfigError and ModelError before anything starts, OSError where the port is taken.
     """
-    token, served = take_token(config), find_served(config)
+    token, served = take_token(config.host, config.token_variable), find_served(config)
     sentinel = sentinel_of(config, served)
     with (
-        _listening(config) as listener,
+        listening(config.host, config.port) as listener,
         ray_session(ClusterConfig(address=config.address, pools={})),
         run_replicas(config) as handle,
     ):
         ready(f"http://{config.host}:{listener.getsockname()[1]}")
         _run(config, token, served, sentinel, listener, handle)
-
-
-@contextmanager
-def _listening(config: ServeConfig) -> Iterator[socket.socket]:
-    """The address, taken before any model loads."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((config.host, config.port))
-        listener.listen(1024)
-        yield listener
 
 
 @contextmanager
@@ -114,8 +104,6 @@ def _run(
     listener: socket.socket,
     handle: Any,
 ) -> None:
-    import uvicorn
-
     from pipelines.serving.app import Gate, make_app
     from pipelines.serving.counts import Counts
 
@@ -128,10 +116,7 @@ def _run(
     counts.watch("waiting_images", "Images that wait for a replica", service.queued)
     counts.watch("cached_scores", "Scores that are remembered", lambda: len(service.cache))
     app = make_app(Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle)))
-    options = uvicorn.Config(
-        app, log_level="error", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=10
-    )
-    uvicorn.Server(options).run(sockets=[listener])
+    run_app(app, listener)
 
 
 def sentinel_of(config: ServeConfig, served: Served) -> Sentinel | None:

@@ -88,15 +88,20 @@ class Sources(NamedTuple):
     @property
     def skills(self) -> Skills:
         """The skills of each prompt."""
-        batches = self.prompts.select(["prompt_id", "skills"]).to_batches(max_chunksize=PROMPTS_AT_ONCE)
-        columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
-        return Skills(pair for both in columns for pair in zip(*both, strict=True))
+        return skills_of(self.prompts)
 
     @property
     def skill_labels(self) -> NDArray[np.uint64]:
         """For each prompt a number that tells its skills, the same in every sweep."""
         joined = pc.binary_join(self.prompts.column("skills"), "\0").to_pylist()
         return np.asarray(pd.util.hash_array(np.array(joined, dtype=object)))
+
+
+def skills_of(prompts: pa.Table) -> Skills:
+    """The skills of each prompt of a table with the schema PROMPTS."""
+    batches = prompts.select(["prompt_id", "skills"]).to_batches(max_chunksize=PROMPTS_AT_ONCE)
+    columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
+    return Skills(pair for both in columns for pair in zip(*both, strict=True))
 
 
 class _ImagesFile(NamedTuple):
@@ -106,7 +111,7 @@ class _ImagesFile(NamedTuple):
     shards: list[Shard]
 
 
-class _Images(NamedTuple):
+class Images(NamedTuple):
     """What the generators have."""
 
     shards: list[Shard]
@@ -122,7 +127,7 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
     are missing or cannot be reached, and where no file has the columns that the configuration names.
     """
     prompts = open_prompts(benchmark, storage, shard_rows) if benchmark.prompts is not None else None
-    images = _open_images(benchmark, storage, shard_rows)
+    images = open_images(benchmark, storage, shard_rows)
     part = _part(_Part(prompts, images.shards), benchmark, storage)
     prompted = with_prompts(part.images, part.prompts, benchmark, storage)
     return Sources(
@@ -207,7 +212,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageCo
     )
 
 
-def _open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> _Images:
+def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Images:
     """Every generator's files with their footers; a file that cannot be read costs nothing else."""
     places = _generators(benchmark, storage)
     listed = {name: _listing(name, place) for name, place in places.items()}
@@ -221,7 +226,7 @@ def _open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
         raise ConfigError(f"benchmark.images: {broken[0].message}")
     shards = [shard for table in tables for shard in table.shards]
     extra = _extra_schema(benchmark.columns, [table.schema for table in tables])
-    return _Images(shards, broken, list(places), extra)
+    return Images(shards, broken, list(places), extra)
 
 
 def _listing(generator: str, place: Location) -> list[ListedFile]:

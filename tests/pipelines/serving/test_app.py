@@ -21,8 +21,9 @@ from operators.metrics.clipscore import ClipScoreConfig
 from operators.metrics.image_statistic import ImageStatisticConfig
 from operators.wires.wire import Answer, Asked, Served
 from pipelines.serving.app import Gate, make_app
-from pipelines.serving.config import LoadConfig, is_loopback
+from pipelines.serving.config import LoadConfig
 from pipelines.serving.counts import Counts
+from pipelines.serving.listening import is_loopback, take_token
 from pipelines.serving.sentinel import Sentinel
 from pipelines.serving.service import Answered, Service
 
@@ -339,18 +340,12 @@ def test_loopback_is_loopback(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "", "localhost.example.org"])
 def test_anything_else_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs.command import load_values
-    from pipelines.config import read_config
-    from pipelines.serving.config import ServeConfig, take_token
-
     assert not is_loopback(host)
-    words = ["metric=[clipscore]", "models=shapes", f"host='{host}'", "token_variable=TEST_TOKEN"]
-    config = read_config(load_values("serve", words), ServeConfig)
     monkeypatch.setenv("TEST_TOKEN", "")
     with pytest.raises(ConfigError, match="TEST_TOKEN"):
-        take_token(config)
+        take_token(host, "TEST_TOKEN")
     monkeypatch.setenv("TEST_TOKEN", TOKEN)
-    assert take_token(config) == TOKEN and take_token_is_gone()
+    assert take_token(host, "TEST_TOKEN") == TOKEN and take_token_is_gone()
 
 
 def take_token_is_gone() -> bool:

@@ -1,0 +1,60 @@
+"""Where the prompts and images of a finished run are, as its manifest names them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from operators.images import ImageLimits
+from operators.statistics.options import Adaptive
+from pipelines.cells.cells import Shard
+from pipelines.config import read_config
+from pipelines.sources.benchmark import BenchmarkConfig
+from pipelines.sources.prompts import open_prompts
+from pipelines.sources.sources import Sources, open_images, open_sources
+from pipelines.sources.uris import Uris, benchmark_uris
+from pipelines.sources.waves import cut_waves
+from pipelines.storage import StorageConfig
+
+
+class Originals(NamedTuple):
+    """What a run's scores are of."""
+
+    prompts: pa.Table
+    """Schema PROMPTS."""
+    shards: Mapping[tuple[str, str], Shard]
+    """The shards of images, by generator and name."""
+    limits: ImageLimits
+    uris: Uris
+
+
+def open_originals(manifest: Mapping[str, Any], storage: StorageConfig, sources: Sources | None = None) -> Originals:
+    """The prompts and images of the run, of `sources` where they have just been read.
+
+    Else their files are listed, and of the images no more is read than footers, where prompts have a file of their own.
+    Raises PlumblineError, or what a storage client does, where they cannot be read any more.
+    """
+    config = manifest.get("config", {})
+    limits = read_config(config.get("limits", {}), ImageLimits)
+    benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
+    shard_rows = config.get("shard_rows", 256)
+    whole = benchmark.limit is None and benchmark.require_every_image and not manifest.get("seen")
+    if sources is None and (benchmark.prompts is None or not whole):
+        sources = _as_seen(open_sources(benchmark, storage, shard_rows=shard_rows), manifest, benchmark, storage)
+    if sources is not None:
+        prompts, shards = sources.prompts, sources.image_shards
+    else:
+        prompts = open_prompts(benchmark, storage, shard_rows).table
+        shards = open_images(benchmark, storage, shard_rows).shards
+    by_name = {(shard.group, shard.name): shard for shard in shards}
+    return Originals(prompts, by_name, limits, benchmark_uris(benchmark, storage, limits))
+
+
+def _as_seen(
+    sources: Sources, manifest: Mapping[str, Any], benchmark: BenchmarkConfig, storage: StorageConfig
+) -> Sources:
+    """Of an adaptive run, what it looked at."""
+    if not (seen := manifest.get("seen")):
+        return sources
+    waves = cut_waves(sources, benchmark, storage, read_config(manifest["config"]["adaptive"], Adaptive))
+    return waves.up_to(waves.wave_with(seen["prompts"]))
