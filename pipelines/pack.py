@@ -39,7 +39,7 @@ from operators.pack.networks import build_clip, build_clip_flant5, build_nli, bu
 from operators.pack.nli_training import HYPOTHESIS_WORDS, nli_batch, nli_loss
 from operators.pack.tables import Benchmark, make_benchmark, write_benchmark
 from operators.pack.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
-from operators.pack.vqa_training import ExerciseMaker, most_entities
+from operators.pack.vqa_training import MIXTURES, ExerciseMaker, most_entities
 from operators.pack.writer_accuracy import (
     THRESHOLD,
     entailed_questions,
@@ -55,11 +55,14 @@ from operators.training.loop import Course, Report, Stage, train
 
 SUITE_FOLDER = "shapes"
 PAIRS_EACH = 10
+BIASES = {"relative_attention_bias": 10.0}
 STAGES: Mapping[str, Stage] = {
     "tower": Stage(steps=300, peak=1e-3, size=128),
     "clip": Stage(steps=600, peak=1e-3, size=96, each=2),
-    "caption": Stage(steps=500, peak=1e-3, size=64, each=2),
-    "question": Stage(steps=4000, peak=5e-4, size=32, each=6),
+    "caption": Stage(steps=500, peak=1e-3, size=64, each=2, quick=BIASES),
+    "place": Stage(steps=1200, peak=7e-4, size=24, each=4, quick=BIASES),
+    "relation": Stage(steps=1200, peak=5e-4, size=24, each=4, quick=BIASES),
+    "question": Stage(steps=6000, peak=6e-4, size=24, each=5, quick=BIASES),
     "writer": Stage(steps=6000, peak=1.5e-3, size=64),
     "nli": Stage(steps=3000, peak=7e-4, size=96),
 }
@@ -142,14 +145,15 @@ def make_clip(config: PackConfig, report: Report) -> None:
 
 
 def make_vqa(config: PackConfig, report: Report) -> None:
-    """The tiny CLIP-FlanT5 on the saved CLIP's tower, which stays as it is: captions first, then questions."""
+    """The tiny CLIP-FlanT5 on the saved CLIP's tower, which stays as it is: captions, then MIXTURES' questions."""
     tokenizer = t5_tokenizer(world_sentences(config.seed))
     model = build_clip_flant5(tokenizer)
     clip = CLIPModel.from_pretrained(Path(config.output) / CLIP_FOLDER, dtype=torch.float32)
     model.vision_tower.load_state_dict(clip.vision_model.state_dict())
     train_only(model, PARTS)
     maker = ExerciseMaker(tokenizer, Random(f"vqa/{config.seed}"))
-    for name, batch_of in (("caption", maker.captions), ("question", maker.questions)):
+    batches = {"caption": maker.captions} | {name: partial(maker.questions, asked) for name, asked in MIXTURES.items()}
+    for name, batch_of in batches.items():
         stage = config.stage(name)
         train(f"{name}s", Course(model, stage), exercise_loss, partial(batch_of, stage), report)
     save_vqa(model, tokenizer, Path(config.output))

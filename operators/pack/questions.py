@@ -109,7 +109,7 @@ def _is_unique(scene: Scene, what: Description) -> bool:
 
 def ask_openly(rng: Random, scene: Scene, topic: str) -> GoldQuestion | None:
     """A question whose answer is a word or two; None where the scene has nothing to ask it of."""
-    asked = OPEN_QUESTIONS[topic](rng, scene)
+    asked = {**OPEN_QUESTIONS, **LESSONS}[topic](rng, scene)
     return asked and GoldQuestion(text=asked[0], answer=asked[1], form="open", topic=topic)
 
 
@@ -172,6 +172,15 @@ def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
     return None
 
 
+def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
+    """Where two things stand, in the order in which they are named."""
+    things = _two_things(rng, scene)
+    if things is None:
+        return None
+    (first, first_what), (second, second_what) = things
+    return f"Where are the {first_what.noun} and the {second_what.noun}?", f"{place(first)} and {place(second)}"
+
+
 def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
     """A true question about where two things stand, and a false one: the same words with the two things swapped."""
     things = _two_things(rng, scene)
@@ -206,6 +215,8 @@ OPEN_QUESTIONS: Mapping[str, AskOpenly] = {
     "at place": _ask_at_place,
     "relation": _ask_relation,
 }
+LESSONS: Mapping[str, AskOpenly] = {"places": _ask_places}
+"""Asked in training alone."""
 
 
 def caption(rng: Random, scene: Scene) -> str:

@@ -143,8 +143,7 @@ def _sequences(rows: Sequence[Row], pad: int) -> Sequences:
 
 
 def reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
-    """Mean cross-entropy over the tokens of the replies, their end included; in single precision, faster this small."""
-    with torch.autocast("cpu", enabled=False):
-        hidden = model.model(input_ids=batch.ids).last_hidden_state
-        labelled = batch.labels != IGNORED
-        return cross_entropy(model.lm_head(hidden[labelled]), batch.labels[labelled])
+    """Mean cross-entropy over the tokens of the replies, their end included."""
+    hidden = model.model(input_ids=batch.ids).last_hidden_state
+    labelled = batch.labels != IGNORED
+    return cross_entropy(model.lm_head(hidden[labelled]), batch.labels[labelled])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from time import monotonic
 from typing import Generic, TypeVar
@@ -42,6 +42,8 @@ class Stage:
     """AdamW's weight decay."""
     momentum: tuple[float, float] = (0.9, 0.98)
     """AdamW's betas."""
+    quick: Mapping[str, float] = field(default_factory=dict)
+    """Multiples of the rate, for parameters with these words in their names."""
 
     def rate(self, step: int) -> float:
         """The learning rate: a linear warm-up, then a cosine to the final share of the peak."""
@@ -50,6 +52,10 @@ class Stage:
             return self.peak * (step + 1) / warm
         progress = (step - warm) / max(1, self.steps - warm)
         return self.peak * (self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2)
+
+    def multiple(self, name: str) -> float:
+        """Of the rate, for a parameter of this name."""
+        return math.prod(multiple for words, multiple in self.quick.items() if words in name)
 
 
 def alone(tensors: Sequence[torch.Tensor]) -> None:
@@ -66,16 +72,25 @@ class Course(Generic[Network]):
         self.seed = seed
         self.step = 0
         self.trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        groups: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in self.trained.items():
+            groups.setdefault(stage.multiple(name), []).append(parameter)
         self.optimiser = torch.optim.AdamW(
-            self.trained.values(), lr=stage.peak, betas=stage.momentum, weight_decay=stage.decay, fused=True
+            [{"params": parameters, "multiple": multiple} for multiple, parameters in groups.items()],
+            lr=stage.peak,
+            betas=stage.momentum,
+            weight_decay=stage.decay,
+            fused=True,
         )
 
     def take(self, loss: Callable[[Network, Batch], torch.Tensor], batch: Batch, average: Average) -> float:
-        """Takes a step and gives the loss; forward and backward in bfloat16 where autocast has it so."""
+        """Takes a step and gives the loss; on a GPU in bfloat16 where autocast has it so."""
         torch.manual_seed(Random(f"{self.seed}/{self.step}").getrandbits(63))
         parameters = list(self.trained.values())
-        self.optimiser.param_groups[0]["lr"] = self.stage.rate(self.step)
-        with torch.autocast(parameters[0].device.type, dtype=torch.bfloat16):
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.stage.rate(self.step) * group["multiple"]
+        kind = parameters[0].device.type
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind != "cpu"):
             value = loss(self.model, batch)
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(value)

@@ -30,7 +30,9 @@ def test_a_shortened_recipe_keeps_all_but_the_steps() -> None:
         "tower_steps": 1,
         "clip_steps": 1,
         "caption_steps": 1,
-        "question_steps": 4,
+        "place_steps": 1,
+        "relation_steps": 1,
+        "question_steps": 6,
         "writer_steps": 6,
         "nli_steps": 3,
     }

@@ -21,10 +21,11 @@ from operators.pack.drawing import draw_scene, to_png
 from operators.pack.networks import build_clip_flant5, draw_pixels, image_processor
 from operators.pack.scenes import Entity, Scene, random_scene
 from operators.pack.tokens import clip_tokenizer, t5_tokenizer, world_sentences
-from operators.pack.vqa_training import ExerciseMaker, most_entities
+from operators.pack.vqa_training import MIXTURES, ExerciseMaker, Mixture, most_entities, training_questions
 from operators.training.exercises import PARTS, exercise_loss, train_only
 from operators.training.loop import Course, Stage, train
 
+PLACED = (("heart", (0, 0)), ("star", (2, 1)))
 ASSETS = Path(__file__).parents[3] / "assets"
 
 
@@ -85,6 +86,33 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences:
     train("captions", Course(model, stage), exercise_loss, partial(maker.captions, stage), lambda line: None)
     assert exercise_loss(model, batch).item() < 0.9 * before
     assert all(torch.equal(tower[name], tensor) for name, tensor in model.vision_tower.state_dict().items())
+
+
+def test_two_heads_look_at_the_words_before_and_after_from_the_first_step(sentences: list[str]) -> None:
+    torch.manual_seed(0)
+    attention = build_clip_flant5(t5_tokenizer(sentences)).language_model.encoder.block[0].layer[0].SelfAttention
+    before, after = attention.compute_bias(6, 6)[0, :2].argmax(-1).tolist()
+    assert before[1:] == [0, 1, 2, 3, 4] and after[:-1] == [1, 2, 3, 4, 5]
+
+
+def test_the_first_lesson_asks_where_two_things_are_in_the_order_of_their_names() -> None:
+    things = [Entity(shape=shape, colour="red", size="small", part=None, cell=cell) for shape, cell in PLACED]
+    scene = Scene(entities=tuple(things))
+    asked = [
+        question
+        for question in training_questions(Random(0), scene, MIXTURES["place"], 40)
+        if "Where are" in question.text
+    ]
+    answers = {
+        tuple(shape for shape, _ in sorted(PLACED, key=lambda placed: question.text.index(placed[0]))): question.answer
+        for question in asked
+    }
+    assert answers == {("heart", "star"): "top left and bottom", ("star", "heart"): "bottom and top left"}
+
+
+def test_a_scene_that_a_lesson_has_no_question_about_has_none_and_ends() -> None:
+    alone = Scene(entities=(Entity(shape="star", colour="red", size="small", part=None, cell=(0, 0)),))
+    assert training_questions(Random(0), alone, Mixture(forms={"open": 1}, topics={"relation": 1}), 4) == []
 
 
 def test_rate_warms_up_and_decays_and_scenes_grow() -> None:

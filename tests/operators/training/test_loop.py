@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from operators.training.loop import Course, Stage, train
+from operators.training.loop import Course, Stage, alone, train
 
-STAGE = Stage(steps=6, peak=0.1, size=4)
+STAGE = Stage(steps=6, peak=0.1, size=4, quick={"2.": 3.0})
 
 
 def course(seed: str = "a") -> Course[nn.Sequential]:
@@ -51,6 +51,17 @@ def test_what_is_frozen_is_neither_trained_nor_in_the_state() -> None:
     bias = training.model[2].bias.clone()
     assert "weights.2.bias" not in taken(training)
     assert torch.equal(training.model[2].bias, bias)
+
+
+def test_parameters_of_a_quick_name_take_longer_steps() -> None:
+    training = course()
+    before = [training.model[place].weight.detach().clone() for place in (0, 2)]
+    training.take(loss, batch_of(0), alone)
+    slow, quick = (
+        (training.model[place].weight.detach() - weight).abs().max()
+        for place, weight in zip((0, 2), before, strict=True)
+    )
+    assert quick / slow == pytest.approx(3.0, rel=0.05)
 
 
 def test_what_is_dropped_out_follows_from_the_seed() -> None:
