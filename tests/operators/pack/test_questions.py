@@ -18,7 +18,7 @@ from operators.pack.questions import (
     sample_claiming,
 )
 from operators.pack.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, random_scene
-from operators.pack.vqa_training import training_questions
+from operators.pack.vqa_training import MIXTURES, training_questions
 
 PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in SHAPES}
 
@@ -119,7 +119,7 @@ def test_held_out_wordings_and_training_wordings_are_apart() -> None:
 def test_training_asks_nothing_of_held_out_wording() -> None:
     rng = Random(4)
     for _ in range(60):
-        for question in training_questions(rng, random_scene(rng), 6):
+        for question in training_questions(rng, random_scene(rng), MIXTURES["question"], 6):
             if question.form == "vqascore":
                 assert not is_held_out(question.text.split('"')[1])
 

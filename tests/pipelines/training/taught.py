@@ -14,7 +14,7 @@ from jobs.train import COMMAND
 from operators.pack.drawing import draw_scene, to_png
 from operators.pack.questions import caption
 from operators.pack.scenes import random_scene
-from operators.pack.vqa_training import training_questions
+from operators.pack.vqa_training import MIXTURES, training_questions
 from pipelines.config import read_config
 from pipelines.training.worker import Seat, Task, work
 
@@ -25,7 +25,7 @@ def rows(count: int) -> list[dict[str, Any]]:
     """Scenes, each with a caption, a question and its answer."""
     rng = Random("taught")
     scenes = [random_scene(rng) for _ in range(count)]
-    questions = [training_questions(rng, scene, 1)[0] for scene in scenes]
+    questions = [training_questions(rng, scene, MIXTURES["question"], 1)[0] for scene in scenes]
     return [
         {
             "image": to_png(draw_scene(scene, rng.getrandbits(32))),
