@@ -10,9 +10,9 @@ from pathlib import Path
 from operators.errors import suggest
 
 JOBS = (
-    "sweep", "score", "ingest", "questions", "status", "report", "trends", "kinds", "diagnose", "build_benchmark",
-    "metaeval", "reproduce", "rehearse", "labels", "accumulate", "nightly", "gc", "export", "publish", "rewards",
-    "serve", "train", "convert",
+    "sweep", "score", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",
+    "build_benchmark", "metaeval", "reproduce", "rehearse", "labels", "accumulate", "nightly", "gc", "export",
+    "publish", "rewards", "serve", "train", "convert",
 )  # fmt: skip
 """In the order in which a user meets them."""
 

@@ -5,9 +5,10 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
@@ -20,6 +21,11 @@ from operators.report.trends import Trends
 from operators.report.words import count, number, plural, signed
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+FILE_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+)
+"""What a page that was stored as a file may do where it is served: as little, whoever wrote it."""
 TEMPLATES = Path(__file__).parent / "templates"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
 """What Markdown shows as it is where a backslash is before it."""
@@ -35,11 +41,24 @@ def render_trends(page: Trends) -> str:
     return _render("trends.html.j2", page)
 
 
+def render_view(name: str, content: Mapping[str, Any]) -> str:
+    """A page of the browser of a store as HTML, which may ask for images and pages where it is from."""
+    style = _asset("report.css") + _asset("view.css")
+    return _fill(f"view_{name}.html.j2", style, view_policy(), content)
+
+
+def view_policy() -> str:
+    """What a page of the browser of a store may do."""
+    return _policy(_asset("report.js"), images="'self'", forms="'self'")
+
+
 def _render(template: str, page: Page | Trends) -> str:
-    style, script = _asset("report.css"), _asset("report.js")
-    return _environment().get_template(template).render(
-        page=page, style=Markup(style), script=Markup(script), policy=_policy(script)
-    )  # fmt: skip
+    return _fill(template, _asset("report.css"), _policy(_asset("report.js")), {"page": page})
+
+
+def _fill(template: str, style: str, policy: str, content: Mapping[str, Any]) -> str:
+    script = Markup(_asset("report.js"))
+    return _environment().get_template(template).render(style=Markup(style), script=script, policy=policy, **content)
 
 
 def to_markdown(page: Page) -> str:
@@ -86,10 +105,10 @@ def _asset(name: str) -> str:
     return (TEMPLATES / name).read_text("utf-8")
 
 
-def _policy(script: str) -> str:
-    """A Content-Security-Policy: no network, and of scripts only ours, told by its hash."""
+def _policy(script: str, images: str = "data:", forms: str = "'none'") -> str:
+    """A Content-Security-Policy: no network but for what is named, and of scripts only ours, told by its hash."""
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src {images}; style-src 'unsafe-inline'; script-src 'sha256-{known}'; "
+        f"base-uri 'none'; form-action {forms}"
     )

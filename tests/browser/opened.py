@@ -19,11 +19,11 @@ ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-backg
 PHONE, DESKTOP = 390, 1280
 
 
-def open_page(browser: WebDriver, file: Path, width: int) -> WebDriver:
-    """A page, freshly opened from its file, whose console is looked at."""
+def open_page(browser: WebDriver, page: Path | str, width: int) -> WebDriver:
+    """A page, freshly opened from its file or address, whose console is looked at."""
     size = {"width": width, "height": 850, "deviceScaleFactor": 1, "mobile": width == PHONE}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.get(file.as_uri())
+    browser.get(page if isinstance(page, str) else page.as_uri())
     assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
     return browser
 

@@ -1,4 +1,7 @@
-"""The README's screenshots: python -m tests.browser.screenshots store/runs/RUN/report.html docs"""
+"""The README's screenshots: python -m tests.browser.screenshots store/runs/RUN/report.html docs
+
+Or of a page of jobs.view: python -m tests.browser.screenshots http://127.0.0.1:8008/... docs/view-desktop.png
+"""
 
 import shutil
 import sys
@@ -13,8 +16,8 @@ ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-backg
              "--disable-component-update", "--disable-sync", "--hide-scrollbars")  # fmt: skip
 
 
-def shoot(report: Path, picture: Path, *, width: int, height: int, anchor: str) -> None:
-    """Saves what a window of this size shows of the report from the anchor on."""
+def shoot(address: str, picture: Path, *, width: int, height: int) -> None:
+    """Saves what a window of this size shows of a page."""
     options = Options()
     options.binary_location = str(shutil.which("chromium"))
     with tempfile.TemporaryDirectory() as profile:
@@ -24,13 +27,17 @@ def shoot(report: Path, picture: Path, *, width: int, height: int, anchor: str) 
         try:
             size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
             driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            driver.get(f"{report.absolute().as_uri()}#{anchor}")
+            driver.get(address)
             driver.save_screenshot(str(picture))
         finally:
             driver.quit()
 
 
 if __name__ == "__main__":
-    run, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    shoot(run, folder / "report-desktop.png", width=1280, height=1500, anchor="")
-    shoot(run, folder / "report-phone.png", width=390, height=1300, anchor="gallery")
+    shown, target = sys.argv[1], Path(sys.argv[2])
+    if shown.startswith("http://"):
+        shoot(shown, target, width=1280, height=1000)
+    else:
+        report = Path(shown).absolute().as_uri()
+        shoot(report, target / "report-desktop.png", width=1280, height=1500)
+        shoot(f"{report}#gallery", target / "report-phone.png", width=390, height=1300)

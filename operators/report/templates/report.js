@@ -8,12 +8,14 @@
   const isDark = () =>
     (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
   const nameTheme = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
-  theme.addEventListener("click", () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  if (theme) {
+    theme.addEventListener("click", () => {
+      document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+      nameTheme();
+    });
     nameTheme();
-  });
-  nameTheme();
-  theme.hidden = false;
+    theme.hidden = false;
+  }
 
   // Tables sort by the buttons in their heads.
   const collator = new Intl.Collator(undefined, { numeric: true });
@@ -92,6 +94,14 @@
     form.hidden = false;
     show();
   }
+
+  // What is looked for in a store: a choice asks at once, and what is empty is not asked for.
+  all("form[data-asks]").forEach((asking) => {
+    all("select", asking).forEach((choice) => choice.addEventListener("change", () => asking.requestSubmit()));
+    asking.addEventListener("formdata", ({ formData }) => {
+      [...formData].forEach(([name, value]) => { if (value === "") formData.delete(name); });
+    });
+  });
 
   // On paper nothing opens: what the run stood on is open while printing.
   const opened = [];

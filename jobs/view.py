@@ -1,0 +1,27 @@
+"""Shows the pages of a store in a web browser: its runs, their scores, images, questions and trends."""
+
+import sys
+
+from jobs.command import Command, run_job
+from jobs.console import make_console, say
+from pipelines.viewing.config import ViewConfig
+from pipelines.viewing.viewing import view
+
+COMMAND = Command(
+    "view",
+    "Show the pages of a store in a web browser: runs, scores, images, questions and trends (docs/view.md).\n"
+    "Listens on this machine alone unless host= says otherwise, which needs a token. Writes nothing.",
+    ViewConfig,
+    stopped="stopped showing",
+)
+
+
+def main(config: ViewConfig) -> int:
+    """Shows the pages until it is told to stop."""
+    console = make_console()
+    view(config, lambda address: say(console, f"the pages of {config.store}: {address}"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

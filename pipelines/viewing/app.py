@@ -1,0 +1,350 @@
+"""The pages of a store over HTTP: who may see them, what each address shows, and what a browser may do with them."""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from operators.errors import PlumblineError, without_secrets
+from operators.metrics.metric import direction
+from operators.metrics.table import falling_metrics
+from operators.report.gallery import Card, make_card
+from operators.report.marks import AskedQuestion, asked_questions, cut
+from operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
+from operators.summary import OVERALL, part_of
+from pipelines.cells.runs import Run
+from pipelines.report.trends import make_trends
+from pipelines.serving.listening import has_token
+from pipelines.storage import first_line
+from pipelines.viewing.browser import Browser, NoPicture, NotThere, OpenedRun, pick_of
+from pipelines.viewing.rows import ORDERS, Score, Wanted
+
+ROWS = 50
+"""Of a page."""
+MOST_OF_PROMPT = 600
+"""Rows of one prompt: its images by all metrics."""
+MOST_QUESTIONS = 100
+"""Of one prompt and metric."""
+MOST_PAGES = 10**7
+OPEN_TO = ("127.0.0.1", "localhost", "[::1]")
+"""What this machine is called by its own browsers; a name that leads here from elsewhere is a trick."""
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer that does not say otherwise."""
+Elements = Sequence[Mapping[str, Any]]
+
+
+class Misasked(PlumblineError):
+    """An address asks for what cannot be."""
+
+
+class Mean(NamedTuple):
+    """A generator's mean by a metric; where it and its interval lie between the metric's ends is in percent."""
+
+    mean: float | None
+    low: float
+    high: float
+    n: int
+    n_null: int
+    left: float
+    width: float
+    dot: float
+
+
+class SeenImage(NamedTuple):
+    """One image of a prompt with what all metrics say of it."""
+
+    row: int
+    """One of its rows."""
+    card: Card
+    failed: Sequence[Score]
+    """Its rows without a score."""
+    elements: Mapping[str, Elements]
+    """By metric."""
+
+
+class AskedOfAll(NamedTuple):
+    """A question, and what was answered about each image of its prompt."""
+
+    question_id: str
+    text: str
+    wanted: str
+    answers: Sequence[AskedQuestion | None]
+
+
+class Pages:
+    """Makes every page of a store."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+
+    def runs(self, request: Request) -> Response:
+        """All runs, newest first; a damaged one with what is wrong with it."""
+        everything = self.browser.runs()
+        words = request.query_params.get("words", "").lower().split()
+        found = [run for run in everything if all(word in _said_of(run) for word in words)]
+        benchmarks = {str(run.manifest.get("benchmark", "")) for run in everything if run.manifest is not None}
+        first = _first(request)
+        content = {"runs": found[first : first + ROWS], "everything": len(everything), "words": " ".join(words)}
+        content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
+        return self._show("runs", request, title="Runs", **content)
+
+    def run(self, request: Request) -> Response:
+        """What came out of a run, from its summary alone; its rows are opened meanwhile."""
+        run_id = request.path_params["run"]
+        manifest = self.browser.manifest(run_id)
+        self.browser.open(run_id)
+        summary = self.browser.store.read_table(f"runs/{run_id}/summary.parquet").to_pylist()
+        skill = request.query_params.get("skill", "")
+        of_skill = [row for row in summary if row["skill"] == (skill or OVERALL)]
+        skills = sorted({row["skill"] for row in summary} - {OVERALL})
+        board = _board(of_skill, manifest.get("metrics", ()), falling := falling_metrics(manifest))
+        content = {"manifest": manifest, "skill": skill, "skills": skills, "board": board, "falling": falling}
+        return self._show("run", request, title=f"Run {run_id}", part=part_of(manifest), **content)
+
+    def scores(self, request: Request) -> Response:
+        """The rows of a run that are looked for."""
+        run, wanted, first = self._opened(request), _wanted(request), _first(request)
+        found = run.rows.find(wanted, first, ROWS)
+        content = {"wanted": wanted, "scores": found, "first": first, "total": run.rows.count(wanted)}
+        content |= {"skills": run.rows.skills(), "unreadable": run.unreadable, "manifest": run.manifest}
+        return self._show("scores", request, title="Scores", **content)
+
+    def image(self, request: Request) -> Response:
+        """The image of a row with all that every metric says of it, between its neighbours in what is looked for."""
+        run, wanted, row = self._opened(request), _wanted(request), request.path_params["row"]
+        score = run.rows.at(row)
+        if score is None:
+            raise NotThere(f"run {run.run_id}: has no row {row}")
+        at = _whole(request, "at", 0)
+        around = run.rows.find(wanted, max(at - 2, 0), 3 if at > 1 else 2) if at else []
+        place = [other.row for other in around].index(row) if row in [other.row for other in around] else None
+        try:
+            missing = ""
+            self.browser.picture(run.run_id, row, large=True)
+        except NoPicture as error:
+            missing = str(error)
+        before, after = (around[:place], around[place + 1 :]) if place is not None else ([], [])
+        content = {"score": score, "missing": missing, "at": at, "before": before, "after": after}
+        seen = self._seen(run, run.rows.of_image(score))[0]
+        return self._show("image", request, title=f"Image by {score.generator}", image=seen, **content)
+
+    def prompt(self, request: Request) -> Response:
+        """All images of a prompt side by side, and every question with what was answered about each."""
+        run, prompt_id = self._opened(request), request.query_params.get("id", "")
+        scores = run.rows.of_prompt(prompt_id, MOST_OF_PROMPT)
+        if not scores:
+            raise NotThere(f"run {run.run_id}: has no row of a prompt {prompt_id!r}")
+        images = self._seen(run, scores)
+        metrics = dict.fromkeys(metric for image in images for metric in image.elements)
+        asked = {metric: _asked_of_all([image.elements.get(metric, ()) for image in images]) for metric in metrics}
+        wanted = request.query_params.get("question")
+        chosen = next((one for of in asked.values() for one in of if one.question_id == wanted), None)
+        content = {"prompt_id": prompt_id, "images": images, "asked": asked}
+        title = cut(scores[0].text or prompt_id, 200)
+        return self._show("prompt", request, title=title, chosen=chosen, wanted=wanted, **content)
+
+    def questions(self, request: Request) -> Response:
+        """The questions of a run."""
+        run, first, words = self._opened(request), _first(request), request.query_params.get("words", "")
+        total, found = run.rows.questions(words, first, ROWS)
+        content = {"questions": found, "total": total, "first": first, "words": words}
+        return self._show("questions", request, title="Questions", **content)
+
+    def picture(self, request: Request) -> Response:
+        """The image of a row, made anew as WebP."""
+        run_id, row = request.path_params["run"], request.path_params["row"]
+        try:
+            encoded = self.browser.picture(run_id, row, large="large" in request.query_params)
+        except NoPicture as error:
+            return PlainTextResponse(without_secrets(str(error)), 404)
+        return Response(encoded, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
+
+    def report(self, request: Request) -> Response:
+        """A run's report as it stands in the store."""
+        run_id = request.path_params["run"]
+        self.browser.manifest(run_id)
+        html = self.browser.store.read_text(f"runs/{run_id}/report.html")
+        if html is None:
+            raise NotThere(f"run {run_id}: has no report; make it by python -m jobs.report run={run_id}")
+        return _file(html)
+
+    def trends(self, request: Request) -> Response:
+        """What the runs of a benchmark say one after the other."""
+        made = make_trends(self.browser.store, benchmark=request.query_params.get("benchmark"))
+        return _file(render_trends(made.page))
+
+    def _opened(self, request: Request) -> OpenedRun:
+        return self.browser.open(request.path_params["run"]).result()
+
+    def _seen(self, run: OpenedRun, scores: Sequence[Score]) -> list[SeenImage]:
+        """The images that rows are of, in the order of these."""
+        of_image: dict[tuple[str, str | None], list[Score]] = {}
+        for score in scores:
+            of_image.setdefault((score.generator, score.image_id), []).append(score)
+        picks = {pick_of(of_one, run.falling).key: of_one for of_one in of_image.values()}
+        details = self.browser.details(run, [pick_of(of_one, run.falling) for of_one in of_image.values()])
+        return [
+            SeenImage(
+                row=of_one[0].row,
+                card=make_card(pick_of(of_one, run.falling), details[key], of_one[0].text, ()),
+                failed=[score for score in of_one if score.score is None],
+                elements=details[key].elements,
+            )
+            for key, of_one in picks.items()
+        ]
+
+    def _show(self, name: str, request: Request, *, title: str, **content: Any) -> Response:
+        def here(**changes: object) -> str:
+            """This address with some of its values changed; None takes one away."""
+            values = {**request.query_params, **changes}
+            return "?" + urlencode({key: value for key, value in values.items() if value not in (None, "")})
+
+        common = {"name": name, "store": self.browser.store.location.url, "run_id": request.path_params.get("run", "")}
+        common |= {"here": here, "rows": ROWS, "title": title}
+        return HTMLResponse(render_view(name, common | content))
+
+    def refuse(self, request: Request, error: Exception) -> Response:
+        """A page with what is wrong in one line."""
+        status = 404 if isinstance(error, NotThere) else 400 if isinstance(error, Misasked) else 500
+        if isinstance(error, HTTPException):
+            status, error = error.status_code, NotThere(f"{request.url.path}: there is no such page")
+        page = self._show("problem", request, title="Not to be shown", problem=first_line(error))
+        page.status_code = status
+        return page
+
+
+def _file(html: str) -> Response:
+    """A page that may run its own script, and reach nothing: neither another page nor the network."""
+    return HTMLResponse(html, headers={"Content-Security-Policy": FILE_POLICY})
+
+
+def _said_of(run: Run) -> str:
+    manifest = run.manifest or {}
+    listed = (*manifest.get("generators", ()), *manifest.get("metrics", ()))
+    return " ".join((run.run_id, str(manifest.get("benchmark", "")), *listed)).lower()
+
+
+def _asked_of_all(elements: Sequence[Elements]) -> list[AskedOfAll]:
+    """The questions in the order in which they were written; an image whose cell is gone has no answer."""
+    by_id = [{element["question_id"]: element for element in of_image} for of_image in elements]
+    first = {question_id: element for of_image in reversed(by_id) for question_id, element in of_image.items()}
+    return [
+        AskedOfAll(
+            question_id=question_id,
+            text=cut(element["text"]),
+            wanted=cut(element["wanted"]),
+            answers=[asked_questions([of[question_id]])[0] if question_id in of else None for of in by_id],
+        )
+        for question_id, element in list(first.items())[:MOST_QUESTIONS]
+    ]
+
+
+def _board(
+    summary: Sequence[Mapping[str, Any]], metrics: Sequence[str], falling: frozenset[str]
+) -> list[tuple[str, Mapping[str, Mean]]]:
+    """Every generator with its means, those of the better means by the first metric first."""
+    by_metric: dict[str, list[Mapping[str, Any]]] = {metric: [] for metric in metrics}
+    for row in summary:
+        by_metric.setdefault(row["metric"], []).append(row)
+    board: dict[str, dict[str, Mean]] = {}
+    for metric, of_metric in by_metric.items():
+        scored = [row for row in of_metric if row["n"]]
+        start = min((_ends(row)[0] for row in scored), default=0.0)
+        span = max((_ends(row)[1] for row in scored), default=1.0) - start or 1.0
+        for row in sorted(of_metric, key=lambda row: direction(metric, falling) * (row["mean"] or 0.0), reverse=True):
+            low, high = _ends(row) if row["n"] else (start, start)
+            places = (low, high - low + start, row["mean"] if row["n"] else start)
+            left, width, dot = (round(100 * (place - start) / span, 2) for place in places)
+            mean = row["mean"] if row["n"] else None
+            board.setdefault(row["generator"], {})[metric] = Mean(
+                mean, low, high, row["n"], row["n_null"], left, width, dot
+            )
+    return list(board.items())
+
+
+def _ends(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Of a mean's interval; the mean itself where it has none."""
+    low, high = row["low"], row["high"]
+    return (row["mean"], row["mean"]) if low is None or high is None else (low, high)
+
+
+def _wanted(request: Request) -> Wanted:
+    """What an address asks for; raises Misasked."""
+    texts = {name: request.query_params.get(name, "") for name in ("generator", "metric", "skill", "kind", "words")}
+    sort = request.query_params.get("sort", "")
+    if sort not in ORDERS:
+        raise Misasked(f"sort={sort}: expected {', '.join(filter(None, ORDERS))}")
+    return Wanted(**texts, low=_real(request, "low"), high=_real(request, "high"), sort=sort)
+
+
+def _real(request: Request, name: str) -> float | None:
+    given = request.query_params.get(name, "").strip()
+    try:
+        value = float(given) if given else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise Misasked(f"{name}={given}: expected a number")
+    return value
+
+
+def _whole(request: Request, name: str, default: int) -> int:
+    given = request.query_params.get(name, "") or str(default)
+    if not (given.isascii() and given.isdecimal()) or int(given[:9]) > MOST_PAGES:
+        raise Misasked(f"{name}={given}: expected a whole number up to {MOST_PAGES}")
+    return int(given)
+
+
+def _first(request: Request) -> int:
+    """The first row of the page that is asked for."""
+    return (max(_whole(request, "page", 1), 1) - 1) * ROWS
+
+
+def make_app(browser: Browser, token: str | None) -> Starlette:
+    """Every page of a store, for reading alone. Without a token it answers what is addressed to this machine alone."""
+    pages = Pages(browser)
+
+    async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        name = request.headers.get("host", "").rpartition("]")[0] or request.headers.get("host", "").partition(":")[0]
+        if token is None and (f"{name}]" if name.startswith("[") else name) not in OPEN_TO:
+            response: Response = PlainTextResponse(f"expected to be asked as {OPEN_TO[0]} or {OPEN_TO[1]}", 421)
+        elif token is not None and not has_token(token, request.headers.get("authorization", "")):
+            response = PlainTextResponse("expected the token as the password", 401)
+            response.headers["WWW-Authenticate"] = 'Basic realm="plumbline"'
+        else:
+            response = await answer(request)
+        for header, value in {"Content-Security-Policy": view_policy(), **HEADERS}.items():
+            response.headers.setdefault(header, value)
+        return response
+
+    routes = {
+        "/": pages.runs,
+        "/favicon.ico": lambda request: Response(status_code=204),
+        "/trends": pages.trends,
+        "/runs/{run}": pages.run,
+        "/runs/{run}/report": pages.report,
+        "/runs/{run}/scores": pages.scores,
+        "/runs/{run}/scores/{row:int}": pages.image,
+        "/runs/{run}/prompt": pages.prompt,
+        "/runs/{run}/questions": pages.questions,
+        "/runs/{run}/pictures/{row:int}": pages.picture,
+    }
+    return Starlette(
+        routes=[Route(path, page, methods=["GET"]) for path, page in routes.items()],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
+        exception_handlers=dict.fromkeys((PlumblineError, OSError, HTTPException), pages.refuse),
+    )

@@ -1,0 +1,152 @@
+"""A store as it is browsed: its runs as they stand, the few that are open, and the pictures of their images."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache, partial
+from threading import BoundedSemaphore, Lock
+from typing import Any, NamedTuple
+
+from operators.errors import ConfigError, PlumblineError, RowError
+from operators.metrics.table import falling_metrics
+from operators.report.gallery import ImageDetail, ImageKey, Pick, make_picture
+from operators.rows import PROMPTS
+from pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
+from pipelines.cells.store import MARK, Store
+from pipelines.report.images import read_elements, read_scores_cells, show_image
+from pipelines.report.originals import Originals, open_originals
+from pipelines.storage import first_line, is_storage_error
+from pipelines.viewing.rows import Database, RunRows, Score
+
+MOST_OPEN = 8
+"""Runs whose rows are kept; the one that was looked at longest ago goes first."""
+SMALL, LARGE = 1000, 48
+"""Pictures that are kept, of either size: some 12 and 19 MB."""
+LARGE_SIDE, LARGE_BYTES = 1024, 400_000
+DECODED_AT_ONCE = 4
+
+
+class NotThere(PlumblineError):
+    """What a page was asked for is not in the store."""
+
+
+class NoPicture(PlumblineError):
+    """An image cannot be shown."""
+
+
+class OpenedRun(NamedTuple):
+    """A run with all that its pages need."""
+
+    run_id: str
+    manifest: Mapping[str, Any]
+    falling: frozenset[str]
+    """The metrics by which a lower score is better."""
+    rows: RunRows
+    cells: Sequence[ScoresCell]
+    originals: Originals | None
+    unreadable: str
+    """Why there are no originals; empty where there are."""
+
+
+class Browser:
+    """What is read of a store for its pages; nothing in it is written."""
+
+    def __init__(self, store: Store, database: Database) -> None:
+        self.store, self._database = store, database
+        self._open: OrderedDict[str, Future[OpenedRun]] = OrderedDict()
+        self._opening = Lock()
+        self._openers = ThreadPoolExecutor(2)
+        self._decoding = BoundedSemaphore(DECODED_AT_ONCE)
+        self._small = lru_cache(SMALL)(partial(self._picture, make_picture))
+        large = partial(make_picture, side=LARGE_SIDE, most=LARGE_BYTES)
+        self._large = lru_cache(LARGE)(partial(self._picture, large))
+
+    def check(self) -> None:
+        """Raises ConfigError where there is no store, or no run in it."""
+        store = self.store
+        if not run_ids(store):
+            url = store.location.url
+            if not store.exists(MARK):
+                raise ConfigError(
+                    f"store {url}: not a store; name the folder or prefix that a sweep was given as store="
+                )
+            raise ConfigError(f"store {url}: has no runs yet; start one with: python -m jobs.sweep store={url}")
+
+    def close(self) -> None:
+        self._openers.shutdown(cancel_futures=True)
+        self._database.close()
+
+    def runs(self) -> list[Run]:
+        """Newest first, those with a damaged manifest among them."""
+        return list_runs(self.store)[::-1]
+
+    def manifest(self, run_id: str) -> Mapping[str, Any]:
+        """What a run of the store says; raises NotThere, and ConfigError where it is damaged."""
+        if run_id not in run_ids(self.store):
+            raise NotThere(f"run {run_id}: no such run in {self.store.location.url}")
+        return read_manifest(self.store, run_id)
+
+    def open(self, run_id: str) -> "Future[OpenedRun]":
+        """A run that is being opened, or stands open; raises as `manifest`."""
+        with self._opening:
+            known = self._open.get(run_id)
+            if known is None or (known.done() and known.exception() is not None):
+                known = self._openers.submit(self._opened, run_id, self.manifest(run_id))
+                self._open[run_id] = known
+            self._open.move_to_end(run_id)
+            while len(self._open) > MOST_OPEN:
+                self._open.popitem(last=False)
+            return known
+
+    def _opened(self, run_id: str, manifest: Mapping[str, Any]) -> OpenedRun:
+        unreadable, originals = "", None
+        try:
+            originals = open_originals(manifest, self.store.storage)
+        except Exception as error:
+            if not isinstance(error, PlumblineError) and not is_storage_error(error):
+                raise
+            unreadable = first_line(error)
+        prompts = originals.prompts if originals is not None else PROMPTS.empty_table()
+        rows = RunRows(self._database, self.store, run_id, prompts)
+        cells = read_scores_cells(self.store, run_id)
+        return OpenedRun(run_id, manifest, falling_metrics(manifest), rows, cells, originals, unreadable)
+
+    def details(self, run: OpenedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
+        """The questions, ratings and reasons that the run's cells have of images."""
+        return read_elements(picks, run.cells, self.store)
+
+    def picture(self, run_id: str, row: int, *, large: bool) -> bytes:
+        """The image of a row as WebP; raises NoPicture with the reason, and what `open` raises."""
+        return (self._large if large else self._small)(run_id, row)
+
+    def _picture(self, make: Callable[..., bytes | RowError], run_id: str, row: int) -> bytes:
+        run = self.open(run_id).result()
+        score = run.rows.at(row)
+        if score is None:
+            raise NotThere(f"run {run_id}: has no row {row}")
+        if run.originals is None or score.image_id is None:
+            raise NoPicture(run.unreadable or score.message or "the row names no image")
+        with self._decoding:
+            picture = show_image(pick_of([score], run.falling), run.cells, self.store.storage, run.originals, make)
+        if isinstance(picture, RowError):
+            raise NoPicture(picture.message)
+        return picture
+
+
+def pick_of(scores: Sequence[Score], falling: frozenset[str]) -> Pick:
+    """An image by what metrics say of it; the ranks are so turned that more is better."""
+    first = scores[0]
+    scored = [score for score in scores if score.score is not None]
+    return Pick(
+        key=ImageKey(first.generator, first.image_id or ""),
+        prompt_id=first.prompt_id or "",
+        scores={score.metric: score.score for score in scored if score.score is not None},
+        ranks={score.metric: _rank(score, falling) for score in scored},
+        reasons=(),
+        rows=tuple(score.row for score in scores),
+    )
+
+
+def _rank(score: Score, falling: frozenset[str]) -> float:
+    rank = score.rank or 0.0
+    return 1 - rank if score.metric in falling else rank

@@ -1,0 +1,29 @@
+"""Of which store to show the pages, and where."""
+
+from dataclasses import dataclass, field
+
+from operators.errors import ConfigError
+from pipelines.storage import StorageConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ViewConfig:
+    """Of which store to show the pages, and where."""
+
+    store: str
+    """Folder or s3:// prefix of the store."""
+    host: str = "127.0.0.1"
+    """Where it listens; a host that others reach needs a token."""
+    port: int = 8008
+    """0 is any that is free."""
+    token_variable: str = "PLUMBLINE_TOKEN"
+    """The environment variable that holds the token, which a browser asks for as a password."""
+    memory: int = 1000
+    """Megabytes that the rows of opened runs may take in memory; what is more stands in a temporary folder."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise ConfigError(f"port: expected 0 to 65535, got {self.port}")
+        if self.memory < 100:
+            raise ConfigError(f"memory: expected at least 100 megabytes, got {self.memory}")

@@ -1,0 +1,314 @@
+"""The rows of opened runs in DuckDB, which has no way to any file of this machine: what is asked of them, and how fast.
+
+Statements are made of the names below and of nothing else; whatever comes from a page is a bound value.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from operators import rows
+from operators.errors import ConfigError, install
+from operators.rows import PROMPTS, QUESTIONS
+from pipelines.cells.runs import READERS
+from pipelines.cells.store import Store, draft_path
+
+SCORES = (
+    "row BIGINT, image_id VARCHAR, prompt_id VARCHAR, generator VARCHAR, metric VARCHAR, score DOUBLE, "
+    "truncated BOOLEAN, kind VARCHAR, message VARCHAR"
+)
+SCORE_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "score", "truncated", "error")
+PROMPT_COLUMNS = ("prompt_id", "text", "skills")
+QUESTION_COLUMNS = ("prompt_id", "question_id", "text", "answer", "kind")
+SHARED = ("generator", "metric")
+ORDERS = {
+    "": "row",
+    "lowest": "score NULLS LAST, row",
+    "highest": "score DESC NULLS LAST, row",
+    "prompt": "prompt_id, row",
+    "generator": "generator, row",
+    "metric": "metric, row",
+}
+"""By what a page may sort scores; the first is the order of the run."""
+MOST_WORDS = 16
+
+
+class Wanted(NamedTuple):
+    """Which scores are looked for, and in which order."""
+
+    generator: str = ""
+    metric: str = ""
+    skill: str = ""
+    kind: str = ""
+    """Why a row has no score; `any` is any reason."""
+    low: float | None = None
+    high: float | None = None
+    words: str = ""
+    """That the prompt holds, each of them; or its id, or the image's."""
+    sort: str = ""
+
+
+class Score(NamedTuple):
+    """A row of a run's scores, with its prompt."""
+
+    row: int
+    image_id: str | None
+    prompt_id: str | None
+    generator: str
+    metric: str
+    score: float | None
+    truncated: bool | None
+    kind: str | None
+    message: str | None
+    text: str | None
+    """Of the prompt; None where it cannot be read."""
+    rank: float | None = None
+    """The share of the metric's rows that score lower, ties half; None where it was not asked for."""
+
+
+class Question(NamedTuple):
+    """A question that was put about every image of a prompt."""
+
+    prompt_id: str | None
+    question_id: str
+    text: str | None
+    answer: str | None
+    kind: str | None
+    prompt: str | None
+
+
+class Fill(Protocol):
+    """Executes a statement, which may read a table as `given`."""
+
+    def __call__(self, statement: str, table: pa.Table | None = None) -> None: ...
+
+
+class Database:
+    """DuckDB in a folder of its own, with all tables of the opened runs."""
+
+    def __init__(self, folder: Path, memory: int) -> None:
+        """`memory` is in megabytes. Raises ConfigError where DuckDB is not installed."""
+        try:
+            import duckdb
+        except ImportError as error:
+            raise ConfigError(f"expected DuckDB, found none; {install('view')}") from error
+        options: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": f"{memory}MB",
+            "temp_directory": str(folder / "spilled"),
+        }
+        self._connection = duckdb.connect(str(folder / "rows.duckdb"), config=options)
+        self._connection.execute("SET python_enable_replacements = false")
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute("SET lock_configuration = true")
+        self._numbers = count()
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        self._connection.close()
+
+    def number(self) -> int:
+        """One that no other table has in its name."""
+        return next(self._numbers)
+
+    def select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with closing(self._connection.cursor()) as cursor:
+            return list(cursor.execute(statement, list(values)).fetchall())
+
+    def drop(self, *tables: str) -> None:
+        """Takes tables off; nothing where all of them have gone with the database."""
+        if self._closed:
+            return
+        with closing(self._connection.cursor()) as cursor:
+            for table in tables:
+                cursor.execute(f"DROP TABLE IF EXISTS {table}")
+
+    @contextmanager
+    def filling(self) -> Iterator[Fill]:
+        """Statements of which all hold, or none does."""
+        with closing(self._connection.cursor()) as cursor:
+
+            def fill(statement: str, table: pa.Table | None = None) -> None:
+                if table is not None:
+                    cursor.register("given", table)
+                cursor.execute(statement)
+
+            cursor.begin()
+            try:
+                yield fill
+                cursor.commit()
+            except BaseException:
+                cursor.rollback()
+                raise
+
+
+class RunRows:
+    """A run's rows: its scores at once, its questions once they are asked for."""
+
+    def __init__(self, database: Database, store: Store, run_id: str, prompts: pa.Table) -> None:
+        """Reads the scores part by part; `prompts` has the schema PROMPTS, and is empty where they are not known.
+
+        Raises StoreError where a part is damaged or out of reach.
+        """
+        self._database, self._store, self._run_id = database, store, run_id
+        number = database.number()
+        self._scores, self._prompts, self._questions = f"scores_{number}", f"prompts_{number}", f"questions_{number}"
+        weakref.finalize(self, database.drop, self._scores, self._prompts, self._questions).atexit = False
+        self._asking = Lock()
+        self._asked = False
+        parts = store.files(f"runs/{run_id}/scores.parquet")
+        read = partial(store.read_file, columns=SCORE_COLUMNS, encoded=SHARED)
+        with database.filling() as fill:
+            fill(f"CREATE TABLE {self._scores} ({SCORES})")
+            first = 0
+            for table in _read_ahead(parts, read):
+                numbered = table.append_column("row", pa.array(np.arange(first, first + len(table))))
+                fill(
+                    f"INSERT INTO {self._scores} SELECT row, image_id, prompt_id, generator, metric, score, truncated, "
+                    "error.kind, error.message FROM given",
+                    numbered,
+                )
+                first += len(table)
+            known = rows.conformed(prompts, PROMPTS).select(PROMPT_COLUMNS)
+            fill(f"CREATE TABLE {self._prompts} AS SELECT * FROM given", known)
+
+    def count(self, wanted: Wanted) -> int:
+        """How many scores are as wanted."""
+        where, values = self._where(wanted)
+        return int(self._database.select(f"SELECT count(*) FROM {self._scores} WHERE {where}", values)[0][0])
+
+    def find(self, wanted: Wanted, first: int, most: int) -> list[Score]:
+        """The scores that are wanted, from the one at the place `first` on."""
+        where, values = self._where(wanted)
+        order = ORDERS[wanted.sort]
+        found = f"SELECT * FROM {self._scores} WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
+        return self._with_texts(found, [*values, most, first], order)
+
+    def at(self, row: int) -> Score | None:
+        """The row of this number."""
+        return next(iter(self._with_texts(f"SELECT * FROM {self._scores} WHERE row = ?", [row], "row")), None)
+
+    def of_image(self, score: Score) -> list[Score]:
+        """What all metrics say of a row's image."""
+        same = "generator = ? AND image_id IS NOT DISTINCT FROM ? AND prompt_id IS NOT DISTINCT FROM ?"
+        return self._ranked(same, [score.generator, score.image_id, score.prompt_id])
+
+    def of_prompt(self, prompt_id: str, most: int) -> list[Score]:
+        """What all metrics say of the images of a prompt, of so many rows at most."""
+        return self._ranked("prompt_id = ?", [prompt_id], most)
+
+    def text(self, prompt_id: str) -> str | None:
+        """Of a prompt."""
+        found = self._database.select(f"SELECT text FROM {self._prompts} WHERE prompt_id = ?", [prompt_id])
+        return found[0][0] if found else None
+
+    def skills(self) -> list[str]:
+        """Of all prompts, by name."""
+        unnested = f"SELECT DISTINCT unnest(skills) AS skill FROM {self._prompts}"
+        return [skill for (skill,) in self._database.select(f"SELECT skill FROM ({unnested}) ORDER BY skill") if skill]
+
+    def questions(self, words: str, first: int, most: int) -> tuple[int, list[Question]]:
+        """How many questions hold these words, and some of them; reads the questions' cells the first time.
+
+        Raises StoreError where one of them is damaged or gone.
+        """
+        self._read_questions()
+        holds, values = _holds("q.text", words)
+        found = f"{self._questions} q WHERE {holds}"
+        total = int(self._database.select(f"SELECT count(*) FROM {found}", values)[0][0])
+        columns = ", ".join(f"f.{name}" for name in QUESTION_COLUMNS)
+        statement = (
+            f"SELECT {columns}, p.text FROM (SELECT * FROM {found} ORDER BY prompt_id, question_id LIMIT ? OFFSET ?) f "
+            f"LEFT JOIN {self._prompts} p USING (prompt_id) ORDER BY prompt_id, question_id"
+        )
+        return total, [Question(*row) for row in self._database.select(statement, [*values, most, first])]
+
+    def _read_questions(self) -> None:
+        with self._asking:
+            if self._asked:
+                return
+            with self._database.filling() as fill:
+                fill(f"CREATE TABLE {self._questions} AS SELECT * FROM given", _of_questions(QUESTIONS.empty_table()))
+                for table in _read_ahead(self._question_cells(), self._store.read_cell):
+                    fill(f"INSERT INTO {self._questions} SELECT * FROM given", _of_questions(table.table))
+                each = "SELECT DISTINCT ON (prompt_id, question_id) *"
+                asked = f"FROM {self._questions} WHERE question_id IS NOT NULL"
+                fill(f"CREATE OR REPLACE TABLE {self._questions} AS {each} {asked}")
+            self._asked = True
+
+    def _question_cells(self) -> list[str]:
+        cells = self._store.read_table(f"runs/{self._run_id}/cells.parquet", ["path", "state"]).to_pylist()
+        return [
+            draft_path(cell["path"]) if cell["state"] == "draft" else cell["path"]
+            for cell in cells
+            if cell["path"].startswith("questions/") and cell["state"] not in ("failed", "missing")
+        ]
+
+    def _where(self, wanted: Wanted) -> tuple[str, list[object]]:
+        """A condition and its values."""
+        holds, words = _holds("text", wanted.words)
+        given: list[tuple[bool, str, list[object]]] = [
+            (bool(wanted.generator), "generator = ?", [wanted.generator]),
+            (bool(wanted.metric), "metric = ?", [wanted.metric]),
+            (wanted.kind == "any", "kind IS NOT NULL", []),
+            (wanted.kind not in ("", "any"), "kind = ?", [wanted.kind]),
+            (wanted.low is not None, "score >= ?", [wanted.low]),
+            (wanted.high is not None, "score <= ?", [wanted.high]),
+            (bool(wanted.skill), f"{self._named} list_contains(skills, ?))", [wanted.skill]),
+            (
+                bool(words),
+                f"({self._named} {holds}) OR prompt_id = ? OR image_id = ?)",
+                [*words, wanted.words.strip(), wanted.words.strip()],
+            ),
+        ]
+        conditions = [condition for is_asked, condition, _ in given if is_asked]
+        return " AND ".join(conditions) or "true", [value for is_asked, _, of in given if is_asked for value in of]
+
+    @property
+    def _named(self) -> str:
+        return f"prompt_id IN (SELECT prompt_id FROM {self._prompts} WHERE"
+
+    def _with_texts(self, statement: str, values: Sequence[object], order: str) -> list[Score]:
+        joined = f"SELECT f.*, p.text FROM ({statement}) f LEFT JOIN {self._prompts} p USING (prompt_id)"
+        return [Score(*row) for row in self._database.select(f"SELECT * FROM ({joined}) ORDER BY {order}", values)]
+
+    def _ranked(self, condition: str, values: Sequence[object], most: int = 1000) -> list[Score]:
+        found = self._with_texts(
+            f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {most:d}", values, "row"
+        )
+        below = "avg(CASE WHEN o.score < m.score THEN 1.0 WHEN o.score = m.score THEN 0.5 ELSE 0.0 END)"
+        ranks = dict(
+            self._database.select(
+                f"SELECT m.row, {below} FROM (SELECT row, metric, score FROM {self._scores} WHERE {condition} "
+                f"AND score IS NOT NULL ORDER BY row LIMIT {most:d}) m JOIN {self._scores} o USING (metric) "
+                "WHERE o.score IS NOT NULL GROUP BY m.row",
+                values,
+            )
+        )
+        return [score._replace(rank=ranks.get(score.row)) for score in found]
+
+
+def _holds(column: str, words: str) -> tuple[str, list[object]]:
+    """That a text has each of the words in it, in any case."""
+    each: list[object] = [*words.split()[:MOST_WORDS]]
+    return " AND ".join([f"contains(lower({column}), lower(?))"] * len(each)) or "true", each
+
+
+def _of_questions(cell: pa.Table) -> pa.Table:
+    return rows.conformed(cell, QUESTIONS).select(QUESTION_COLUMNS)
+
+
+def _read_ahead(paths: Sequence[str], read: Callable[[str], Any]) -> Iterator[Any]:
+    """What is read of each path in turn, a few at once."""
+    with ThreadPoolExecutor(READERS) as pool:
+        for first in range(0, len(paths), READERS):
+            yield from pool.map(read, paths[first : first + READERS])

@@ -1,0 +1,36 @@
+"""A browser of a store from its configuration to its end."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from operators.errors import ConfigError, install
+from pipelines.cells.store import open_store
+from pipelines.serving.listening import listening, run_app, take_token
+from pipelines.viewing.browser import Browser
+from pipelines.viewing.config import ViewConfig
+from pipelines.viewing.rows import Database
+
+
+def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
+    """Serves the pages until the process is told to stop; `ready` is told the address.
+
+    Raises ConfigError where there is no store, or what the pages need is not installed; OSError where the port is
+    taken.
+    """
+    try:
+        import uvicorn  # noqa: F401
+
+        from pipelines.viewing.app import make_app
+    except ImportError as error:
+        raise ConfigError(f"expected {error.name}, found none; {install('view')}") from error
+    token = take_token(config.host, config.token_variable)
+    with tempfile.TemporaryDirectory(prefix="plumbline-view-") as folder:
+        browser = Browser(open_store(config.store, config.storage), Database(Path(folder), config.memory))
+        try:
+            browser.check()
+            with listening(config.host, config.port) as listener:
+                ready(f"http://{config.host}:{listener.getsockname()[1]}")
+                run_app(make_app(browser, token), listener)
+        finally:
+            browser.close()

@@ -1,0 +1,119 @@
+"""The pages of a store in a real browser: nothing on the console, choices that ask at once, images that are seen."""
+
+from collections.abc import Callable, Iterator
+from threading import Thread
+
+import pytest
+
+pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from pipelines.report.report import write_report
+from pipelines.serving.listening import listening
+from tests.browser.opened import NEEDS_BROWSER, find, open_page, press
+from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
+from tests.pipelines.viewing.asked import asking
+
+pytestmark = NEEDS_BROWSER
+RUN = "/runs/20260102-030405-000006"
+SECONDS = 60
+"""That a page may take on a busy machine; none is waited for longer than it takes."""
+
+
+def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
+    """Waits until something is so of the page, whichever stands there meanwhile."""
+    WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
+
+
+def score(generator: str, metric: str, prompt: int) -> float | None:
+    return None if (generator, prompt) == ("cobalt", 7) else noisy(generator, metric, prompt)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the pages of a store with hostile prompts and names are served."""
+    import uvicorn
+
+    folder = tmp_path_factory.mktemp("view")
+    names = ("atlas", "<b>bold", "cobalt", "מחולל")
+    prompts = [*HOSTILE, *plain_prompts(60)]
+    run = make_run(folder, prompts=prompts, generators=names, score=score, errors={"corrupt_image": 2})
+    write_report(run.store)
+    with asking(run.store, folder / "rows") as pages, listening("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+PAGES = ("/", RUN, f"{RUN}/scores", f"{RUN}/scores/70?at=71", f"{RUN}/scores/7", f"{RUN}/prompt?id=p0001&question=1",
+         f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report")  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_opens_without_a_word_on_the_console_and_never_scrolls_sideways(
+    path: str, browser: WebDriver, address: str, width: int
+) -> None:
+    page = open_page(browser, address + path, width)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
+    assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
+    assert len(find(page, "h1")) == 1
+    unnamed = "return Array.from(document.querySelectorAll('main select, main input:not([type=hidden])'))"
+    assert page.execute_script(f"{unnamed}.filter(one => !one.labels.length).length") == 0  # type: ignore[no-untyped-call]
+
+
+def test_a_choice_asks_at_once_and_what_is_empty_is_not_asked_for(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}/scores", width)
+    Select(page.find_element(By.NAME, "metric")).select_by_value("gecko")
+    until(page, lambda seen: seen.current_url.endswith("?metric=gecko"))
+    page.find_element(By.NAME, "words").send_keys("cups 59")
+    press(page, page.find_element(By.NAME, "words"))
+    until(page, lambda seen: "words=cups" in seen.current_url)
+    until(page, lambda seen: seen.find_element(By.TAG_NAME, "h1").text == "Scores 4 rows")
+    assert page.find_element(By.NAME, "words").get_attribute("value") == "cups 59"
+
+
+def test_one_walks_from_a_mean_to_its_worst_image_and_the_next(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}", width)
+    press(page, page.find_element(By.CSS_SELECTOR, ".board tbody td a"))
+    until(page, lambda seen: find(seen, ".rows .what a"))
+    press(page, page.find_element(By.CSS_SELECTOR, ".rows .what a"))
+    until(page, lambda seen: find(seen, ".seen img"))
+    assert find(page, "[rel=prev]") == []
+    press(page, page.find_element(By.CSS_SELECTOR, "[rel=next]"))
+    until(page, lambda seen: "at=2" in seen.current_url)
+    whole = "const one = document.querySelector('.seen img'); return one.complete && one.naturalWidth > 0"
+    until(page, lambda seen: seen.execute_script(whole))
+    assert find(page, ".questions li")
+
+
+def test_the_images_of_a_question_are_seen_beside_their_answers(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}/prompt?id=p0005", width)
+    press(page, page.find_element(By.CSS_SELECTOR, ".answers tbody a"))
+    until(page, lambda seen: find(seen, ".asked"))
+    assert len(find(page, ".side .card")) == 4 and len(find(page, ".side .given .state")) == 4
+    loaded = "return Array.from(document.images).every(one => one.complete && one.naturalWidth > 0)"
+    page.execute_script("document.querySelectorAll('img').forEach(one => { one.loading = 'eager'; })")  # type: ignore[no-untyped-call]
+    until(page, lambda seen: seen.execute_script(loaded))
+
+
+def test_a_report_works_in_its_sandbox(browser: WebDriver, address: str, width: int) -> None:
+    page = open_page(browser, f"{address}{RUN}/report", width)
+    theme = page.find_element(By.ID, "theme")
+    before = theme.text
+    press(page, theme)
+    assert theme.text != before and browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if path.startswith(RUN) and "report" not in path])
+def test_axe_core_finds_no_barrier(path: str, browser: WebDriver, address: str, width: int) -> None:
+    axe = pytest.importorskip("axe_core_python.selenium", reason="needs axe-core: pip install -e '.[test]'")
+    page = open_page(browser, address + path, width)
+    page.set_script_timeout(300)
+    seen = axe.Axe().run(page)
+    assert seen["passes"] and [one["id"] for one in seen["violations"]] == []
