@@ -28,6 +28,8 @@ from pipelines.sweep import FinishedSweep, PlannedSweep
 
 WIDTH_OF_A_LOG = 140
 SECONDS_BETWEEN_LINES = 10.0
+BAR = 20
+"""Characters."""
 EMPTY = "-"
 MOST_PROBLEMS = 10
 """Of the rows of a question pack that are told of."""
@@ -138,23 +140,24 @@ def _plan_row(planned: NodePlan) -> list[str]:
 
 
 class ProgressDisplay:
-    """One line per stage: cells done and total, images per second, time left, failed rows."""
+    """One line per stage: cells done and total, rows per second, time left, model calls so far, failed rows."""
 
     def __init__(self, console: Console, plan: Plan) -> None:
         self.console = console
         self.totals = {item.node.name: item.missing for item in plan.nodes if item.missing}
+        self.calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
         self.bars = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=BAR),
             MofNCompleteColumn(),
             TextColumn("cells  {task.fields[rate]:>16}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[failed]} failed rows"),
+            TextColumn("{task.fields[calls]}{task.fields[failed]} failed rows"),
             console=console,
             disable=not console.is_terminal,
         )
         self.tasks = {
-            name: self.bars.add_task(escape(name), total=total, rate="-", failed=0)
+            name: self.bars.add_task(escape(name), total=total, rate="-", calls="", failed=0)
             for name, total in self.totals.items()
         }
         self.last_line = time.monotonic()
@@ -180,7 +183,8 @@ class ProgressDisplay:
             cells = min(state.cells, self.totals[name])
             if cells == self.totals[name] and self.bars.tasks[self.tasks[name]].completed < cells:
                 done.append(name)
-            self.bars.update(self.tasks[name], completed=cells, rate=_rate(name, state), failed=state.failed_rows)
+            rate, calls = _rate(name, state), self._calls(name, state)
+            self.bars.update(self.tasks[name], completed=cells, rate=rate, calls=calls, failed=state.failed_rows)
         if not self.console.is_terminal:
             self._log(progress, done)
 
@@ -190,10 +194,14 @@ class ProgressDisplay:
             if name in done or (due and state.cells < self.totals[name]):
                 self.console.print(
                     f"{name}: {state.cells}/{self.totals[name]} cells, {_rate(name, state)}, "
-                    f"{self._time_left(name, state)} left, {state.failed_rows} failed rows"
+                    f"{self._time_left(name, state)} left, {self._calls(name, state)}{state.failed_rows} failed rows"
                 )
         if due:
             self.last_line = time.monotonic()
+
+    def _calls(self, name: str, state: NodeProgress) -> str:
+        """The calls of its models that have been answered, for cells at work too, beside what the plan expects."""
+        return f"{state.calls} of about {self.calls[name]} calls, " if self.calls[name] and state.calls else ""
 
     def _time_left(self, name: str, state: NodeProgress) -> str:
         if not state.cells:

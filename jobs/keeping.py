@@ -77,12 +77,12 @@ def _screen(sweeps: Iterable[RunningSweep]) -> RenderableType:
         silent = f", silent for {_minutes(sweep.silent)}" if sweep.silent > SILENT_SECONDS else ""
         title = f"{sweep.said.benchmark}: {_name(sweep)} on {sweep.said.host} since {sweep.said.began}{silent}"
         rows = [(name, *_told(name, state)) for name, state in sweep.said.stages.items()]
-        names = ("stage", "cells to compute", "rate", "time", "failed rows")
+        names = ("stage", "cells to compute", "rate", "time", "model calls", "failed rows")
         tables.append(text_table(title, names, rows, numbers=slice(1, None)))
     return Group(*tables, Text("Ctrl-C ends the view, and no sweep"))
 
 
-def _told(name: str, state: StageState) -> tuple[str, str, str, str]:
+def _told(name: str, state: StageState) -> tuple[str, str, str, str, str]:
     unit = f"{STAGES[stage].over}/s" if (stage := name.partition(":")[0]) in STAGES else "rows/s"
     rate = f"{state.rows / state.seconds:.1f} {unit}" if state.seconds > 0 and state.rows else f"- {unit}"
     left = state.seconds_left
@@ -90,6 +90,7 @@ def _told(name: str, state: StageState) -> tuple[str, str, str, str]:
         f"{state.done}/{state.missing}",
         rate,
         f"{EMPTY if left is None else _minutes(left)} left",
+        f"{state.calls} calls",
         f"{state.failed_rows} failed rows",
     )
 

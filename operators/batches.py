@@ -1,6 +1,8 @@
-"""Calling a model on many rows so that one bad row costs only itself."""
+"""Calling a model on many rows so that one bad row costs only itself, and counting the calls while they go on."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from operators.errors import EngineError, HopelessRow, ModelError, RowError
@@ -8,6 +10,43 @@ from operators.errors import EngineError, HopelessRow, ModelError, RowError
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 Used = TypeVar("Used", contravariant=True)
+
+
+class _Calls(threading.local):
+    """What a thread has counted."""
+
+    made = 0
+
+
+_CALLS = _Calls()
+_TOLD: list[Callable[[int], None]] = []
+"""Who is told of calls in this process."""
+
+
+@contextmanager
+def telling_calls(listener: Callable[[int], None]) -> Iterator[None]:
+    """Meanwhile tells a listener how many calls were made, in the threads that make them, as they are answered."""
+    _TOLD.append(listener)
+    try:
+        yield
+    finally:
+        _TOLD.remove(listener)
+
+
+def count_calls(made: int) -> None:
+    """Counts calls of a model that have been answered: images encoded, questions, replies."""
+    _CALLS.made += made
+    for listener in dict.fromkeys(tuple(_TOLD)):  # one that was given twice, by shards side by side, is told once
+        listener(made)
+
+
+def counted(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row]) -> Sequence[Result]:
+    """The call's results, a call for each row, unless what makes the call has counted by itself meanwhile."""
+    before = _CALLS.made
+    results = call(rows)
+    if _CALLS.made == before:
+        count_calls(len(rows))
+    return results
 
 
 class BatchSize:
@@ -38,7 +77,7 @@ def isolate(
     if not rows:
         return []
     try:
-        return list(call(rows))
+        return list(counted(call, rows))
     except Exception as error:
         if device_lost(error) or isinstance(error, ModelError) or (crowded and out_of_memory(error)):
             raise

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from operators.batches import count_calls
 from operators.errors import EngineError, ModelError
 from operators.models.checkpoints import ResolvedModel
 from operators.models.processing import device_of
@@ -99,7 +100,10 @@ class VllmEngine:
         Raises EngineError where the engine has failed; it stays failed.
         """
         futures = [self.submit(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
-        outputs = [future.result() for future in futures]
+        outputs = []
+        for future in futures:
+            outputs.append(future.result())
+            count_calls(1)
         return [
             self._again(prompt, own) if _gave_up(output) else output
             for prompt, own, output in zip(prompts, params, outputs, strict=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from operators.batches import device_lost, isolate
+from operators.batches import counted, device_lost, isolate
 from operators.errors import ModelError, RowError
 from operators.metrics.writing import UnreadableReply, Writing
 from operators.models.calls import GenerateModel, Generation, ImageGenerateModel, ImageRequest, Request, Usage
@@ -52,7 +52,7 @@ def generate(model: GenerateModel | None, asked: Sequence[Asked]) -> Sequence[Re
     """The model's replies; where it fails as a whole, every request fails and may be tried another time."""
     assert model is not None, "a metric whose programs make requests has a model for them"
     try:
-        return model.generate([one.request for one in asked])
+        return counted(model.generate, [one.request for one in asked])
     except Exception as error:
         if _hopeless(error):
             raise
@@ -65,7 +65,7 @@ def generate_from_images(
 ) -> Sequence[Reply]:
     """The model's replies about images; failing requests apart."""
     try:
-        return model.generate_from_images(features, requests)
+        return counted(lambda batch: model.generate_from_images(features, batch), requests)
     except Exception as error:
         if _hopeless(error):
             raise

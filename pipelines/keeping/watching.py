@@ -27,6 +27,8 @@ class StageState:
     failed_rows: int
     seconds: float
     """From the node's first cell to its last report."""
+    calls: int = 0
+    """Of its models that have been answered, also about cells that are at work."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -73,6 +75,7 @@ def progress_of(plan: Plan, progress: Mapping[str, NodeProgress]) -> dict[str, A
                 rows=state.rows,
                 failed_rows=state.failed_rows,
                 seconds=round(state.seconds, 1),
+                calls=state.calls,
             )
     return {"stages": {name: asdict(state) for name, state in stages.items()}}
 

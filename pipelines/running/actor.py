@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from operators.batches import device_lost
+from operators.batches import device_lost, telling_calls
 from operators.errors import PlumblineError, RowError
 from operators.stages.table import STAGES
 from pipelines.cells.cells import Cell, Outcome, Shard, Work
@@ -32,6 +32,8 @@ SHORT_KEY = 8
 """Digits of a cell's key that its file is named by."""
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
+SECONDS_BETWEEN_NEWS = 1.0
+"""At least, of the calls that an actor's models have answered."""
 DEADLY_ROW = RowError(
     "killed_worker",
     "the process that worked on this row died, or went over the pool's deadline; look at the image, or give the stage "
@@ -67,6 +69,7 @@ class StageActor:
         self.deadline = Deadline(pool.deadline)
         self.computing = threading.Lock()
         self.turns = Turns(CALLS_PER_ACTOR)
+        self.calls = CallNews(lambda made: self.progress.called.remote(node.name, made))
         self.machine = ray.get_runtime_context().get_node_id()
         self.said_of = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
         if terms.log_level is not None:
@@ -113,13 +116,14 @@ class StageActor:
         if (reason := self._given_up(history)) is not None:
             outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
         else:
-            with self.turns.alone() if history.deaths else self.turns.shared():
+            with self.turns.alone() if history.deaths else self.turns.shared(), telling_calls(self.calls.note):
                 ray.get(self.progress.started.remote(self.node.name, name, self.machine))
                 outcomes = self._outcomes(work, cells, history, spent)
         for cell in cells:
             _log_cell(cell, outcomes[cell.path])
         by_metric = {cell.metric: outcomes[cell.path] for cell in cells}
         seconds = spent.seconds if self.node.models else 0.0
+        self.calls.send()
         # waited for, so that whoever has the outcomes finds them counted
         ray.get(self.progress.finished.remote(self.node.name, name, work.shard.rows, by_metric, seconds))
         return outcomes
@@ -190,6 +194,30 @@ class StageActor:
                     tables.append(self.stage.compute(prepared))
         ray.get(self.progress.started_row.remote(self.node.name, name, None))
         return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}
+
+
+class CallNews:
+    """Sends how many calls of models were made, now and then while they are made and not each time."""
+
+    def __init__(self, send: Callable[[int], object], *, seconds: float = SECONDS_BETWEEN_NEWS) -> None:
+        self._send, self._seconds = send, seconds
+        self._lock = threading.RLock()
+        self._unsent = 0
+        self._sent = time.monotonic()
+
+    def note(self, made: int) -> None:
+        """Counts some, and sends all that are not sent yet where the last time is long enough ago."""
+        with self._lock:
+            self._unsent += made
+            if time.monotonic() - self._sent >= self._seconds:
+                self.send()
+
+    def send(self) -> None:
+        """Sends those that are not sent yet; after it all are, whichever thread sends them."""
+        with self._lock:
+            made, self._unsent, self._sent = self._unsent, 0, time.monotonic()
+            if made:
+                self._send(made)
 
 
 class Stopwatch:

@@ -20,6 +20,8 @@ class NodeProgress(NamedTuple):
     failed_rows: int
     seconds: float
     """From the node's first cell to its last report."""
+    calls: int = 0
+    """Of its models that have been answered, also about cells that are at work."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -27,6 +29,7 @@ class _Tally:
     cells: int = 0
     rows: int = 0
     failed_rows: int = 0
+    calls: int = 0
     began: float = field(default_factory=time.monotonic)
     reported: float = field(default_factory=time.monotonic)
 
@@ -131,6 +134,10 @@ class ProgressLog:
         """A node begins one row of a shard on its own; None where it has finished the last one."""
         self.begun[node, shard].row = row
 
+    def called(self, node: str, calls: int) -> None:
+        """So many calls of a node's models have been answered."""
+        self.tallies.setdefault(node, _Tally()).calls += calls
+
     def finished(self, node: str, shard: str, rows: int, outcomes: Mapping[str, Outcome], seconds: float) -> None:
         """A node is done with a shard, whatever became of its cells, by metric; `seconds` they were with its models."""
         self.counters.finished(node, rows, outcomes, seconds)
@@ -158,7 +165,7 @@ class ProgressLog:
     def snapshot(self) -> Mapping[str, NodeProgress]:
         """Every node that has begun."""
         return {
-            node: NodeProgress(tally.cells, tally.rows, tally.failed_rows, tally.reported - tally.began)
+            node: NodeProgress(tally.cells, tally.rows, tally.failed_rows, tally.reported - tally.began, tally.calls)
             for node, tally in self.tallies.items()
         }
 

@@ -422,7 +422,7 @@ def test_progress_that_nobody_reads_any_more_stops_no_computing() -> None:
     console = JobConsole(file=Gone())
     with pytest.raises(BrokenPipeError):
         console.print("a line")
-    plan = SimpleNamespace(nodes=[SimpleNamespace(node=SimpleNamespace(name="scores"), missing=1)])
+    plan = SimpleNamespace(nodes=[SimpleNamespace(node=SimpleNamespace(name="scores"), missing=1, model_calls=0)])
     ProgressDisplay(console, cast(Plan, plan)).update(
         {"scores": NodeProgress(cells=1, rows=1, failed_rows=0, seconds=1.0)}
     )

@@ -59,7 +59,7 @@ RUNNING = SweepSign(
     host="node7",
     began="2026-11-23T01:02:03+00:00",
     stages={
-        "answers:vqa": StageState(cells=90, missing=60, done=15, rows=240, failed_rows=2, seconds=30.0),
+        "answers:vqa": StageState(cells=90, missing=60, done=15, rows=240, failed_rows=2, seconds=30.0, calls=700),
         "scores": StageState(cells=90, missing=60, done=0, rows=0, failed_rows=0, seconds=0.0),
     },
 )
@@ -76,8 +76,11 @@ def shown(looks: list[list[RunningSweep]], *, terminal: bool) -> tuple[str, list
 
 def test_elsewhere_than_on_a_terminal_each_look_is_a_line_per_stage() -> None:
     text, waited = shown([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 1.0)], []], terminal=False)
-    line = "20261123-010203-000000 answers:vqa: 15/60, 8.0 images/s, 1:30 left, 2 failed rows"
-    assert text.splitlines() == [line, "20261123-010203-000000 scores: 0/60, - images/s, - left, 0 failed rows"] * 2
+    line = "20261123-010203-000000 answers:vqa: 15/60, 8.0 images/s, 1:30 left, 700 calls, 2 failed rows"
+    assert (
+        text.splitlines()
+        == [line, "20261123-010203-000000 scores: 0/60, - images/s, - left, 0 calls, 0 failed rows"] * 2
+    )
     assert len(waited) == 2 and "\x1b" not in text
 
 

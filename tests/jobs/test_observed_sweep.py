@@ -1,11 +1,13 @@
 """What a sweep tells while it goes on: a line of its log for every cell, and counters at Ray's Prometheus endpoint."""
 
+import io
 import json
 import re
 import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +53,7 @@ class Observed(NamedTuple):
     cells: list[dict[str, Any]]
     lines: list[dict[str, str]]
     before: Counts
+    printed: str
     text: str = ""
 
     def wait(self) -> None:
@@ -80,13 +83,15 @@ def observe(folder: Path, *overrides: str) -> Observed:
     arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1",
                  f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images",
                  f"store={folder}/store", "log.format=json", f"log.file={log}", *SMALL, *overrides]  # fmt: skip
-    assert run_job(COMMAND, main, arguments) == 2
+    with redirect_stdout(io.StringIO()) as printed:
+        assert run_job(COMMAND, main, arguments) == 2
     run = folder / "store" / "runs" / (folder / "store" / "runs" / "latest").read_text().strip()
     observed = Observed(
         json.loads((run / "manifest.json").read_text()),
         pq.read_table(run / "cells.parquet").to_pylist(),
         [json.loads(line) for line in log.read_text().splitlines()],
         before,
+        printed.getvalue(),
     )
     observed.wait()
     return observed._replace(text=scrape())
@@ -148,6 +153,12 @@ def test_every_computed_cell_has_its_line(sweeps: tuple[Observed, Observed]) -> 
         assert {line["generator"] for line in told.values()} <= {"atlas", "flint"}
     spoilt = [line["message"] for line in sweeps[1].lines if line.get("node") == "similarities:clip" and "cell" in line]
     assert spoilt == ["committed: 4 rows, 2 corrupt_image, 2 kept"]
+
+
+def test_progress_has_the_calls_of_models(sweeps: tuple[Observed, Observed]) -> None:
+    """Of seven sound images and their prompts."""
+    (line,) = (line for line in sweeps[0].printed.splitlines() if line.startswith("similarities:clip: 2/2 cells"))
+    assert ", 14 of about 16 calls, 1 failed rows" in line
 
 
 def test_rays_dashboard_shows_stages_by_our_names(sweeps: tuple[Observed, Observed]) -> None:

@@ -6,7 +6,7 @@ from weakref import WeakSet
 import pytest
 import torch
 
-from operators.batches import BatchSize, device_lost, in_windows, isolate
+from operators.batches import BatchSize, count_calls, device_lost, in_windows, isolate, telling_calls
 from operators.errors import HopelessRow, RowError
 from operators.models.encoders import in_batches
 
@@ -224,3 +224,23 @@ def test_windows_end_where_the_device_is_lost() -> None:
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
         in_windows(encode, range(4), BatchSize(2), lambda first, encoded, *, crowded: None)
+
+
+def test_calls_are_told_of_as_they_are_answered_and_once() -> None:
+    told: list[int] = []
+
+    def replies(rows: Sequence[int]) -> list[int]:
+        for row in rows:
+            if row == 3:
+                raise ValueError("cannot do 3")
+            count_calls(1)
+        return list(rows)
+
+    with telling_calls(told.append), telling_calls(told.append):
+        in_windows(failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, crowded: None)
+        assert told == [2, 1, 1], "of five rows those that did not fail"
+        told.clear()
+        isolate(lambda rows: isolate(replies, rows), range(3))
+        assert told == [1, 1, 1], "what counts by itself is not counted again by what calls it"
+    isolate(failing_on(), range(3))
+    assert told == [1, 1, 1], "nobody listens any more"

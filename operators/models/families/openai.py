@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
+from operators.batches import count_calls
 from operators.errors import HopelessRow, ModelError, RowError, install, without_secrets
 from operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
 from operators.models.family import Call, Family
@@ -142,7 +143,10 @@ class OpenAiModel:
         """What is made of each answer; what they took is this thread's."""
         waiting = [self._threads.submit(self._answer, one) for one in asked]
         try:
-            answers = [answer.result() for answer in waiting]
+            answers = []
+            for answer in waiting:
+                answers.append(answer.result())
+                count_calls(1)
         except BaseException:
             for answer in waiting:
                 answer.cancel()

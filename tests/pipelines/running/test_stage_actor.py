@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from operators.batches import count_calls, telling_calls
 from operators.clips import Clips
 from operators.errors import ConfigError, RowError
 from operators.images import ImageLimits
@@ -18,13 +19,16 @@ from pipelines.cells.cells import Cell, Outcome, Shard, Work
 from pipelines.cells.plan import Node
 from pipelines.cells.store import Store
 from pipelines.running import actor as actor_module
-from pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor, shard_name
+from pipelines.running.actor import CALLS_PER_ACTOR, CallNews, RunTerms, StageActor, shard_name
 from pipelines.running.pools import PoolConfig
 from pipelines.running.progress import ProgressLog
 from pipelines.running.stages import StageContext
 from pipelines.running.surroundings import Surroundings
 from pipelines.sources.uris import Uris
 from pipelines.storage import StorageConfig, WriteError
+from pipelines.sweep import plan_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.here import compute_here
 
 PATIENCE = 20
 NOWHERE = Uris(roots=(), storage=StorageConfig(), max_bytes=0)
@@ -52,6 +56,7 @@ class OverlappingStage:
         if prepared == "first":
             self.prepared.wait(PATIENCE)
         self.computing -= 1
+        count_calls(2)
         return dict.fromkeys(("vqascore", "other"), table([], QUESTIONS))
 
 
@@ -79,6 +84,8 @@ def batch(name: str) -> dict[str, Any]:
 
 
 def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor) -> None:
+    import ray
+
     states: dict[str, str] = {}
 
     def call(name: str) -> None:
@@ -94,6 +101,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
         thread.join(2 * PATIENCE)
     assert states == {"bench/first": "committed", "bench/second": "committed"}
     assert isinstance(actor.stage, OverlappingStage) and actor.stage.most_computing == 1
+    assert ray.get(actor.progress.snapshot.remote())["questions"].calls == 4
 
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,3 +202,26 @@ def test_a_repeated_shard_is_computed_where_the_store_does_not_tell_what_stands(
     actor.terms = replace(actor.terms, repeated=True)
     done = Work.from_json(actor(batch("again"))["work"][0])
     assert [outcome.state for outcome in done.outcomes.values()] == ["committed"]
+
+
+def test_calls_are_sent_now_and_then_and_none_is_lost() -> None:
+    sent: list[int] = []
+    seldom, always = CallNews(sent.append, seconds=1e9), CallNews(sent.append, seconds=0)
+    seldom.note(3)
+    seldom.note(4)
+    assert sent == []
+    seldom.send()
+    seldom.send()
+    assert sent == [7]
+    always.note(2)
+    assert sent == [7, 2]
+
+
+def test_the_calls_of_a_stage_are_those_that_its_plan_expects(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench", count=4)
+    planned = plan_sweep(sweep_config(folder, tmp_path / "store", "metric=[clipscore]"))
+    calls: list[int] = []
+    with telling_calls(calls.append):
+        compute_here(planned)
+    (expected,) = (item.model_calls for item in planned.plan.nodes if item.node.model is not None)
+    assert sum(calls) == expected and len(calls) > 2, "told of while a shard is at work"
