@@ -8,8 +8,6 @@ from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
-OF_OTHER_JOBS = ("training", "taxonomy", "tagging", "drawing", "generation")
-"""Groups of conf/ that no sweep has."""
 
 
 def describe(name: str, config_dir: str | None) -> str:
@@ -28,9 +26,22 @@ def _sweeps(name: str) -> bool:
 
 def groups_of(name: str) -> list[str]:
     """The groups that a job chooses from."""
-    named = {group for entry in _defaults(name) if not isinstance(entry, str) for group in entry}
-    groups = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-    return [group for group in groups if group in named or (_sweeps(name) and group not in OF_OTHER_JOBS)]
+    groups = _named(CONF / f"{name}.yaml")
+    if _sweeps(name):
+        groups |= {"sweep", *_named(CONF / "sweep.yaml")}
+        while (
+            new := {named for group in groups for file in (CONF / group).glob("*.yaml") for named in _named(file)}
+            - groups
+        ):
+            groups |= new  # what the choices of a group choose from in their turn
+    return sorted(groups)
+
+
+def _named(file: Path) -> set[str]:
+    """The groups that a file of conf/ has something chosen of."""
+    entries = OmegaConf.select(OmegaConf.load(file), "defaults", default=[])
+    keys = (str(key) for entry in entries if not isinstance(entry, str) for key in entry)
+    return {key.split()[-1].lstrip("/").partition("@")[0] for key in keys}
 
 
 def keys_of(name: str, prefix: str = "") -> list[str]:

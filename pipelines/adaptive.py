@@ -15,7 +15,7 @@ from pipelines.cells.plan import make_plan, with_missing
 from pipelines.cells.store import BrokenCell, StoreError
 from pipelines.keeping.presence import deletions
 from pipelines.running.progress import NodeProgress
-from pipelines.sweep import FinishedSweep, Looked, PlannedSweep, at_work, compute_whole, run_sweep, with_waves
+from pipelines.sweep import FinishedSweep, Looked, PlannedSweep, at_work, compute_whole, run_sweep, timed, with_waves
 
 Report = Callable[[Mapping[str, NodeProgress]], None]
 
@@ -33,9 +33,9 @@ def run_adaptive(
     """
     waves = planned.waves
     assert waves is not None, "the sweep was planned as an adaptive one"
-    outcomes: dict[str, Outcome] = {}
+    now, outcomes = planned, dict[str, Outcome]()
     for wave in range(len(waves.ends)):
-        now = _up_to(planned, wave, outcomes)
+        now = _up_to(now, wave, outcomes)
         now, outcomes, seen = _wave(now, wave, watch)
         tell(seen)
         if seen.enough:
@@ -68,9 +68,10 @@ def _wave(
         seen = see(now, {})
         if seen.made is not None:
             return now, dict(now.outcomes), seen.made
+    seconds = dict(now.seconds)
     with watch(now) as report, at_work(now, report) as (working, noted):
-        done, outcomes, made = compute_whole(working, noted, see)
-    done, outcomes = with_waves(done, outcomes)
+        done, outcomes, made = compute_whole(working, timed(noted, seconds), see)
+    done, outcomes = with_waves(replace(done, seconds=seconds), outcomes)
     if made is None:
         raise StoreError("cells of this wave break again and again; look at the disk, and run again")
     return done, outcomes, made

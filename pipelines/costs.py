@@ -1,11 +1,13 @@
-"""What the models of services cost: about so much before a sweep, and what it came to after it."""
+"""Services that models are behind: whether they answer, about what they cost, and what it came to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 from operators.models.calls import Usage
+from operators.models.loading import preflight
 from operators.models.prices import Prices
+from operators.stages.table import STAGES
 from pipelines.cells.plan import Node, Plan
 from pipelines.cells.runs import newest_first
 from pipelines.cells.store import Store
@@ -83,3 +85,16 @@ def _told(node: Node, store: Store) -> tuple[str, Usage] | None:
         if same and took.get("calls"):
             return run.run_id, Usage(**{name: took.get(name, 0) for name in Usage._fields})
     return None
+
+
+def ask_services(nodes: Iterable[Node]) -> None:
+    """One small call of every service that these nodes ask; raises ModelError where one cannot answer."""
+    calls = {
+        (repr(model.semantic()), call): (model, call)
+        for node in nodes
+        for key, model in node.models.items()
+        if not model.local
+        for call in [STAGES[node.stage].trial(key, node.metrics.values())]
+    }
+    for model, call in calls.values():
+        preflight(model, call)

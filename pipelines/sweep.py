@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from operators.errors import DISTRIBUTION, ConfigError, PlumblineError
 from operators.models.calls import Usage
 from operators.models.checkpoints import find_vqa_kind
-from operators.models.loading import preflight
 from operators.models.vqa_kinds import VqaKind
 from operators.stages.graph import check_clips, make_nodes
 from operators.stages.table import STAGES
@@ -31,7 +30,7 @@ from pipelines.cells.retry import Retried, count_retried
 from pipelines.cells.runs import CELLS, NameRun, Run, by_time, name_newest, newest_first, run_ids
 from pipelines.cells.store import LATEST, Store, open_store
 from pipelines.config import SweepConfig
-from pipelines.costs import Cost, spent
+from pipelines.costs import Cost, ask_services, spent
 from pipelines.endings import exit_code
 from pipelines.keeping.presence import deletions, present, wait_for_deletions
 from pipelines.keeping.watching import progress_of
@@ -77,6 +76,8 @@ class PlannedSweep:
     """Of an adaptive sweep whose last wave has come, what was decided."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     """What became of cells that were computed for it before, wave by wave."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """By node, what that took."""
 
     @property
     def falling(self) -> frozenset[str]:
@@ -194,11 +195,8 @@ def _run(
     hold: Callable[[], None],
 ) -> FinishedSweep:
     LOG.info("%d of %d cells to compute", len(planned.plan.missing), len(planned.plan.cells))
-    seconds: dict[str, float] = {}
-
-    def noted(progress: Mapping[str, NodeProgress]) -> None:
-        seconds.update({node: round(state.seconds, 1) for node, state in progress.items()})
-        report(progress)
+    seconds = dict(planned.seconds)
+    noted = timed(report, seconds)
 
     def gather(now: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Results]:
         results = gather_results(
@@ -233,6 +231,19 @@ def _run(
         unchanged=False,
         retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
     )
+
+
+def timed(
+    report: Callable[[Mapping[str, NodeProgress]], None], seconds: dict[str, float]
+) -> Callable[[Mapping[str, NodeProgress]], None]:
+    """What reports and adds to `seconds` what each node took meanwhile."""
+    before = dict(seconds)
+
+    def noted(progress: Mapping[str, NodeProgress]) -> None:
+        seconds.update({node: round(before.get(node, 0) + state.seconds, 1) for node, state in progress.items()})
+        report(progress)
+
+    return noted
 
 
 def with_waves(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
@@ -340,7 +351,7 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
     """What became of the plan's missing cells; with nothing missing, Ray is not even imported."""
     if not planned.plan.missing:
         return {}
-    ask_services(planned.plan)
+    ask_services(item.node for item in planned.plan.nodes if item.missing)
     from pipelines.running.runner import run_plan  # imports Ray, which takes seconds
     from pipelines.running.stages import StageContext
 
@@ -353,20 +364,6 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
         packed=planned.sources.packed,
     )
     return run_plan(planned.plan, context, planned.config.cluster, report)
-
-
-def ask_services(plan: Plan) -> None:
-    """One small call of every service that the missing cells ask; raises ModelError where one cannot answer."""
-    asked = [item.node for item in plan.nodes if item.missing]
-    calls = {
-        (repr(model.semantic()), call): (model, call)
-        for node in asked
-        for key, model in node.models.items()
-        if not model.local
-        for call in [STAGES[node.stage].trial(key, node.metrics.values())]
-    }
-    for model, call in calls.values():
-        preflight(model, call)
 
 
 def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:

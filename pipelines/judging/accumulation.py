@@ -47,8 +47,9 @@ class AccumulateConfig:
             raise ConfigError("given: expected the columns of answers, got none; for example given=[mplug]")
         if not self.separator:
             raise ConfigError("separator: expected what stands between parents, got an empty string")
-        if self.format is not None and self.columns != AnswerColumns():
-            raise ConfigError(f"columns: those of format={self.format} are known; leave it out")
+        for name, usual in (("columns", AnswerColumns()), ("separator", ","), ("no_parent", "")):
+            if self.format is not None and getattr(self, name) != usual:
+                raise ConfigError(f"{name}: how the files of format={self.format} are written is known; leave it out")
 
 
 class Accumulated(NamedTuple):

@@ -15,6 +15,7 @@ from operators.stages.graph import check_clips, make_nodes
 from operators.wires.wire import Answer, Asked, Served
 from pipelines.cells.plan import Node, recipes_of
 from pipelines.cells.store import open_store
+from pipelines.costs import ask_services
 from pipelines.running.pools import ClusterConfig
 from pipelines.running.session import ray_session
 from pipelines.serving.baseline import read_baseline
@@ -27,25 +28,29 @@ HEALTH_SECONDS = 1.0
 """Between two looks of Ray Serve at a replica: how soon a dead one is missed."""
 
 
-def find_served(config: ServeConfig) -> Served:
-    """The metrics with the digests that a sweep's scores cells of the same metrics and models have.
-
-    Raises ModelError where a model cannot be found.
-    """
+def find_nodes(config: ServeConfig) -> list[Node]:
+    """What computes the metrics, with its models; raises ModelError where one cannot be found."""
     metrics: dict[str, Metric] = {
         name: metric.settled(lambda role: find_vqa_kind(config.models[role])) for name, metric in config.metrics.items()
     }
-    check_clips(make_nodes(metrics), config.models, config.clips)
+    nodes = make_nodes(metrics)
+    check_clips(nodes, config.models, config.clips)
     on_gpu = config.num_gpus > 0
-    nodes = [
+    return [
         Node(
             name=node.name,
             stage=node.stage.name,
             models={key: resolve_model(config.models[role], on_gpu=on_gpu) for key, role in node.roles.items()},
             metrics=node.metrics,
         )
-        for node in make_nodes(metrics)
+        for node in nodes
     ]
+
+
+def find_served(config: ServeConfig, nodes: Sequence[Node]) -> Served:
+    """The metrics with the digests that a sweep's scores cells of the same metrics and models have."""
+    settled = {name: metric for node in nodes for name, metric in node.metrics.items()}
+    metrics = {name: settled[name] for name in config.metrics}
     digests = {name: recipes_of(name, metric, nodes, config.clips)["scores"].digest for name, metric in metrics.items()}
     falling = frozenset(name for name, metric in metrics.items() if metric.falling)
     return Served(digests, config.one_reward(), falling)
@@ -56,7 +61,9 @@ def serve(config: ServeConfig, ready: Callable[[str], None]) -> None:
 
     Raises ConfigError and ModelError before anything starts, OSError where the port is taken.
     """
-    token, served = take_token(config.host, config.token_variable), find_served(config)
+    token, nodes = take_token(config.host, config.token_variable), find_nodes(config)
+    served = find_served(config, nodes)
+    ask_services(nodes)
     sentinel = sentinel_of(config, served)
     with (
         listening(config.host, config.port) as listener,

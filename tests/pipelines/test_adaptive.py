@@ -1,5 +1,6 @@
 """A sweep that stops when its generators are told apart: what it saw stands, and it decides the same when run again."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from operators.errors import ConfigError
 from operators.judging.adaptive import Seen
 from pipelines.adaptive import run_adaptive
+from pipelines.cells.cells import Outcome
 from pipelines.config import SweepConfig
 from pipelines.report.report import write_report
 from pipelines.rewards.gathered import gather_scores
@@ -18,6 +20,7 @@ from pipelines.running.progress import NodeProgress
 from pipelines.sources import waves
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from tests.here import compute_here
 
 PROMPTS = 64
 OPTIONS = ("metric=[clipscore]", "adaptive=betting", "adaptive.range=[-1,1]", "adaptive.growth=1")
@@ -49,13 +52,22 @@ def seen_of(now: PlannedSweep) -> Seen:
     return now.seen
 
 
-def test_it_stops_when_enough_is_seen_and_says_what_was_not(folder: Path, tmp_path: Path, here: None) -> None:
+def test_it_stops_when_enough_is_seen_and_says_what_was_not(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute(planned: PlannedSweep, report: Report) -> Mapping[str, Outcome]:
+        report({"similarities:clip": NodeProgress(1, 1, 0, 2.0)})
+        return compute_here(planned)
+
+    monkeypatch.setattr("pipelines.sweep._compute", lambda *given: compute(*given) if given[0].plan.missing else {})
     told: list[Seen] = []
     finished, now = sweep(sweep_config(folder, tmp_path, *ALIKE), told.append)
     seen = seen_of(now)
     assert [one.enough for one in told] == [False] * (len(told) - 1) + [True]
     assert 16 < seen.prompts < PROMPTS
     assert seen.decisions.column("verdict").to_pylist() == ["alike"]
+    manifest = json.loads(now.store.read_text(f"runs/{finished.run_id}/manifest.json") or "")
+    assert manifest["seconds"] == {"similarities:clip": 2.0 * len(told)}, "of all waves"
     scores = finished.results.read_scores()
     assert len(scores) == 2 * seen.prompts and finished.exit_code == 0
     assert set(scores.column("prompt_id").to_pylist()) <= {row["prompt_id"] for row in prompts(PROMPTS)}

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from jobs.command import load_values
 from jobs.console import make_console, show_plan, show_usage
 from operators.errors import ModelError
 from operators.report.health import cost_note
-from pipelines import sweep
-from pipelines.costs import Cost, estimates, spent
+from pipelines.config import read_config
+from pipelines.costs import Cost, ask_services, estimates, spent
+from pipelines.serving import serving
+from pipelines.serving.config import ServeConfig
 from pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
@@ -41,6 +44,10 @@ def planned_sweep(server: Server, folder: Path, *overrides: str, count: int = 4)
     metric = () if any(one.startswith("metric=") for one in overrides) else ("metric=[vqascore]",)
     where = (f"models.vqa.endpoint={server.url}", "models.vqa.max_retries=0")
     return plan_sweep(sweep_config(bench, folder / "store", *metric, *model, *where, *overrides))
+
+
+def ask(planned: PlannedSweep) -> None:
+    ask_services(item.node for item in planned.plan.nodes if item.missing)
 
 
 def shown(planned: PlannedSweep, capsys: pytest.CaptureFixture[str]) -> str:
@@ -100,16 +107,25 @@ def test_a_service_that_refuses_the_key_is_told_before_ray_is_imported(
     assert len(server.bodies) == 1
 
 
+def test_so_is_it_where_metrics_are_served(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "ray_session", None)  # who starts it fails
+    server.script = lambda number, body: failed(401, "no such key")
+    model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
+    given = ["metric=[vqascore]", "models=shapes", *model, f"models.vqa.endpoint={server.url}", "port=0"]
+    with pytest.raises(ModelError, match="answered 401 to the key"):
+        serving.serve(read_config(load_values("serve", given), ServeConfig), lambda address: None)
+
+
 def test_only_services_that_are_wanted_are_asked_and_each_once(server: Server, tmp_path: Path) -> None:
     nobody = ("model@models.llm=api", "models.llm.checkpoint=m", "models.llm.endpoint=http://127.0.0.1:9/v1")
-    sweep.ask_services(planned_sweep(server, tmp_path, *nobody).plan)
+    ask(planned_sweep(server, tmp_path, *nobody))
     assert len(server.bodies) == 1 and server.bodies[0]["top_logprobs"] == 20
 
 
 def test_a_service_of_which_only_words_are_wanted_need_not_tell_likelihoods(server: Server, tmp_path: Path) -> None:
     in_words = ("metric=[tifa]", "metrics.tifa.answers=reply")
-    sweep.ask_services(planned_sweep(server, tmp_path, *in_words).plan)
+    ask(planned_sweep(server, tmp_path, *in_words))
     assert len(server.bodies) == 1 and "logprobs" not in server.bodies[0]
     both = ("metric=[tifa,vqascore]", "metrics.tifa.answers=reply")
-    sweep.ask_services(planned_sweep(server, tmp_path, *both).plan)
+    ask(planned_sweep(server, tmp_path, *both))
     assert server.bodies[1]["logprobs"] is True

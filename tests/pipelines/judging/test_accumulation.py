@@ -259,8 +259,10 @@ def test_what_a_release_does_not_have_and_what_it_does_not_take_are_said(tmp_pat
         accumulated(of_format("t2iscorescore", released(tmp_path, TS2), "given=[blip]"))
     with pytest.raises(ConfigError, match=r"format: expected one of dsg, .* or null, got 'vq2'"):
         of_format("vq2", tmp_path)
-    with pytest.raises(ConfigError, match=r"columns: those of format=tifa are known; leave it out"):
-        of_format("tifa", tmp_path, "columns.image_id=image")
+    for key, value in (("columns.image_id", "image"), ("separator", "'-'"), ("no_parent", "'-1'")):
+        said = f"{key.split('.')[0]}: how the files of format=tifa are written is known; leave it out"
+        with pytest.raises(ConfigError, match=said):
+            of_format("tifa", tmp_path, f"{key}={value}")
 
 
 def test_without_a_column_of_answers_there_is_nothing_to_score(tmp_path: Path) -> None:

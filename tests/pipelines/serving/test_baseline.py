@@ -10,7 +10,7 @@ from operators.errors import ConfigError
 from pipelines.config import read_config
 from pipelines.serving.config import ServeConfig
 from pipelines.serving.sentinel import Sentinel
-from pipelines.serving.serving import find_served, sentinel_of
+from pipelines.serving.serving import find_nodes, find_served, sentinel_of
 from tests.bench_of import write_benchmark
 from tests.pipelines.rewards.conftest import Scored, run_benchmark
 
@@ -27,7 +27,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 def sentinel(store: Path, *words: str) -> Sentinel | None:
     given = ["reward=clipscore", "sentinel=[saturation]", f"store={store}", *words]
     config = read_config(load_values("serve", [*METRICS, *given]), ServeConfig)
-    return sentinel_of(config, find_served(config))
+    return sentinel_of(config, find_served(config, find_nodes(config)))
 
 
 def test_the_baseline_is_what_the_generators_images_scored_in_the_run(scored: Scored) -> None:

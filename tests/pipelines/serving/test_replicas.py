@@ -14,7 +14,7 @@ from pipelines.config import read_config
 from pipelines.serving.config import ServeConfig
 from pipelines.serving.counts import Counts
 from pipelines.serving.service import Answered, Service
-from pipelines.serving.serving import find_served, replica_call, run_replicas
+from pipelines.serving.serving import find_nodes, find_served, replica_call, run_replicas
 from tests.faults.hook import BAIT
 from tests.serving import Pair, pack_pairs
 
@@ -40,7 +40,7 @@ def test_a_replica_that_hangs_is_ended_and_its_batch_is_scored_by_the_next(tmp_p
     baited = [*pairs[:2], pairs[2]._replace(image=pairs[2].image + BAIT + str(note).encode()), *pairs[3:]]
     config, counts = read_config(load_values("serve", WORDS), ServeConfig), Counts()
     with run_replicas(config) as handle:
-        answers = ask(Service(replica_call(handle), find_served(config), config, counts), baited)
+        answers = ask(Service(replica_call(handle), find_served(config, find_nodes(config)), config, counts), baited)
     table = open_scorer("metric=[clipscore]", "models=shapes").score(
         [p.image for p in pairs], [p.prompt for p in pairs]
     )
