@@ -100,22 +100,41 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class Told(NamedTuple):
-    """What the columns of a table say of its images."""
+    """What a table says of its images, by its columns and first rows."""
 
-    several: bool
+    several: bool = False
     """Whether a row has several images."""
-    generators: bool
+    generators: bool = False
     """Whether it names their generators."""
+    paths: bool = False
+    """Whether it names their files, and holds none."""
+    image: str | None = None
+    prompt: str | None = None
+    """Their columns by the usual names; None where there are none of these."""
 
 
 def look_at(location: Location) -> Told:
-    """What a table's columns say; nothing where it cannot be read, which is said of it elsewhere."""
+    """What a table says; nothing where it cannot be read, which is said of it elsewhere."""
     try:
-        with _opened(location) as (schema, _):
-            named = find_names(schema.names, InputColumnsConfig()).generator or _numbered("generator", 0, schema.names)
-            return Told(images_a_row(schema.names) > 1, named is not None)
-    except (pa.ArrowException, OSError, ConfigError):
-        return Told(several=False, generators=False)
+        with _opened(location) as (schema, batches):
+            names = find_names(schema.names, InputColumnsConfig())
+            image = next((name for name in (*HELD, names.image) if name in schema.names), None)
+            return Told(
+                several=images_a_row(schema.names) > 1,
+                generators=bool(names.generator or _numbered("generator", 0, schema.names)),
+                paths=image is not None and _holds_paths(image, next(batches, None)),
+                image=image,
+                prompt=names.prompt,
+            )
+    except (pa.ArrowException, OSError, ConfigError, UnicodeDecodeError):
+        return Told()
+
+
+def _holds_paths(image: str, rows: pa.RecordBatch | None) -> bool:
+    """Whether the first rows have paths alone."""
+    cells = [] if rows is None else [value for value in rows.column(image).to_pylist() if value is not None]
+    bare = [value.get("path") if isinstance(value, Mapping) and not value.get("bytes") else value for value in cells]
+    return bool(bare) and all(isinstance(value, str) for value in bare)
 
 
 def images_a_row(available: Sequence[str]) -> int:

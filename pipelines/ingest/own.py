@@ -8,7 +8,7 @@ from pipelines.ingest.archives import ENDINGS as TARS
 from pipelines.ingest.config import IngestConfig, IngestLimits, WorkersConfig
 from pipelines.ingest.held import stem
 from pipelines.ingest.image_tables import ENDINGS as TABLES
-from pipelines.ingest.image_tables import look_at
+from pipelines.ingest.image_tables import Told, look_at
 from pipelines.ingest.ingest import Ingested, ingest
 from pipelines.ingest.layouts.layout import Folder, list_images
 from pipelines.ingest.rows import InputColumnsConfig, digest
@@ -40,9 +40,10 @@ def take_in(config: SweepConfig, report: Report) -> Own:
         return Own(config, None)
     location = locate(benchmark.images, config.storage)
     folder = list_images(location, "benchmark.images")
-    given = _input(location, folder)
+    told = _look(location, folder)
+    given = _input(location, folder, told)
     if given is None:
-        return Own(config, None)
+        return Own(replace(config, benchmark=replace(benchmark, columns=_told(benchmark.columns, told))), None)
     asked = _ingest_config(config, location, given)
     ingested = ingest(asked, report)
     taken = replace(
@@ -55,18 +56,35 @@ def take_in(config: SweepConfig, report: Report) -> Own:
     return Own(replace(config, benchmark=taken), ingested)
 
 
-def _input(location: Location, folder: Folder) -> dict[str, Any] | None:
+def _look(location: Location, folder: Folder) -> Told | None:
+    """What the first of some tables says; None where there is no table."""
+    tables = [name for name in folder.names if is_table(name, TABLES)]
+    if not tables:
+        return None
+    return look_at(location if location.path.endswith(TABLES) else location.below(tables[0]))
+
+
+def _input(location: Location, folder: Folder, told: Told | None) -> dict[str, Any] | None:
     """As what images are taken in; None for what sweeps read themselves, Parquet of one generator or a folder each."""
     one = _stem(location)
     tables = [name for name in folder.names if is_table(name, TABLES)]
-    if tables:
-        first = location if location.path.endswith(TABLES) else location.below(tables[0])
-        told = look_at(first)
-        foreign = first.path.endswith(".arrow") or ((told.several or told.generators) and "/" not in tables[0])
+    if told is not None:
+        others = (told.several or told.generators or told.paths) and "/" not in tables[0]
+        foreign = any(name.endswith(".arrow") for name in (tables[0], location.path)) or others
         return {"table": location.url, "generator": None if told.generators else one} if foreign else None
     if folder.images:
         return {"images": location.url, "copy": False}
     return {"tars": location.url, "generator": one} if any(name.endswith(TARS) for name in folder.names) else None
+
+
+def _told(columns: ColumnsConfig, told: Told | None) -> ColumnsConfig:
+    """The columns as named, and those that are called as usual elsewhere."""
+    usual = ColumnsConfig()
+    if told is None:
+        return columns
+    image = told.image if columns.image == usual.image else None
+    prompt = told.prompt if columns.prompt == usual.prompt else None
+    return replace(columns, image=image or columns.image, prompt=prompt or columns.prompt)
 
 
 def _ingest_config(config: SweepConfig, location: Location, given: dict[str, Any]) -> IngestConfig:

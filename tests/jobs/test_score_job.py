@@ -96,7 +96,7 @@ def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(
         (["images=/nowhere"], "benchmark.images /nowhere: not found"),
         (
             ["images={folder}"],
-            "expected column(s) prompt, found picture, caption, seed; rename or add them, or correct",
+            "expected column(s) image or uri, found picture, caption, seed; rename or add them, or correct",
         ),
         (["images={folder}", "metrics=[vqa]"], "metric=vqa: no such choice; did you mean vq2 or vqascore?"),
         (["images={folder}", "prompts=x"], "unknown config key 'prompts'"),

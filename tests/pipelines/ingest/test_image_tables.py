@@ -14,8 +14,6 @@ from pipelines.config import SweepConfig, read_config
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.ingest import Ingested, ingest
 from pipelines.ingest.own import take_in
-from pipelines.sweep import plan_sweep
-from tests.bench_of import SMALL, images
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
 CAT, DOG = "three cats", "a red dog"
@@ -141,23 +139,6 @@ def test_flipped_bits_of_a_table_cost_rows_and_no_crash(tmp_path: Path) -> None:
 def test_a_table_that_lacks_a_column_is_refused(row: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
         take(write_parquet(tmp_path / "t.parquet", [row]))
-
-
-@pytest.mark.parametrize("kind", ["a column of generators", "an arrow table", "several images a row"])
-def test_the_score_job_takes_such_tables_in(kind: str, tmp_path: Path) -> None:
-    rows = [{"image": row["image"], "prompt": f"prompt {number}"} for number, row in enumerate(images("atlas", 3))]
-    if kind == "an arrow table":
-        place, names = write_arrow(tmp_path / "mine/data-0.arrow", rows).parent, ["mine"]
-    elif kind == "a column of generators":
-        named = [{**row, "generator": "flux" if number else "sdxl"} for number, row in enumerate(rows)]
-        place, names = write_parquet(tmp_path / "mine.parquet", named), ["flux", "sdxl"]
-    else:
-        pairs = [{"jpg_0": row["image"], "jpg_1": row["image"], "caption": CAT} for row in rows]
-        place, names = write_parquet(tmp_path / "mine/pairs.parquet", pairs).parent, ["mine"]
-    given = [f"benchmark.images={place}", "models=shapes", "metric=[clipscore]", f"store={tmp_path}/store", *SMALL]
-    own = take_in(read_config(load_values("score", given), SweepConfig), lambda record: None)
-    assert own.ingested is not None and not own.ingested.rejected
-    assert plan_sweep(own.config).sources.generators == names
 
 
 def test_tables_that_sweeps_read_are_left_alone(tmp_path: Path) -> None:
