@@ -15,7 +15,7 @@ from PIL import Image
 
 from operators import rows
 from operators.clips import Clips
-from operators.errors import ConfigError
+from operators.errors import ConfigError, suggest
 from operators.images import ImageLimits
 from operators.metrics.ablation import shown_instead
 from operators.metrics.metric import Metric
@@ -94,7 +94,13 @@ class Scorer:
 
         The rows of a metric stand together, in the order of the images; `image_id` is an image's place in that order,
         and `prompt_id` is made of the prompt's text. An image that cannot be scored has a null score and its error.
+        docs/python.md has the columns. Raises ConfigError for other than lists of equal length, and for a metric that
+        is not there.
         """
+        if isinstance(prompts, str) or isinstance(images, Image.Image | bytes | str | Path):
+            raise ConfigError("expected lists of images and of prompts, got one; put it into brackets")
+        for name in set(metrics or ()) - self.metrics.keys():
+            raise ConfigError(f"metrics: the scorer has none called {name!r}; {suggest(name, [*self.metrics])}")
         if len(images) != len(prompts):
             raise ConfigError(f"expected one prompt beside every image, got {len(images)} and {len(prompts)}")
         wanted = [name for name in self.metrics if metrics is None or name in metrics]

@@ -126,6 +126,10 @@ def test_no_images_give_no_rows_and_a_prompt_too_few_is_refused(scorer: Scorer, 
     assert scorer.score([], []).num_rows == 0
     with pytest.raises(ConfigError, match="one prompt beside every image, got 2 and 1"):
         scorer.score(images[:2], ["a red circle"])
+    with pytest.raises(ConfigError, match="expected lists of images and of prompts, got one"):
+        scorer.score(images[0], "a red circle")
+    with pytest.raises(ConfigError, match="metrics: the scorer has none called 'vqascor'; did you mean vqascore"):
+        scorer.score(images[:1], ["a red circle"], ["vqascor"])
 
 
 def test_a_word_that_is_not_understood_is_refused_in_one_line() -> None:

@@ -1,0 +1,43 @@
+"""The pieces of docs/python.md run one after the other, and say what the page says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.bench_of import images
+from tests.operators.report.made import make_run, noisy
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/python.md").read_text()
+CLAIMS = [
+    "assert scores.score.notna().tolist() == [True, True, False] and list(scores.image_id) == ['0', '1', '2']",
+    "assert failed.error.map(lambda error: error['kind']).tolist() == ['corrupt_image']",
+    "assert len(rewards) == 1 and abs(rewards[0] - scores.score[0]) < 1e-4",
+    "assert list(by_prompt.columns) == ['atlas', 'borealis', 'cobalt']",
+    "assert 0 <= test.p_value <= p_value <= 1 and test.n == len(by_prompt) and interval.low < interval.high",
+    "assert 0.9 < spearman < 1 and ties.pairs == 10 and 0.9 <= ties.accuracy <= 1",
+]
+
+
+def test_the_page_runs(tmp_path: Path) -> None:
+    made = make_run(tmp_path, score=noisy)
+    made.store.write_text("runs/latest", f"{made.run_id}\n")
+    for name, row in zip(("first", "second"), images("atlas", 2), strict=True):
+        (tmp_path / f"{name}.png").write_bytes(row["image"])
+    (tmp_path / "damaged.png").write_bytes(b"no image")
+    pieces = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(pieces) == 5
+    code = "\n".join([*pieces, *CLAIMS])
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_every_function_that_is_named_is_there_and_told_of() -> None:
+    from importlib import import_module
+
+    named = re.findall(r"`([a-z_]+)\.([A-Za-z_]+)[^`]*`", PAGE.split("| question |")[1])
+    assert len(named) > 6
+    for module, name in named:
+        one = getattr(import_module(f"operators.statistics.{module}"), name)
+        assert name == "STATISTICS" or one.__doc__
