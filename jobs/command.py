@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs import refusal
-from jobs.help import CONF, ROOT, choices_of, describe, dotted_keys
+from jobs.help import CONF, ROOT, as_written, choices_of, describe, dotted_keys, groups_of
 from jobs.secrets import hide, masked, resolve
 from operators.errors import ConfigError, PlumblineError, suggest, without_secrets
 from pipelines.config import read_config
@@ -190,6 +190,8 @@ def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: 
         key = lines[0].split("'")[1]
         if "@" in key:
             return f"there is no {key} to replace yet; to add it, write +{key}=NAME"
+        if key in groups_of(name) and as_written(key, name) != key:
+            return f"config key {key!r}: a {key} is chosen for a role; write {as_written(key, name)}=NAME"
         known_keys = _known_keys(name, overrides)
         if key in known_keys:
             return f"config key {key!r}: it has no such entry yet; to add one, write +{key}.NAME=VALUE"

@@ -12,7 +12,7 @@ CONF = ROOT / "conf"
 
 def describe(name: str, config_dir: str | None) -> str:
     """The groups with their choices, a user's own among them, and the keys with their defaults and what they mean."""
-    choices = [f"  {group}={'|'.join(choices_of(group, config_dir))}" for group in groups_of(name)]
+    choices = [f"  {as_written(group, name)}={'|'.join(choices_of(group, config_dir))}" for group in groups_of(name)]
     shown = [*_keys(name), *(["benchmark:", *_keys("any_benchmark", "  ")] if _sweeps(name) else [])]
     keys = [f"  {line}" for line in shown]
     titled = {"choices:": choices, "keys, with those of the choices in --config:": keys}
@@ -37,11 +37,24 @@ def groups_of(name: str) -> list[str]:
     return sorted(groups)
 
 
+def as_written(group: str, name: str) -> str:
+    """How a job's group is chosen from: by its name, or for a role, where its files do not choose otherwise."""
+    files = [file for one in groups_of(name) for file in (CONF / one).glob("*.yaml")]
+    used = [key for file in files for key in _chosen(file) if key.partition("@")[0] == group]
+    places = {key.partition("@")[2].rpartition(".")[0] for key in used}
+    return f"{group}@{places.pop()}.ROLE" if len(places) == 1 and all(places) else group
+
+
 def _named(file: Path) -> set[str]:
     """The groups that a file of conf/ has something chosen of."""
+    return {key.partition("@")[0] for key in _chosen(file)}
+
+
+def _chosen(file: Path) -> list[str]:
+    """The groups as a file of conf/ names them, with the key that each choice is put at where that is another."""
     entries = OmegaConf.select(OmegaConf.load(file), "defaults", default=[])
     keys = (str(key) for entry in entries if not isinstance(entry, str) for key in entry)
-    return {key.split()[-1].lstrip("/").partition("@")[0] for key in keys}
+    return [key.split()[-1].lstrip("/") for key in keys]
 
 
 def keys_of(name: str, prefix: str = "") -> list[str]:

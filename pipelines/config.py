@@ -111,7 +111,11 @@ def _describe(error: ValidationError, kind: str | None) -> str:
         del path[0]
     if path[0] == "metrics" and len(path) > 2:
         del path[2]
-    key = ".".join(path)
+    key = ".".join(part for part in path if "[" not in part)  # pydantic names the types that it tried, too
+    if first["type"] == "tuple_type":
+        return f"config key {key!r}: expected a list, got {first['input']!r}; write {key}=[{first['input']}]"
+    if first["type"] == "dataclass_type":
+        return f"config key {key!r}: expected keys of its own, got {first['input']!r}; write {key}.NAME=VALUE"
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"unknown config key {key!r}; {suggest(path[-1], FIELD_NAMES)}"
     if first["type"].startswith("missing"):

@@ -302,6 +302,14 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["storre=x"], "unknown config key 'storre'; did you mean store or storage?"),
         (["models.llm.engine_options={max_model_len: 1}"], "to add one, write +models.llm.engine_options.NAME=VALUE"),
         (["benchmark.generator=[a]"], "unknown config key 'benchmark.generator'; did you mean benchmark.generators"),
+        (
+            ["benchmark.generators=flux"],
+            "'benchmark.generators': expected a list, got 'flux'; write benchmark.generators=[flux]",
+        ),
+        (["limits=4"], "config key 'limits': expected keys of its own, got 4; write limits.NAME=VALUE"),
+        (["limit=few"], "config key 'benchmark.limit': Input should be a valid integer"),
+        (["model=api"], "config key 'model': a model is chosen for a role; write model@models.ROLE=NAME"),
+        (["model@models.mine=api"], "to add it, write +model@models.mine=NAME"),
         (["shard_rows=many"], "config key 'shard_rows': Input should be a valid integer"),
         (["metrics.vqascore.reduction=mode"], "Input should be 'mean', 'product' or 'first', got 'mode'"),
         (["cluster.pools.answers.num_gpus=1.5"], "above 1 only whole GPUs can be given, got 1.5"),
@@ -446,7 +454,7 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
 
 def test_help_names_the_choices() -> None:
     text = job("jobs.sweep", "--help").stdout
-    assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text
+    assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text and "  model@models.ROLE=align_base|api|" in text
     assert "|tifa|tifa_v1|unigenbench|viescore|vnli|vpeval|vq2|vq2_released|vqascore" in text
 
 
