@@ -62,6 +62,11 @@ class Standing(NamedTuple):
         return (self.low, self.high) if math.isfinite(self.low) else (self.mean, self.mean)
 
 
+def generators_of(standings: Iterable[Standing]) -> list[str]:
+    """Whose they are, in their order."""
+    return [standing.generator for standing in standings]
+
+
 class Duel(NamedTuple):
     """Two generators on the prompts that both have a score for."""
 

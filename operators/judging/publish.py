@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from operators.judging.judgement import OVERALL, PEOPLE, Judgement
+from operators.report.words import latex
 
 EMPTY = "-"
 
@@ -26,12 +27,8 @@ def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = ()) -> s
 def to_latex(judgements: Sequence[Judgement]) -> str:
     """The same tables with booktabs rules; every text is escaped."""
     return "\n".join(
-        frame.to_latex(escape=True, caption=_escaped(title)) for title, frame in tables(judgements) if len(frame)
+        frame.to_latex(escape=True, caption=latex(title)) for title, frame in tables(judgements) if len(frame)
     )
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "/").replace("_", "\\_").replace("%", "\\%").replace("&", "\\&").replace("#", "\\#")
 
 
 def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:

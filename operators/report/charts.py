@@ -138,7 +138,10 @@ def _histogram(row: int, values: np.ndarray, edges: np.ndarray) -> Values:
 
 
 def _draw(name: str, data: dict[str, Values], **options: Any) -> Markup:
-    """The chart as SVG that scales with its place; Vega may load nothing."""
+    """The chart as SVG that scales with its place; Vega may load nothing.
+
+    It is hidden from those who do not see it: its place has the chart's label.
+    """
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "config": _declared("config"),
@@ -148,7 +151,8 @@ def _draw(name: str, data: dict[str, Values], **options: Any) -> Markup:
         **options,
     }
     svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
-    return Markup(svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1))
+    svg = svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
+    return Markup(svg.replace("<svg ", '<svg aria-hidden="true" ', 1))
 
 
 def _declared(name: str) -> dict[str, Any]:

@@ -5,17 +5,17 @@ Who leads, is tied or is told apart is read from the pairwise tests and from not
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from operators.comparison import Board, Duel, Standing
+from operators.comparison import Board, Duel, generators_of
+from operators.report.leaders import NOBODY, metric_sentences
 from operators.report.skills import skill_sentences
-from operators.report.words import Sentence, names, number, plural, signed
+from operators.report.words import Sentence, names, plural, signed
 from operators.summary import OVERALL
 
 MOST_PAIRS = 5
-NOBODY = "each that is clearly better than one is clearly worse than another."
 
 Boards = Mapping[str, Board]
 """By metric, the board over all prompts."""
@@ -46,7 +46,7 @@ def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str
     """Everything that a run says in words; `failed` says what failed, where anything did."""
     return Decision(
         headline=headline(overall, failed),
-        by_metric=[board_sentence(board) for board in overall.values()],
+        by_metric=metric_sentences(list(overall.values())),
         at_what=skill_sentences(boards, list(mean_ranks(overall)), reference(overall)),
         agreement=[*agreement_sentences(overall), *contrary_sentences(overall)],
         sureness=sureness_sentence(overall),
@@ -57,15 +57,11 @@ def _duels(overall: Boards) -> list[Duel]:
     return [duel for board in overall.values() for duel in board.duels]
 
 
-def _generators(standings: Iterable[Standing]) -> list[str]:
-    return [standing.generator for standing in standings]
-
-
 def mean_ranks(overall: Boards) -> dict[str, float | None]:
     """By generator, the mean of its ranks, best first; None, and last, where not every metric that scores anything
     scored it.
     """
-    ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in _generators(board.standings)}
+    ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in generators_of(board.standings)}
     for board in overall.values():
         for standing in board.scored():
             ranks[standing.generator].append(standing.rank or 0)
@@ -77,7 +73,7 @@ def mean_ranks(overall: Boards) -> dict[str, float | None]:
 def _best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
     """By how many metrics each generator is the best, and by how many it leads."""
     best = Counter(first.generator for board in overall.values() if (first := board.best()))
-    return best, Counter(name for board in overall.values() for name in _generators(board.leaders()))
+    return best, Counter(name for board in overall.values() for name in generators_of(board.leaders()))
 
 
 def reference(overall: Boards) -> str:
@@ -90,7 +86,7 @@ def reference(overall: Boards) -> str:
 
 def headline(overall: Boards, failed: str = "") -> Sentence:
     """The decision in one line."""
-    scored = list(dict.fromkeys(name for board in overall.values() for name in _generators(board.scored())))
+    scored = list(dict.fromkeys(name for board in overall.values() for name in generators_of(board.scored())))
     if not scored:
         return Sentence("Nothing could be scored.", f"Failed rows: {failed}" if failed else "")
     if len(scored) == 1:
@@ -136,7 +132,7 @@ def _counted(counts: Counter[str], n_metrics: int) -> str:
 
 def _rivals(name: str, overall: Boards) -> str:
     """Who is not told apart from a generator, and who is better, by how many of the metrics."""
-    scored = [board for board in overall.values() if name in _generators(board.scored())]
+    scored = [board for board in overall.values() if name in generators_of(board.scored())]
     rivals = {
         "Cannot be told from it": Counter(other for board in scored for other in board.tied_with(name)),
         "Clearly better": Counter(other for board in scored for other in board.better_than(name)),
@@ -145,77 +141,6 @@ def _rivals(name: str, overall: Boards) -> str:
     if unscored := len(overall) - len(scored):
         parts.append(f"{plural(unscored, 'metric')} did not score it.")
     return " ".join(parts)
-
-
-def board_sentence(board: Board) -> Sentence:
-    """Who is best by one metric, how high, how sure, and who follows."""
-    scored, first = board.scored(), board.leaders()
-    if not scored:
-        return Sentence(f"{board.metric} scored nothing.", "")
-    if len(scored) == 1:
-        return Sentence(scored[0].generator, f"has {_mean_text(scored[0])} {_by(board)}.")
-    if not board.duels:
-        return Sentence(f"{board.metric} compares no two generators:", "none share a prompt that it scored.")
-    if not any(duel.better for duel in board.duels):
-        return Sentence(f"No generator leads {_by(board)}:", f"no two are told apart. {_top_mean(board, scored)}")
-    if not first:
-        return Sentence(f"No generator leads {_by(board)}:", NOBODY)
-    return _leading_sentence(board, first)
-
-
-def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:
-    """Who leads, where somebody is clearly worse than somebody."""
-    leader, close = first[0], _generators(board.close())
-    by, notes = _by(board), _notes(board, leader)
-    if board.best() is not None:
-        followers = _followers(board, leader)
-        return Sentence(f"{leader.generator} is best", f"{by} ({_mean_text(leader)}).{followers}{notes}")
-    if len(first) > 1:
-        others = f" {names(close)} cannot be told from them." if close else ""
-        rest = f"{by} and cannot be told apart.{others} {_top_mean(board, first)}{notes}"
-        return Sentence(f"{names(_generators(first))} lead", rest)
-    rest = f"{by} ({_mean_text(leader)}); {names(close)} cannot be told from it.{notes}"
-    return Sentence(f"{leader.generator} leads", rest)
-
-
-def _by(board: Board) -> str:
-    """By which metric, and which of its scores are the better ones where these are not the higher ones."""
-    return f"by {board.metric}{' (lower is better)' if board.lower_is_better else ''}"
-
-
-def _top_mean(board: Board, standings: Sequence[Standing]) -> str:
-    """The first's mean, as the highest of several, or the lowest where that is the best."""
-    end = "lowest" if board.lower_is_better else "highest"
-    return f"The {end} mean of these is that of {standings[0].generator} ({_mean_text(standings[0])})."
-
-
-def _mean_text(standing: Standing) -> str:
-    """A mean with its interval, where one image alone does not leave it without."""
-    low, high = number(standing.low), number(standing.high)
-    return number(standing.mean) + (f", 95% interval {low} to {high}" if math.isfinite(standing.low) else "")
-
-
-def _followers(board: Board, best: Standing) -> str:
-    """Those that only the best is clearly better than."""
-    others = tuple(standing for standing in board.standings if standing is not best)
-    duels = tuple(duel for duel in board.duels if duel.better != best.generator)
-    group = board._replace(standings=others, duels=duels).unbeaten()
-    if len(group) == 1:
-        return f" {group[0].generator} follows with {number(group[0].mean)}."
-    return f" {names(_generators(group))} are tied behind it." if group else ""
-
-
-def _notes(board: Board, leader: Standing) -> str:
-    """Who has a better mean than the leader's and is clearly worse than another generator, and whether the leader's
-    mean is over fewer images than it should be.
-    """
-    above = [standing for standing in board.scored() if standing.worth > leader.worth]
-    beaten = [name for name in _generators(above) if board.better_than(name)]
-    end = "lower" if board.lower_is_better else "higher"
-    note = f" Of {end} mean, but clearly worse than another prompt by prompt: {names(beaten)}." if beaten else ""
-    if leader.coverage <= 0.99:
-        note += f" Only {leader.coverage:.0%} of the images of {leader.generator} have a score."
-    return note
 
 
 def agreement_sentences(overall: Boards) -> list[Sentence]:

@@ -1,66 +1,25 @@
-"""The gallery: which images to show, and how each is shown."""
+"""The cards of the gallery: how an image is shown with its prompt, its scores and the answers about it."""
 
 import base64
 import io
 import json
-from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from itertools import zip_longest
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 from PIL import Image
 
 from operators.errors import RowError
 from operators.images import FetchUri, ImageLimits, decode_picture
-from operators.metrics.metric import direction
-from operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt
+from operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt, unreadable
+from operators.report.picking import Pick
 from operators.report.words import names
-from operators.run_scores import NONE, RunScores, ScoreColumns
 
-THUMBNAIL_SIDE = 256
-THUMBNAIL_BYTES = 12_000
-QUALITIES = (82, 70, 55, 40, 25, 10)
-MOST_CARDS = 100
-LOOKED_AT = 200
-"""Images for each place of the gallery."""
-MOST_COMPARED = 1 << 16
-"""So many images have their ranks by all metrics in memory at once."""
-
-Kind = Literal["best", "worst", "disagreed"]
-Floats = NDArray[np.float64]
-
-
-class ImageKey(NamedTuple):
-    """Which image it is."""
-
-    generator: str
-    image_id: str
-
-
-class Reason(NamedTuple):
-    """Why an image is in the gallery."""
-
-    kind: Kind
-    metric: str
-    text: str = ""
-    """Of a disagreement, how large it is."""
-
-
-class Pick(NamedTuple):
-    """An image chosen for the gallery."""
-
-    key: ImageKey
-    prompt_id: str
-    scores: Mapping[str, float]
-    """By metric."""
-    ranks: Mapping[str, float]
-    """By metric, the share of images that score worse, ties half."""
-    reasons: tuple[Reason, ...]
-    rows: tuple[int, ...] = ()
-    """Where it stands in the run's scores, by every metric."""
+THUMBNAIL_SIDE = 512
+THUMBNAIL_BYTES = 16_000
+SMALLER = ((1, 82), (1, 70), (1, 55), (1, 40), (0.7, 55), (0.7, 40), (0.5, 55), (0.5, 40), (0.5, 25), (0.5, 10))
+"""Of a picture that is too large, in this order: its size, and the quality of its WebP."""
+MOST_UNSCROLLED = 120
+"""Characters that a prompt has room for, be they as wide as they may."""
 
 
 class ImageDetail(NamedTuple):
@@ -117,6 +76,12 @@ class Card(NamedTuple):
         return list(dict.fromkeys(reason.kind for reason in self.pick.reasons))
 
     @property
+    def is_long(self) -> bool:
+        """Whether its prompt may be too long for its place, so that it scrolls there."""
+        text = "".join(segment.text for segment in self.prompt)
+        return len(text) > MOST_UNSCROLLED or text.count("\n") > 4
+
+    @property
     def why(self) -> str:
         """Why it is here, in words."""
         parts = []
@@ -135,185 +100,9 @@ class Card(NamedTuple):
         return json.dumps(self.skills)
 
 
-class _Seen(NamedTuple):
-    """The images that a metric scored, each once."""
-
-    columns: ScoreColumns
-    worth: Floats
-    """Their scores so turned that more is better."""
-    ranks: Floats
-    """The share of images that score worse, ties half."""
-
-    def first(self, order: Floats) -> ScoreColumns:
-        """As many as are ever looked at, those of the lowest `order` first."""
-        return self.columns.where(np.argsort(order, kind="stable")[: LOOKED_AT * MOST_CARDS])
-
-
-class _Choice(NamedTuple):
-    """An image that a metric puts into the gallery."""
-
-    image: int
-    """Its hash."""
-    row: int
-    """One of its rows in the run's scores."""
-    reason: Reason
-
-
-def pick_images(scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> list[Pick]:
-    """At most `most` images, and MOST_CARDS: by each metric the best, the worst, and those that the metrics disagree on
-    most.
-
-    By the metrics `falling` a lower score is better. No prompt is taken twice for one reason, and generators share the
-    places. Of more than MOST_COMPARED images, disagreement is looked for among about so many, drawn by their hashes.
-    """
-    ends: dict[tuple[Kind, str], ScoreColumns] = {}
-    sizes: dict[str, int] = {}
-    compared = _Compared(len(scores) // max(len(scores.metrics), 1))
-    for metric in metrics:
-        seen = _seen(scores, metric, falling)
-        if not len(seen.ranks):
-            continue
-        ends["worst", metric], ends["best", metric] = seen.first(seen.worth), seen.first(-seen.worth)
-        sizes[metric] = len(np.unique(seen.columns.generator))
-        compared.add(metric, seen)
-        del seen  # or it would stand beside the next metric's
-    most = min(most, MOST_CARDS)
-    if not sizes or most < 1:
-        return []
-    quotas = _quotas(len(sizes), most)
-    chosen: dict[tuple[Kind, str], list[_Choice]] = {
-        (kind, metric): [
-            _Choice(image, row, Reason(kind, metric))
-            for image, row in _spread(columns, sizes[metric], quotas[kind]).places()
-        ]
-        for (kind, metric), columns in ends.items()
-    }
-    chosen |= {("disagreed", metric): compared.disputed(metric, quotas["disagreed"]) for metric in sizes}
-    reasons: dict[int, list[Reason]] = {}
-    rows: dict[int, int] = {}
-    for choices in zip_longest(*(chosen[kind, metric] for kind in quotas for metric in sizes)):
-        for choice in filter(None, choices):  # the first of every kind and metric before any's second
-            reasons.setdefault(choice.image, []).append(choice.reason)
-            rows.setdefault(choice.image, choice.row)
-    return _picks({image: reasons[image] for image in list(reasons)[:most]}, rows, scores, list(sizes), falling)
-
-
-def _seen(scores: RunScores, metric: str, falling: Container[str]) -> _Seen:
-    columns = scores.of(metric)
-    named = (columns.image != NONE) & ~np.isnan(columns.score)
-    columns = columns if named.all() else columns.where(named)
-    ordered = np.sort(columns.image)
-    if (ordered[1:] == ordered[:-1]).any():
-        columns = columns.where(np.sort(np.unique(columns.image, return_index=True)[1]))
-    del ordered
-    worth = direction(metric, falling) * columns.score
-    ranks = pd.Series(worth).rank(pct=True).to_numpy() - 0.5 / max(len(worth), 1)
-    return _Seen(columns, worth, ranks)
-
-
-def _quotas(n_metrics: int, most: int) -> dict[Kind, int]:
-    """How many images each metric gives for each reason; the worst teach most."""
-    share = most / n_metrics
-    if n_metrics == 1:
-        worst = max(1, round(0.6 * share))
-        return {"worst": worst, "disagreed": 0, "best": max(0, int(share) - worst)}
-    worst = max(1, int(0.45 * share))
-    best = max(1, int(0.25 * share))
-    return {"worst": worst, "disagreed": max(1, int(share) - worst - best), "best": best}
-
-
-class _Compared:
-    """The ranks by every metric of so many images, or of MOST_COMPARED of them, which are drawn by their hashes."""
-
-    def __init__(self, n_images: int) -> None:
-        self._share = MOST_COMPARED / max(n_images, 1)
-        self._images: ScoreColumns | None = None
-        """Each once, in the order in which they were seen."""
-        self._ranks: dict[str, pd.Series] = {}
-
-    def add(self, metric: str, seen: _Seen) -> None:
-        drawn = (seen.columns.image >> np.uint64(11)) * 2.0**-53 < self._share
-        columns = seen.columns.where(drawn)
-        self._ranks[metric] = pd.Series(seen.ranks[drawn], columns.image)
-        if self._images is None:
-            self._images = columns
-        else:
-            new = columns.where(~np.isin(columns.image, self._images.image))
-            self._images = self._images.followed_by(new)
-
-    def disputed(self, metric: str, count: int) -> list[_Choice]:
-        """The images of which a metric's rank is the farthest from the other metrics' median, the farthest first."""
-        if self._images is None or len(self._ranks) < 2:
-            return []
-        ranks = pd.DataFrame({name: own.reindex(self._images.image) for name, own in self._ranks.items()})
-        apart = (ranks[metric] - ranks.drop(columns=metric).median(axis=1)).abs().to_numpy()
-        known = np.flatnonzero(~np.isnan(apart))
-        farthest = known[np.argsort(-apart[known], kind="stable")]
-        generators = len(np.unique(self._images.generator[known]))
-        return [
-            _Choice(image, row, Reason("disagreed", metric, _disagreement_text(ranks.loc[image], metric)))
-            for image, row in _spread(self._images.where(farthest), generators, count).places()
-        ]
-
-
-def _disagreement_text(ranks: pd.Series, metric: str) -> str:
-    others = float(ranks.drop(metric).median())
-    return f"{metric} puts it above {ranks[metric]:.0%} of the images, the other metrics above {others:.0%}"
-
-
-def _spread(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
-    """The first `count` images, each prompt once, and none of so many generators before its turn."""
-    share = -(-count // generators) if generators else 0
-    taken: Counter[int] = Counter()
-    places: dict[int, int] = {}
-    looked_at = ordered.where(slice(LOOKED_AT * max(count, 1)))
-    named = zip(looked_at.prompt.tolist(), looked_at.generator.tolist(), strict=True)
-    for place, (prompt, generator) in enumerate(named):
-        if len(places) < count and prompt not in places and taken[generator] < share:
-            places[prompt] = place
-            taken[generator] += 1
-    return looked_at.where(np.array([*places.values()], np.intp))
-
-
-def _picks(
-    reasons: Mapping[int, Sequence[Reason]],
-    row_of: Mapping[int, int],
-    scores: RunScores,
-    scored: Sequence[str],
-    falling: Container[str],
-) -> list[Pick]:
-    """The chosen images with what all metrics say of them; `scored` are those that rank images."""
-    hashes = np.array(list(reasons), np.uint64)
-    rows: dict[int, list[int]] = {image: [] for image in reasons}
-    values: dict[int, dict[str, tuple[float, float]]] = {image: {} for image in reasons}
-    for metric in scores.metrics:
-        columns = scores.of(metric)
-        its = columns.where(np.isin(columns.image, hashes))
-        for image, row in zip(its.image.tolist(), its.row.tolist(), strict=True):
-            rows[image].append(row)
-    for metric in scored:
-        seen = _seen(scores, metric, falling)
-        places = np.flatnonzero(np.isin(seen.columns.image, hashes))
-        for place in places.tolist():
-            given = float(seen.columns.score[place]), float(seen.ranks[place])
-            values[int(seen.columns.image[place])][metric] = given
-    ids = scores.ids([row_of[image] for image in reasons])
-    return [
-        Pick(
-            key=ImageKey(whose.generator, str(whose.image_id)),
-            prompt_id=str(whose.prompt_id),
-            scores={metric: score for metric, (score, _) in values[image].items()},
-            ranks={metric: rank for metric, (_, rank) in values[image].items()},
-            reasons=tuple(reasons[image]),
-            rows=tuple(sorted(rows[image])),
-        )
-        for image, whose in zip(reasons, ids, strict=True)
-    ]
-
-
 def make_card(pick: Pick, detail: ImageDetail, prompt: str | None, skills: Sequence[str]) -> Card:
     """The card of a picked image; its prompt is marked by the first of its reasons' metrics that has questions."""
-    text = prompt if prompt is not None else f"(the text of prompt {pick.prompt_id} cannot be read)"
+    text = prompt if prompt is not None else unreadable(pick.prompt_id)
     metrics = [*(reason.metric for reason in pick.reasons), *detail.elements] if prompt is not None else []
     marked_by = next((metric for metric in metrics if detail.elements.get(metric)), "")
     return Card(
@@ -346,7 +135,7 @@ def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None) -> M
 
 
 def make_thumbnail(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> str | RowError:
-    """The row's image, small, as a data: address of at most `THUMBNAIL_BYTES` encoded bytes."""
+    """The row's image as a data: address of at most `THUMBNAIL_BYTES` encoded bytes, as large as it is enlarged to."""
     image = make_picture(row, limits, fetch)
     return image if isinstance(image, RowError) else f"data:image/webp;base64,{base64.b64encode(image).decode()}"
 
@@ -368,10 +157,16 @@ def make_picture(
 
 
 def _small(image: Image.Image, most: int) -> bytes:
-    """The image as WebP of the best quality that is small enough, at half the size where none is."""
-    for quality in QUALITIES:
+    """The image as the largest and best WebP that is small enough, at a half of the smallest size where none is."""
+    for size, quality in SMALLER:
         buffer = io.BytesIO()
-        image.save(buffer, "WEBP", quality=quality, method=4)
+        _scaled(image, size).save(buffer, "WEBP", quality=quality, method=4)
         if buffer.tell() <= most:
             return buffer.getvalue()
-    return _small(image.resize((max(1, image.width // 2), max(1, image.height // 2))), most)
+    return _small(_scaled(image, SMALLER[-1][0] / 2), most)
+
+
+def _scaled(image: Image.Image, size: float) -> Image.Image:
+    if size == 1:
+        return image
+    return image.resize((max(1, round(size * image.width)), max(1, round(size * image.height))))

@@ -58,24 +58,30 @@ def _state(element: Mapping[str, Any]) -> State:
 def asked_questions(elements: Sequence[Mapping[str, Any]]) -> list[AskedQuestion]:
     """The questions of an image, those that went wrong first, and at most so many."""
     order = (*_WORST_FIRST, "left out")
-    questions = [
-        AskedQuestion(
-            text=cut(element["text"]),
-            span=cut(element["span"]),
-            wanted=cut(element["wanted"]),
-            given=cut(element["given"]),
-            score=element["score"],
-            state=_state(element),
-        )
-        for element in elements
-    ]
-    return sorted(questions, key=lambda question: order.index(question.state))[:MOST_QUESTIONS]
+    return sorted(map(asked_question, elements), key=lambda question: order.index(question.state))[:MOST_QUESTIONS]
+
+
+def asked_question(element: Mapping[str, Any]) -> AskedQuestion:
+    """An element of a score as it is shown."""
+    return AskedQuestion(
+        text=cut(element["text"]),
+        span=cut(element["span"]),
+        wanted=cut(element["wanted"]),
+        given=cut(element["given"]),
+        score=element["score"],
+        state=_state(element),
+    )
 
 
 def cut(text: str | None, most: int = MOST_IN_QUESTION) -> str:
     """The text, shortened where it is long."""
     text = text or ""
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def unreadable(prompt_id: str) -> str:
+    """What stands in place of a prompt's text."""
+    return f"(the text of prompt {prompt_id} cannot be read)"
 
 
 def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segment]:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,10 +16,13 @@ from operators.judging.adaptive import decisions_table, in_words
 from operators.metrics.metric import direction
 from operators.metrics.table import falling_metrics, metric_story, read_metrics
 from operators.report import charts, tables
+from operators.report.agreement import Agreement, ShownAgreement, show_agreement
 from operators.report.changes import Changes, compare
 from operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards
-from operators.report.gallery import NO_DETAIL, Card, ImageDetail, ImageKey, Pick, make_card
+from operators.report.gallery import NO_DETAIL, Card, ImageDetail, make_card
 from operators.report.health import Health, health, reasons
+from operators.report.picking import NOTHING_PICKED, ImageKey, Pick, Picked
+from operators.report.side_by_side import SideBySide, put_side_by_side
 from operators.report.words import Sentence, Shown, plural, shown
 from operators.run_scores import RunScores
 from operators.summary import OVERALL, Skills
@@ -38,6 +43,8 @@ class GatheredRun:
     """Of its prompts; of none where the prompts cannot be read."""
     diagnosis: Diagnosis | None = None
     """What its metrics are found to be like, where that was looked at."""
+    agreement: Agreement | None = None
+    """How far its metrics agree with people, where that was judged."""
     decisions: pa.Table | None = None
     """Schema DECISIONS, where the run is an adaptive sweep's."""
     unreadable: str = ""
@@ -87,9 +94,13 @@ class Page(NamedTuple):
     skills: list[str]
     best_at: Shown[tables.BestAt]
     panels: list[MetricPanel]
+    prompts: list[SideBySide]
+    """Those on which generators differ most."""
     cards: list[Card]
     health: Health
     changes: Changes | None
+    agreement: ShownAgreement | None
+    """How far the metrics agree with people, where that was judged."""
     decided: ShownTable | None
     """What an adaptive sweep decided."""
     diagnosis: list[ShownTable]
@@ -130,13 +141,13 @@ def _from_summary(row: Mapping[str, Any], towards: int) -> Standing:
 def build_page(
     run: GatheredRun,
     *,
-    picks: Sequence[Pick],
-    details: Mapping[ImageKey, ImageDetail],
+    picks: Picked = NOTHING_PICKED,
+    details: Mapping[ImageKey, ImageDetail] = MappingProxyType({}),
     before: GatheredRun | None = None,
     reward: str | None = None,
     rated: bool = False,
 ) -> Page:
-    """The page of a run, of the images picked for the gallery, and of the run it is compared to.
+    """The page of a run, of the images picked for it, and of the run it is compared to.
 
     `reward` is the metric that generators were trained on since that run; `rated` adds Bradley-Terry ratings to the
     overall standings.
@@ -148,7 +159,9 @@ def build_page(
     unranked = run.unranked()
     ranking = {name: board for name, board in overall.items() if name not in unranked}
     ranks = _ranks(overall, ranking)
-    cards = [_card(pick, details, run) for pick in picks]
+    cards = [_card(pick, details, run) for pick in picks.gallery]
+    order = {name: place for place, name in enumerate(ranks)}
+    prompts = [_side_by_side(sides, details, run, order) for sides in picks.side_by_side]
     state = health(run.manifest, run.scores, run.errors, overall)
     return Page(
         run_id=run.run_id,
@@ -159,12 +172,14 @@ def build_page(
         generators=shown(list(ranks), tables.MOST_GENERATORS),
         ranks=ranks,
         columns=[tables.board_column(metric_board) for metric_board in overall.values()],
-        skills=sorted({skill for card in cards for skill in card.skills}),
+        skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),
         best_at=tables.best_at(at_skills, list(overall)),
         panels=[_panel(metric_board, at_skills, run) for metric_board in overall.values()],
+        prompts=prompts,
         cards=cards,
         health=state,
         changes=None if before is None else _changes(before, run, reward),
+        agreement=None if run.agreement is None else show_agreement(run.agreement),
         decided=None if run.decisions is None else decisions_table(run.decisions),
         diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
         standings=ranked,
@@ -189,6 +204,16 @@ def _decision(at_skills: Mapping[tuple[str, str], Board], overall: Boards, ranki
 def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> Card:
     detail = details.get(pick.key, NO_DETAIL)
     return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.of(pick.prompt_id))
+
+
+def _side_by_side(
+    sides: Sequence[Pick], details: Mapping[ImageKey, ImageDetail], run: GatheredRun, order: Mapping[str, int]
+) -> SideBySide:
+    """A prompt's images, the generators as in the leaderboard."""
+    sides = sorted(sides, key=lambda pick: order.get(pick.key.generator, len(order)))
+    prompt, falling = sides[0].prompt_id, falling_metrics(run.manifest)
+    metrics = {metric: metric in falling for metric in run.ranking()}
+    return put_side_by_side(sides, details, run.prompts.get(prompt), run.skills.of(prompt), metrics)
 
 
 def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:

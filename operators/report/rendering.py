@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
@@ -18,7 +18,8 @@ from operators.diagnosis.diagnosis import ShownTable
 from operators.report.page import Page
 from operators.report.tables import p_text
 from operators.report.trends import Trends
-from operators.report.words import count, number, plural, signed
+from operators.report.words import count, latex, number, plural, signed
+from operators.summary import OVERALL
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 FILE_POLICY = (
@@ -26,14 +27,40 @@ FILE_POLICY = (
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
 """What a page that was stored as a file may do where it is served: as little, whoever wrote it."""
+MOST_IN_CSV = 400_000
+"""Characters of the CSV that the page holds; a longer one it holds without the means at the skills."""
 TEMPLATES = Path(__file__).parent / "templates"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
 """What Markdown shows as it is where a backslash is before it."""
 
 
+class Download(NamedTuple):
+    """A file that the page holds."""
+
+    name: str
+    label: str
+    address: str
+    """A data: address."""
+
+
 def render(page: Page) -> str:
     """A run's page as HTML: every text escaped, style and script inline, and nothing else allowed to run or load."""
-    return _render("report.html.j2", page)
+    return _render("report.html.j2", page, downloads=_downloads(page))
+
+
+def _downloads(page: Page) -> list[Download]:
+    """The leaderboard as files, for whoever has the page and not the run's folder."""
+    table, said = to_csv(page.standings), "CSV, overall and by skill"
+    if len(table) > MOST_IN_CSV:
+        table, said = to_csv([row for row in page.standings if row.skill == OVERALL]), "CSV, overall"
+    return [
+        Download("leaderboard.csv", said, _data_address("text/csv", table)),
+        Download("leaderboard.tex", "LaTeX", _data_address("application/x-tex", to_latex(page))),
+    ]
+
+
+def _data_address(kind: str, text: str) -> str:
+    return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
 def render_trends(page: Trends) -> str:
@@ -52,8 +79,8 @@ def view_policy() -> str:
     return _policy(_asset("report.js"), images="'self'", forms="'self'")
 
 
-def _render(template: str, page: Page | Trends) -> str:
-    return _fill(template, _asset("report.css"), _policy(_asset("report.js")), {"page": page})
+def _render(template: str, page: Page | Trends, **content: Any) -> str:
+    return _fill(template, _asset("report.css"), _policy(_asset("report.js")), {"page": page, **content})
 
 
 def _fill(template: str, style: str, policy: str, content: Mapping[str, Any]) -> str:
@@ -64,6 +91,11 @@ def _fill(template: str, style: str, policy: str, content: Mapping[str, Any]) ->
 def to_markdown(page: Page) -> str:
     """The decision, what to know before trusting it, and the overall standings of each metric."""
     return _environment().get_template("summary.md.j2").render(page=page)
+
+
+def to_latex(page: Page) -> str:
+    """The leaderboard over all metrics as a table with booktabs rules."""
+    return _environment().get_template("leaderboard.tex.j2").render(page=page)
 
 
 def diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
@@ -95,7 +127,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"markdown": lambda text: text.translate(MARKDOWN)}
+    environment.filters |= {"markdown": lambda text: text.translate(MARKDOWN), "latex": latex}
     environment.filters |= {"number": number, "count": count, "signed": signed, "p": p_text, "plural": plural}
     return environment
 

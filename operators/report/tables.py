@@ -1,10 +1,10 @@
 """The tables of the page as a template walks them: leaderboard, skills, pairs, best at."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from operators.comparison import Board, Duel, Standing
+from operators.comparison import Board, Duel, Standing, generators_of
 from operators.report.words import Shown, names, shown
 from operators.summary import OVERALL
 
@@ -95,12 +95,8 @@ def heat_map(by_place: Mapping[tuple[str, str], Board], metric: str) -> HeatMap 
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
     return HeatMap(
         shown([_column(board.skill, board, low, high) for board in boards], MOST_SKILLS),
-        shown(_generators(by_place[metric, OVERALL].standings), MOST_GENERATORS),
+        shown(generators_of(by_place[metric, OVERALL].standings), MOST_GENERATORS),
     )
-
-
-def _generators(standings: Iterable[Standing]) -> list[str]:
-    return [standing.generator for standing in standings]
 
 
 def best_at(by_place: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> Shown[BestAt]:
@@ -130,7 +126,7 @@ def _lead(board: Board | None) -> Lead:
 
 def pairs(board: Board) -> Pairs:
     """One metric's pairs: how far the generator of a row is above that of a column, and the clearest first."""
-    generators = shown(_generators(board.scored()), MOST_IN_MATRIX)
+    generators = shown(generators_of(board.scored()), MOST_IN_MATRIX)
     kept = set(generators.rows)
     inside = [duel for duel in board.duels if {duel.generator_a, duel.generator_b} <= kept]
     seen = {(duel.generator_a, duel.generator_b): duel for both in inside for duel in (both, both.turned())}

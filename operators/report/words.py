@@ -5,6 +5,13 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 MOST_NAMES = 4
+LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {character: f"{{{character}}}" for character in "[]*"}  # else they may be options of the command before them
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "−": "$-$", "–": "--", "\n": " ", "\r": " ", "\t": " "}
+)
+"""What LaTeX shows as it is."""
 
 Row = TypeVar("Row")
 
@@ -59,3 +66,8 @@ def names(listed: Sequence[str], most: int = MOST_NAMES) -> str:
 def plural(count: int, word: str) -> str:
     """`1 pair`, `2 pairs`."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def latex(text: str) -> str:
+    """A text as LaTeX shows it."""
+    return text.translate(LATEX)

@@ -1,4 +1,4 @@
-"""What the gallery needs of single images: their elements from the scores' cells, their pixels from the sources."""
+"""What a report shows of single images: their elements from the scores' cells, their pixels from the sources."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from operators.errors import PlumblineError, RowError
 from operators.images import FetchUri, ImageLimits, identify
-from operators.report.gallery import NO_DETAIL, ImageDetail, ImageKey, Pick, make_thumbnail
+from operators.report.gallery import NO_DETAIL, ImageDetail, make_thumbnail
 from operators.report.page import GatheredRun
+from operators.report.picking import ImageKey, Pick
 from pipelines.cells.cells import Shard
 from pipelines.cells.runs import ScoresCell, scores_cells
 from pipelines.cells.store import Store

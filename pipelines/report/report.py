@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 
 from operators.errors import ConfigError, PlumblineError
 from operators.metrics.table import falling_metrics
-from operators.report.gallery import pick_images
 from operators.report.page import GatheredRun, Page, build_page
+from operators.report.picking import pick_images
 from operators.report.rendering import render, to_csv, to_markdown
 from operators.run_scores import RunScores
 from operators.summary import Skills
 from pipelines.cells.runs import earlier_runs, find_run, newest_run, read_manifest
 from pipelines.cells.store import Store
+from pipelines.report.agreement import read_agreement
 from pipelines.report.diagnoses import read_diagnosis
 from pipelines.report.images import read_details
 from pipelines.report.originals import Originals, open_originals
@@ -43,7 +44,7 @@ class ReportConfig:
     reward: str | None = None
     """The metric that generators were trained on since the run it is compared to: who seems to game it is said."""
     images: int = MOST_IMAGES
-    """How many images the gallery has at most."""
+    """How many images the gallery has at most, and how many at most stand side by side."""
     bradley_terry: bool = False
     """Whether the tables also rate generators by the prompts that they win of each other."""
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -130,9 +131,10 @@ def _make_page(
 ) -> Page:
     run, originals = opened
     picks = pick_images(run.scores, run.ranking(), images, falling_metrics(run.manifest))
-    details = read_details(picks, run, store, originals)
+    every = picks.every()
+    details = read_details(every, run, store, originals)
     if originals is not None:
-        run = replace(run, prompts=_texts(originals.prompts, [pick.prompt_id for pick in picks]))
+        run = replace(run, prompts=_texts(originals.prompts, [pick.prompt_id for pick in every]))
     return build_page(run, picks=picks, details=details, before=before, reward=reward, rated=rated)
 
 
@@ -189,6 +191,7 @@ def _gathered(
         prompts={},
         skills=skills,
         diagnosis=read_diagnosis(store, run_id),
+        agreement=read_agreement(store, run_id),
         decisions=store.read_table(f"{folder}/decisions.parquet") if manifest.get("seen") else None,
         unreadable=unreadable,
     )

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from operators.errors import ConfigError, PlumblineError, RowError
 from operators.metrics.table import falling_metrics
-from operators.report.gallery import ImageDetail, ImageKey, Pick, make_picture
+from operators.report.gallery import ImageDetail, make_picture
+from operators.report.picking import ImageKey, Pick
 from operators.rows import PROMPTS
 from pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from pipelines.cells.store import MARK, Store

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from operators.comparison import duels
-from operators.report.gallery import MOST_CARDS, pick_images
+from operators.report.picking import MOST_CARDS, pick_images
 from operators.run_scores import RunScores
 from operators.summary import Skills
 from tests.benchmarks.scripted_sweep import peak_megabytes

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from axe_core_python.selenium import Axe
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -36,3 +37,16 @@ def press(page: WebDriver, element: WebElement) -> None:
     """Focuses an element and presses Enter, as somebody without a mouse does."""
     page.execute_script("arguments[0].focus()", element)  # type: ignore[no-untyped-call]
     page.switch_to.active_element.send_keys(Keys.ENTER)
+
+
+def in_scheme(page: WebDriver, scheme: str) -> None:
+    """Has the system prefer light or dark, or nothing, from now on."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def barriers(page: WebDriver) -> list[str]:
+    """What axe-core, with all its rules, finds that keeps people out: the rule and the first place of each."""
+    page.set_script_timeout(300)
+    violations = Axe().run(page, options={"resultTypes": ["violations"]})["violations"]
+    return [f"{one['id']}: {one['help']}, {one['nodes'][0]['html']}" for one in violations]

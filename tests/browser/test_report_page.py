@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+pytest.importorskip("axe_core_python", reason="needs axe-core: pip install -e '.[test]'")
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import Select
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from pipelines.report.report import write_report
-from tests.browser.opened import NEEDS_BROWSER, find, open_page, press
+from tests.browser.opened import NEEDS_BROWSER, barriers, find, in_scheme, open_page, press
 from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
 
 pytestmark = NEEDS_BROWSER
@@ -56,7 +58,7 @@ def test_it_opens_with_the_decision_first_and_never_scrolls_sideways(page: WebDr
 def test_nothing_of_a_prompt_or_a_name_runs_or_becomes_markup(page: WebDriver) -> None:
     assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
     assert find(page, "main b b, .prompt b, .prompt i, .prompt img, .prompt script") == []
-    find(page, "#more")[0].click()
+    find(page, "[data-more=cards]")[0].click()
     texts = [
         card.find_element(By.CSS_SELECTOR, ".prompt").get_attribute("textContent") or "" for card in find(page, ".card")
     ]
@@ -121,22 +123,22 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_each_metrics_words_are_the_redder_the_lower_and_can_be_read(page: WebDriver, theme: str) -> None:
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]})
+    in_scheme(page, theme)
     heats = []
     for card in shown_cards(page)[:4]:
         press(page, card.find_element(By.TAG_NAME, "summary"))
-        for word in card.find_elements(By.CSS_SELECTOR, ".words mark.h"):
+        for word in card.find_elements(By.CSS_SELECTOR, ".heated mark.h"):
             score = float((word.get_attribute("textContent") or "").rpartition("(")[2].rstrip(")"))
             text, ground = page.execute_script(READABLE, word, card)  # type: ignore[no-untyped-call]
             heats.append((score, ground[0] - ground[1]))
             assert contrast(text, ground) >= 4.5, (score, text, ground)
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    in_scheme(page, "")
     low, high = (max(heats, key=lambda one: sign * one[0]) for sign in (-1, 1))
     assert low[0] < 0.5 < high[0] and low[1] > high[1], "red less green"
 
 
 def test_the_gallery_filters_by_kind_metric_generator_skill_and_words(page: WebDriver) -> None:
-    form = page.find_element(By.ID, "filters")
+    form = page.find_element(By.CSS_SELECTOR, "[data-list=cards]")
     select = {name: Select(form.find_element(By.NAME, name)) for name in ("kind", "metric", "generator", "skill")}
     select["generator"].select_by_visible_text("<b>bold")
     assert {card.find_element(By.CSS_SELECTOR, ".who b").text for card in shown_cards(page)} == {"<b>bold"}
@@ -144,12 +146,84 @@ def test_the_gallery_filters_by_kind_metric_generator_skill_and_words(page: WebD
     select["metric"].select_by_visible_text("gecko")
     select["skill"].select_by_visible_text("counting")
     assert all("lowest by gecko" in card.text or "gecko" in card.text for card in shown_cards(page))
-    page.find_element(By.CSS_SELECTOR, "#filters button[type=reset]").click()
+    page.find_element(By.CSS_SELECTOR, "[data-list=cards] button[type=reset]").click()
     form.find_element(By.NAME, "text").send_keys("בלתי־נמצא")
-    assert shown_cards(page) == [] and page.find_element(By.ID, "found").text.startswith("0 of ")
+    assert shown_cards(page) == [] and page.find_element(By.CSS_SELECTOR, "[data-list=cards] output").text.startswith(
+        "0 of "
+    )
     form.find_element(By.NAME, "text").clear()
     form.find_element(By.NAME, "text").send_keys("BLUE cups")
     assert shown_cards(page) and all("blue cups" in card.text for card in shown_cards(page))
+
+
+def test_a_prompt_stands_there_with_every_generators_image_scores_and_answers(page: WebDriver) -> None:
+    entries = [entry for entry in find(page, "#sides > article") if entry.is_displayed()]
+    assert len(entries) == 3
+    heads = [one.text for one in find(entries[0], "thead th bdi")]
+    assert heads == ["atlas", "<b>bold", "מחולל", "cobalt"]
+    assert all(len(find(row, "td")) == len(heads) for row in find(entries[0], "tbody tr"))
+    assert all(image.size["width"] > 90 for image in find(entries[0], "img"))
+    press(page, find(entries[0], "summary")[0])
+    asked = find(entries[0], "details tbody tr")
+    assert asked[0].text.startswith("what <colour> is it? red") and "✗" in asked[0].text
+    find(page, "[data-more=sides]")[0].click()
+    assert len([entry for entry in find(page, "#sides > article") if entry.is_displayed()]) == 14
+
+
+def test_prompts_side_by_side_are_searched(page: WebDriver) -> None:
+    words = find(page, "[data-list=sides] input")[0]
+    words.send_keys("p0008 BLUE")
+    (entry,) = (one for one in find(page, "#sides > article") if one.is_displayed())
+    assert find(entry, "h3")[0].text == "a red star beside 3 blue cups"
+    assert find(page, "[data-list=sides] output")[0].text == "1 of 14 prompts"
+    assert len(shown_cards(page)) == 12, "the gallery has its own filters"
+
+
+def enlarged(page: WebDriver) -> str:
+    """Whose image is enlarged, and its place; empty where none is."""
+    (zoom,) = find(page, "#zoom")
+    return find(zoom, "#zoom-name")[0].text if zoom.is_displayed() else ""
+
+
+def test_an_image_enlarges_and_the_arrow_keys_go_on(page: WebDriver, width: int) -> None:
+    buttons = find(page, "#sides article:first-child [data-zoom]")
+    press(page, buttons[1])
+    assert enlarged(page) == "<b>bold 2 of 4"
+    image = find(page, "#zoom > img")[0]
+    assert 0.8 * width < image.size["width"] < width or image.size["width"] > 600
+    assert image.get_attribute("src") == find(buttons[1], "img")[0].get_attribute("src")
+    keys = page.switch_to.active_element
+    for key, name in ((Keys.ARROW_RIGHT, "מחולל 3 of 4"), (Keys.ARROW_RIGHT, "cobalt 4 of 4"),
+                      (Keys.ARROW_RIGHT, "atlas 1 of 4"), (Keys.ARROW_LEFT, "cobalt 4 of 4")):  # fmt: skip
+        keys.send_keys(key)
+        assert enlarged(page) == name
+    find(page, "[data-step='-1']")[0].click()
+    assert enlarged(page) == "מחולל 3 of 4"
+    assert "gecko" in find(page, "#zoom-about")[0].text
+    page.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert enlarged(page) == ""
+    assert page.switch_to.active_element == buttons[2], "the last image that was shown has the focus"
+
+
+def test_an_image_of_the_gallery_enlarges_with_its_marked_prompt_and_a_click_beside_it_closes(page: WebDriver) -> None:
+    (button,) = find(shown_cards(page)[0], "[data-zoom]")
+    button.click()
+    assert enlarged(page).endswith("1 of 12") and find(page, "#zoom-about .prompt")
+    assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
+    assert barriers(page) == []
+    page.execute_script("document.querySelector('#zoom').click()")  # type: ignore[no-untyped-call]
+    assert enlarged(page) == ""
+
+
+def test_the_leaderboard_can_be_taken_out_of_the_file_alone(page: WebDriver, report: Path, tmp_path: Path) -> None:
+    page.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    for link in find(page, ".downloads a"):
+        link.click()
+    WebDriverWait(page, 120).until(
+        lambda _: {one.name for one in tmp_path.iterdir()} == {"leaderboard.csv", "leaderboard.tex"}
+    )
+    assert (tmp_path / "leaderboard.csv").read_text() == (report.parent / "summary.csv").read_text()
+    assert "\\toprule" in (tmp_path / "leaderboard.tex").read_text()
 
 
 def test_a_metric_is_chosen_for_skills_and_pairs_alike(page: WebDriver) -> None:
@@ -167,12 +241,11 @@ def test_dark_and_light_by_the_system_and_by_the_button(page: WebDriver) -> None
         return page.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
 
     light = background()
-    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    in_scheme(page, "dark")
     assert background() != light
     press(page, page.find_element(By.ID, "theme"))
     assert background() == light
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    in_scheme(page, "")
 
 
 def test_what_changed_and_what_failed_are_told(page: WebDriver) -> None:
@@ -193,5 +266,12 @@ def test_everything_with_a_name_can_be_reached_and_every_control_has_one(page: W
 def test_on_paper_every_metric_is_there_and_no_control(page: WebDriver) -> None:
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     assert all(panel.is_displayed() for panel in find(page, "[data-panel]"))
-    assert not page.find_element(By.ID, "filters").is_displayed()
+    assert not any(form.is_displayed() for form in find(page, ".filters"))
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
+    in_scheme(page, scheme)
+    assert barriers(page) == []
+    in_scheme(page, "")

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install -e '.[test]'")
+pytest.importorskip("axe_core_python", reason="needs axe-core: pip install -e '.[test]'")
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from pipelines.report.trends import write_trends
-from tests.browser.opened import NEEDS_BROWSER, find, open_page, press
+from tests.browser.opened import NEEDS_BROWSER, barriers, find, in_scheme, open_page, press
 from tests.operators.report.made import HOSTILE, make_run
 
 pytestmark = NEEDS_BROWSER
@@ -77,3 +78,10 @@ def test_the_table_of_newest_means_sorts(page: WebDriver) -> None:
     values = [float(cell.get_attribute("data-value") or "nan") for cell in find(table, "tbody td:nth-child(2)")]
     assert len(values) == 5 and values == sorted(values, reverse=True)
     assert "+0.000" not in table.text and table.text.count("0.000") == 5, "gecko is another, clipscore is as it was"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
+    in_scheme(page, scheme)
+    assert barriers(page) == []
+    in_scheme(page, "")

@@ -12,7 +12,7 @@ import pytest
 from operators import rows, run_scores
 from operators.comparison import bradley_terry, duels, prompt_means
 from operators.report.changes import compare
-from operators.report.gallery import pick_images
+from operators.report.picking import pick_images
 from operators.run_scores import NONE, RunScores
 from operators.statistics.poisson import hash_ids
 from operators.summary import Skills

@@ -58,31 +58,31 @@
     choose(choices[0].dataset.choose);
   }
 
-  // The gallery: filters, and a first screen of it.
-  const form = first("#filters");
-  if (form) {
-    const FIRST = 12;
-    const cards = all("#cards > .card").map((card) => ({
-      card,
-      generator: card.dataset.generator,
-      reasons: JSON.parse(card.dataset.reasons),
-      skills: JSON.parse(card.dataset.skills),
-      search: card.dataset.search,
+  // Lists with filters, of which a first screen is shown.
+  const fits = (entry, wanted) =>
+    (!wanted.generator || entry.generator === wanted.generator) &&
+    (!wanted.skill || entry.skills.includes(wanted.skill)) &&
+    (!(wanted.kind || wanted.metric) ||
+      entry.reasons.some(([kind, metric]) => (!wanted.kind || kind === wanted.kind) && (!wanted.metric || metric === wanted.metric))) &&
+    wanted.text.split(/\s+/).every((word) => entry.search.includes(word));
+  all("form[data-list]").forEach((form) => {
+    const list = document.getElementById(form.dataset.list);
+    const entries = all(":scope > .entry", list).map((element) => ({
+      element,
+      generator: element.dataset.generator,
+      reasons: JSON.parse(element.dataset.reasons || "[]"),
+      skills: JSON.parse(element.dataset.skills),
+      search: element.dataset.search,
     }));
-    const more = first("#more");
+    const more = first(`[data-more="${list.id}"]`);
     let whole = false;
-    const fits = (one, wanted) =>
-      (!wanted.generator || one.generator === wanted.generator) &&
-      (!wanted.skill || one.skills.includes(wanted.skill)) &&
-      one.reasons.some(([kind, metric]) => (!wanted.kind || kind === wanted.kind) && (!wanted.metric || metric === wanted.metric)) &&
-      wanted.text.split(/\s+/).every((word) => one.search.includes(word));
     const show = () => {
       const values = Object.fromEntries(new FormData(form));
       const wanted = { ...values, text: (values.text || "").trim().toLowerCase() };
-      const fitting = cards.filter((one) => fits(one, wanted));
-      const shown = new Set((whole ? fitting : fitting.slice(0, FIRST)).map((one) => one.card));
-      cards.forEach((one) => { one.card.hidden = !shown.has(one.card); });
-      first("#found").textContent = `${fitting.length} of ${cards.length} images`;
+      const fitting = entries.filter((entry) => fits(entry, wanted));
+      const shown = new Set((whole ? fitting : fitting.slice(0, Number(list.dataset.first))).map((entry) => entry.element));
+      entries.forEach(({ element }) => { element.hidden = !shown.has(element); });
+      first(`form[data-list="${list.id}"] output`).textContent = `${fitting.length} of ${entries.length} ${form.dataset.word}`;
       more.hidden = shown.size === fitting.length;
       more.textContent = `Show all ${fitting.length}`;
     };
@@ -93,6 +93,65 @@
     more.addEventListener("click", () => { whole = true; show(); });
     form.hidden = false;
     show();
+  });
+
+  // An image enlarged, with what is said of it; the arrow keys go on within its prompt, or within the gallery.
+  const zoom = first("#zoom");
+  if (zoom) {
+    const SMALL = 160;
+    const image = document.createElement("img");
+    let chosen = null;
+    const made = (name, ...content) => {
+      const element = document.createElement(name);
+      element.append(...content);
+      return element;
+    };
+    const column = (article, place) => {
+      const lists = all("table", article).map((table) => {
+        const rows = Array.from(table.tBodies[0].rows).map((row) => {
+          const line = made("li", made("span", ...row.cells[0].cloneNode(true).childNodes), made("span", ...row.cells[place].cloneNode(true).childNodes));
+          line.className = row.cells[place].className;
+          return line;
+        });
+        const summary = table.closest("details")?.querySelector("summary").textContent;
+        const list = made("ul", ...rows);
+        list.className = "said";
+        return summary ? made("div", made("h3", summary), list) : list;
+      });
+      return [made("p", article.querySelector("h3").textContent), ...lists];
+    };
+    const about = (button) => {
+      const article = button.closest("article");
+      if (article) return column(article, button.closest("th").cellIndex);
+      return all(".why, .prompt, .scores, details", button.closest(".card")).map((part) => part.cloneNode(true));
+    };
+    const near = (button) => all("[data-zoom]", button.closest("article") || button.closest(".cards")).filter((other) => other.offsetParent);
+    const show = (button) => {
+      chosen = button;
+      const source = button.querySelector("img");
+      const others = near(button);
+      first("#zoom .bar").after(image);
+      image.src = source.src;
+      image.alt = source.alt;
+      image.classList.toggle("small", source.naturalWidth < SMALL);
+      const name = button.closest("th, .card").querySelector("bdi").cloneNode(true);
+      first("#zoom-name").replaceChildren(made("b", name), ` ${others.indexOf(button) + 1} of ${others.length}`);
+      first("#zoom-about").replaceChildren(...about(button));
+      zoom.scrollTop = 0;
+    };
+    const step = (by) => {
+      const others = near(chosen);
+      show(others[(others.indexOf(chosen) + by + others.length) % others.length]);
+    };
+    all("[data-zoom]").forEach((button) => button.addEventListener("click", () => { show(button); zoom.showModal(); }));
+    all("[data-step]", zoom).forEach((button) => button.addEventListener("click", () => step(Number(button.dataset.step))));
+    first("#zoom-close").addEventListener("click", () => zoom.close());
+    zoom.addEventListener("click", (event) => { if (event.target === zoom) zoom.close(); });
+    zoom.addEventListener("close", () => chosen.focus());
+    zoom.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (by) { event.preventDefault(); step(by); }
+    });
   }
 
   // What is looked for in a store: a choice asks at once, and what is empty is not asked for.

@@ -191,40 +191,63 @@ def read_headline(said: str, pairs: Pairs) -> bool:
 
 
 def read_board(said: str, pairs: Pairs) -> bool:
-    if found := re.fullmatch(r"(\w+) scored nothing\.", said):
-        assert not pairs.scored(found[1])
-    elif found := re.match(r"(\w+) has .* by (\w+)\.", said):
-        assert pairs.scored(found[2]) == {found[1]}
-    elif found := re.match(r"(\w+) compares no two generators:", said):
-        assert not any(one.metric == found[1] for one in pairs.duels)
-    elif found := re.match(r"No generator leads by (\w+): no two are told apart\.", said):
-        assert not any(one[:2] == (found[1], OVERALL) for one in pairs.won)
-    elif found := re.match(r"No generator leads by (\w+): each that is clearly better than one is clearly worse", said):
-        assert not any(pairs.leads(name, found[1]) for name in pairs.scored(found[1]))
-    elif found := re.match(r"(\w+) is best by (\w+) \(", said):
-        assert pairs.is_best(found[1], found[2])
-        if tied := re.search(r"\. ([^.]+) are tied behind it\.", said):
-            behind = names_in(tied[1])
-            assert all(pairs.tied(a, b, found[2]) for a in behind for b in behind if a != b)
-            assert not any(
-                pairs.beats(other, name, found[2]) for name in behind for other in pairs.scored(found[2]) - {found[1]}
-            )
-    elif found := re.match(r"(.+) lead by (\w+) and cannot be told apart\.", said):
-        first = names_in(found[1])
-        assert all(pairs.leads(name, found[2]) for name in first)
-        assert all(pairs.tied(a, b, found[2]) for a in first for b in first if a != b)
-        if close := re.search(r"\. ([^.]+) cannot be told from them\.", said):
-            assert all(pairs.tied(a, b, found[2]) for a in first for b in names_in(close[1]))
-    elif found := re.match(r"(\w+) leads by (\w+) \(.*?\); (.*?) cannot be told from it\.", said):
-        assert pairs.leads(found[1], found[2]) and all(
-            pairs.tied(found[1], name, found[2]) for name in names_in(found[3])
-        )
+    """A sentence of one metric, or of several that say the same; what stands in brackets are numbers."""
+    plain = re.sub(r" \([^)]*\)", "", said)
+    by = r"(\w+(?:, \w+)*(?: and \w+)?)"
+    if found := re.fullmatch(rf"{by} scored nothing\.", plain):
+        assert not any(map(pairs.scored, names_in(found[1])))
+    elif found := re.match(rf"(?:Only )?(\w+) (?:has .*|was scored) by {by}\.", plain):
+        assert all(pairs.scored(metric) == {found[1]} for metric in names_in(found[2]))
+    elif found := re.match(rf"{by} compares? no two generators:", plain):
+        assert not any(one.metric in names_in(found[1]) for one in pairs.duels)
+    elif found := re.match(rf"No generator leads by {by}: no two are told apart\.", plain):
+        assert not any(one[0] in names_in(found[1]) and one[1] == OVERALL for one in pairs.won)
+    elif found := re.match(rf"No generator leads by {by}: each that is clearly better than one is clearly wo", plain):
+        assert not any(pairs.leads(name, metric) for metric in names_in(found[1]) for name in pairs.scored(metric))
+    elif found := re.match(rf"(\w+) is best by {by}\.", plain):
+        assert all(pairs.is_best(found[1], metric) for metric in names_in(found[2]))
+        check_behind(found[1], names_in(found[2]), plain, pairs)
+    elif found := re.match(rf"(.+) lead by {by} and cannot be told apart\.", plain):
+        close = re.search(r"\. ([^.]+) cannot be told from them\.", plain)
+        for metric in names_in(found[2]):
+            first = names_in(found[1])
+            assert all(pairs.leads(name, metric) for name in first)
+            others = [*first, *names_in(close[1] if close else found[1])]
+            assert all(pairs.tied(a, b, metric) for a in first for b in others if a != b)
+    elif found := re.match(rf"(\w+) leads by {by}; (.*?) cannot be told from it\.", plain):
+        assert pairs.leads(found[1], found[2])
+        assert all(pairs.tied(found[1], name, found[2]) for name in names_in(found[3]))
+    elif found := re.fullmatch(rf"(\w+) leads by {by}\. Cannot be told from it: (.*)\.", plain):
+        check_close(found[1], names_in(found[2]), found[3], pairs)
     else:
         return False
-    if noted := re.search(r"Of higher mean, but clearly worse than another prompt by prompt: (.*?)\.", said):
-        metric = str(re.search(r" by (\w+)", said)[1])  # type: ignore[index]
+    if noted := re.search(r"Of higher mean, but clearly worse than another prompt by prompt: (.*?)\.", plain):
+        metric = str(re.search(r" by (\w+)", plain)[1])  # type: ignore[index]
         assert not pairs.unbeaten(metric) & set(names_in(noted[1]))
     return True
+
+
+def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None:
+    """Those that are said to follow the best are beaten by it alone."""
+    tied = re.search(r"\. ([^.]+) are tied behind it\.", said)
+    followed = re.search(r"\. (\w+) follows", said)
+    behind = names_in(tied[1]) if tied else [followed[1]] if followed else []
+    for metric in metrics:
+        assert all(pairs.tied(a, b, metric) for a in behind for b in behind if a != b)
+        others = pairs.scored(metric) - {best}
+        assert not any(pairs.beats(other, name, metric) for name in behind for other in others)
+
+
+def check_close(leader: str, metrics: list[str], said: str, pairs: Pairs) -> None:
+    """`a by both; b by m`: exactly those metrics by which a generator cannot be told from the leader."""
+    assert all(pairs.leads(leader, metric) for metric in metrics)
+    parts = dict(part.split(" by ") for part in said.split("; ") if " by " in part)
+    for name, by in parts.items():
+        named = set(metrics) if by in ("both", "all of these") else set(names_in(by))
+        assert named == {metric for metric in metrics if pairs.tied(leader, name, metric)}
+    if "; and " not in said:
+        every = {name for metric in metrics for name in pairs.scored(metric) if pairs.tied(leader, name, metric)}
+        assert every == set(parts)
 
 
 def read_skills(said: str, pairs: Pairs) -> bool:

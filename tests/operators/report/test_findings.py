@@ -8,7 +8,6 @@ import pytest
 from operators.comparison import Board, Duel, Standing
 from operators.report.findings import (
     agreement_sentences,
-    board_sentence,
     contrary_sentences,
     decide,
     headline,
@@ -16,6 +15,7 @@ from operators.report.findings import (
     overall_boards,
     sureness_sentence,
 )
+from operators.report.leaders import board_sentence, metric_sentences
 from operators.report.words import names, number, shown, signed
 from operators.summary import OVERALL
 
@@ -121,6 +121,33 @@ def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> Non
 )  # fmt: skip
 def test_a_metric_s_sentence_says_no_more_than_its_pairs_do(found: Board, said: str) -> None:
     assert str(board_sentence(found)) == said
+
+
+@pytest.mark.parametrize(("metrics", "said"), [
+    ([("m", "abc", "ab", "ac", "bc"), ("k", "abc", "ab", "ac", "bc")],
+     ["a is best by m (0.900) and k (0.900). b follows."]),
+    ([("m", "abc", "ac"), ("k", "abc", "ab"), ("l", "ab", "ab")],
+     ["a leads by m (0.900) and k (0.900). Cannot be told from it: b by m; c by k.",
+      "a is best by l (0.900, 95% interval 0.890 to 0.910). b follows with 0.800."]),
+    ([("m", "abcd", "ad", "bd"), ("k", "abcd", "ad", "bd")],
+     ["a and b lead by m and k and cannot be told apart. c cannot be told from them."]),
+    ([("m", "ab"), ("k", "ba")], ["No generator leads by m and k: no two are told apart."]),
+    ([("m", "abc", "ab", "bc", "ca"), ("k", "abc", "ab", "bc", "ca"), ("l", "ab")],
+     ["No generator leads by m and k: each that is clearly better than one is clearly worse than another.",
+      "No generator leads by l: no two are told apart. The highest mean of these is that of a (0.900, 95% interval "
+      "0.890 to 0.910)."]),
+    ([("m", "a"), ("k", "a")], ["Only a was scored by m (0.900) and k (0.900)."]),
+    ([("m", ""), ("k", "")], ["m and k scored nothing."]),
+])  # fmt: skip
+def test_metrics_that_say_the_same_share_a_sentence(metrics: list[tuple[str, ...]], said: list[str]) -> None:
+    assert [str(sentence) for sentence in metric_sentences([board(*of_metric) for of_metric in metrics])] == said
+
+
+def test_what_is_to_be_noted_of_one_metric_is_said_of_it_alone() -> None:
+    noted, plain = board("m", "abc", "ba", "bc", "ac"), board("k", "bac", "ba", "bc", "ac")
+    first, second = metric_sentences([noted, plain])
+    assert str(first) == str(board_sentence(noted)) and "Of higher mean" in str(first)
+    assert str(second) == str(board_sentence(plain))
 
 
 def test_a_leader_with_missing_images_is_said_to_have_them() -> None:

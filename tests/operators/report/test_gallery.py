@@ -1,6 +1,7 @@
 """The gallery shows the best, the worst and the most disputed images, small, and no more than it may."""
 
 import base64
+from collections.abc import Container
 
 import pytest
 from PIL import Image
@@ -8,7 +9,8 @@ from PIL import Image
 from operators import rows
 from operators.errors import RowError
 from operators.images import ImageLimits
-from operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, make_card, make_thumbnail, pick_images
+from operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnail
+from operators.report.picking import Pick, pick_images
 from operators.run_scores import RunScores
 from tests.operators.report.made import noise_png, noisy, png
 from tests.operators.tallied import of_table
@@ -26,9 +28,14 @@ def made(records: list[dict[str, object]]) -> RunScores:
     return of_table(rows.table(records, rows.SCORES))
 
 
+def picked(found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()) -> list[Pick]:
+    """The images of the gallery."""
+    return list(pick_images(made(found), metrics, most, falling).gallery)
+
+
 def test_the_extremes_are_there_and_generators_share_the_places() -> None:
     found = scores()
-    picks = pick_images(made(found), ["gecko", "clipscore"], 40)
+    picks = picked(found, ["gecko", "clipscore"], 40)
     lowest = min((one for one in found if one["metric"] == "gecko"), key=lambda one: one["score"])  # type: ignore[arg-type,return-value]
     reasons = {pick.key.image_id: {(one.kind, one.metric) for one in pick.reasons} for pick in picks}
     assert ("worst", "gecko") in reasons[str(lowest["image_id"])]
@@ -40,17 +47,17 @@ def test_the_extremes_are_there_and_generators_share_the_places() -> None:
 
 @pytest.mark.parametrize("most", [0, 1, 7, 100])
 def test_there_are_never_more_than_asked_for(most: int) -> None:
-    assert len(pick_images(made(scores()), ["gecko", "clipscore"], most)) <= most
+    assert len(picked(scores(), ["gecko", "clipscore"], most)) <= most
 
 
 def test_one_metric_has_nothing_to_disagree_with() -> None:
-    picks = pick_images(made(scores(("gecko",))), ["gecko"], 10)
+    picks = picked(scores(("gecko",)), ["gecko"], 10)
     assert picks and {one.kind for pick in picks for one in pick.reasons} == {"worst", "best"}
 
 
 def test_rows_without_score_or_image_are_never_picked() -> None:
     broken = [one | {"score": None} for one in scores()] + [one | {"image_id": None} for one in scores()]
-    assert pick_images(made(broken), ["gecko", "clipscore"], 10) == []
+    assert picked(broken, ["gecko", "clipscore"], 10) == []
 
 
 @pytest.mark.parametrize("encoded", [png(3), png(3, 2000), noise_png(3, 1200)], ids=["small", "large", "noise"])
@@ -60,7 +67,7 @@ def test_a_thumbnail_is_an_image_of_a_few_kilobytes(encoded: bytes) -> None:
     shown = make_thumbnail({"image": encoded}, ImageLimits(), fetch=lambda uri: b"")
     assert isinstance(shown, str)
     content = base64.b64decode(shown.removeprefix("data:image/webp;base64,"))
-    assert len(content) <= THUMBNAIL_BYTES and max(Image.open(io.BytesIO(content)).size) <= 256
+    assert len(content) <= THUMBNAIL_BYTES and max(Image.open(io.BytesIO(content)).size) <= THUMBNAIL_SIDE
 
 
 def test_an_image_beyond_the_limits_is_not_decoded_and_says_why() -> None:
@@ -69,14 +76,14 @@ def test_an_image_beyond_the_limits_is_not_decoded_and_says_why() -> None:
 
 
 def test_a_card_without_image_or_prompt_says_so() -> None:
-    pick = pick_images(made(scores()), ["gecko", "clipscore"], 4)[0]
+    pick = picked(scores(), ["gecko", "clipscore"], 4)[0]
     card = make_card(pick, NO_DETAIL, None, ())
     assert card.thumbnail is None and card.missing
     assert card.prompt[0].text == f"(the text of prompt {pick.prompt_id} cannot be read)"
 
 
 def test_a_judges_ratings_and_reasons_stand_on_the_card() -> None:
-    pick = pick_images(made(scores(("llmscore",))), ["llmscore"], 4)[0]
+    pick = picked(scores(("llmscore",)), ["llmscore"], 4)[0]
     reasons = {"llmscore": "Two are missing. " * 200}
     said = NO_DETAIL._replace(rationales=reasons, ratings={"llmscore": {"rating": 35.0}})
     (view,) = make_card(pick, said, "two dogs", ()).views
@@ -88,8 +95,8 @@ def test_where_lower_is_better_the_worst_images_are_those_of_the_highest_scores(
     found = scores()
     turned = [one | ({"score": -float(str(one["score"]))} if one["metric"] == "gecko" else {}) for one in found]
     metrics = ["gecko", "clipscore"]
-    picks = pick_images(made(found), metrics, 40)
-    mirrored = pick_images(made(turned), metrics, 40, {"gecko"})
+    picks = picked(found, metrics, 40)
+    mirrored = picked(turned, metrics, 40, {"gecko"})
     assert [(pick.key, pick.reasons, pick.ranks) for pick in mirrored] == [
         (pick.key, pick.reasons, pick.ranks) for pick in picks
     ]

@@ -1,7 +1,11 @@
 """The page is one file that shows all text as text, loads nothing, and stays small however large the run."""
 
+import base64
 import re
+import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +14,10 @@ import pytest
 
 from operators import rows
 from operators.metrics.table import metric_story
-from operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, ImageKey, pick_images
+from operators.report.gallery import THUMBNAIL_BYTES, ImageDetail
 from operators.report.page import GatheredRun, Page, build_page
-from operators.report.rendering import render, to_csv, to_markdown
+from operators.report.picking import ImageKey, pick_images
+from operators.report.rendering import MOST_IN_CSV, render, to_csv, to_latex, to_markdown
 from operators.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy
 from tests.operators.tallied import of_table, summarise
@@ -78,7 +83,10 @@ def test_a_metric_tells_what_it_does_in_its_own_words_or_in_those_of_its_kind() 
 def test_the_page_loads_nothing() -> None:
     html = render(page_of(hostile_run()))
     assert "default-src &#39;none&#39;" in html and "unsafe-eval" not in html
-    assert re.findall(r"(?:src|href|action)=\"(?!#|data:image/webp)[^\"]*\"", html) == []
+    assert (
+        re.findall(r"(?:src|href|action)=\"(?!#|data:image/webp|data:text/csv|data:application/x-tex)[^\"]*\"", html)
+        == []
+    )
     addresses = set(re.findall(r"https?://[^\s\"'<&)]+", html))
     assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
@@ -120,6 +128,60 @@ def fullest_detail() -> ImageDetail:
     return ImageDetail(thumbnail, "", asked, {"m": "r" * 9000}, rated)
 
 
+def downloads(html: str) -> dict[str, str]:
+    """The files that a page holds, by their names."""
+    held = re.findall(r'download="([^"]+)" href="data:[^"]+;base64,([^"]+)"', html)
+    return {name: base64.b64decode(content).decode() for name, content in held}
+
+
+def test_the_page_holds_its_leaderboard_as_csv_and_latex() -> None:
+    page = page_of(hostile_run())
+    held = downloads(render(page))
+    assert held == {"leaderboard.csv": to_csv(page.standings), "leaderboard.tex": to_latex(page)}
+    assert "<i>counting</i>" in held["leaderboard.csv"]
+
+
+def test_a_csv_that_would_be_too_large_is_held_without_its_skills(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of(hostile_run())
+    assert len(to_csv(page.standings)) < MOST_IN_CSV
+    monkeypatch.setattr("operators.report.rendering.MOST_IN_CSV", 200)
+    html = render(page)
+    overall = downloads(html)["leaderboard.csv"]
+    assert "counting" not in overall and overall.count("\n") == 1 + len(NAMES) and ">CSV, overall</a>" in html
+
+
+LATEX_NAMES = (r"a\b~c^d|e", "50% & $1 #2_{3}", "[10pt]* -- <x>", "line\nbreak")
+
+
+def latex_of_any_names() -> str:
+    records = [
+        {"generator": name, "metric": "[m_1]", "prompt_id": str(prompt), "score": place / 10 - 0.2}
+        for place, name in enumerate(LATEX_NAMES) for prompt in range(12)
+    ]  # fmt: skip
+    return to_latex(page_of(gathered(rows.table(records, rows.SCORES), {}, metrics=["[m_1]"], benchmark="b%&_")))
+
+
+def test_latex_shows_every_name_as_text() -> None:
+    lines = latex_of_any_names().splitlines()
+    body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
+    assert body == [
+        r"line break & 1.0 & \textbf{0.100}\textsuperscript{a} \\",
+        r"{[}10pt{]}{*} -- \textless{}x\textgreater{} & 2.0 & 0.000\textsuperscript{b} \\",
+        r"50\% \& \$1 \#2\_\{3\} & 3.0 & $-$0.100\textsuperscript{c} \\",
+        r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d\textbar{}e & 4.0 & $-$0.200\textsuperscript{d} \\",
+    ]
+    assert r"Generator & Mean rank & {[}m\_1{]} \\" in lines
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex (apt install texlive-latex-recommended)")
+def test_latex_compiles(tmp_path: Path) -> None:
+    whole = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n%s\\end{document}\n"
+    (tmp_path / "t.tex").write_text(whole % latex_of_any_names())
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and (tmp_path / "t.pdf").exists(), done.stdout[-2000:]
+
+
 def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst() -> None:
     scores = large_scores(8, 12_500, ["m", "k"])
     prompts = {f"{prompt:06d}": "ש" * 6000 for prompt in range(12_500)}
@@ -127,9 +189,9 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst() -> 
     run = GatheredRun(run_id="r", manifest={"metrics": ["m", "k"]}, scores=of_table(scores), prompts=prompts,
                       summary=rows.SUMMARY.empty_table(), errors=rows.ERRORS.empty_table(), skills=skills)  # fmt: skip
     picks = pick_images(run.scores, ["m", "k"], 100)
-    details = {pick.key: fullest_detail() for pick in picks}
+    details = {pick.key: fullest_detail() for pick in picks.every()}
     html = render(build_page(run, picks=picks, details=details))
-    assert 80 <= len(picks) <= 100
+    assert 80 <= len(picks.gallery) <= 100 and len(picks.side_by_side) == 12
     assert len(html.encode()) < 15_000_000
 
 
@@ -197,15 +259,15 @@ def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which
         skills = {str(prompt): [("counting", "colour")[prompt % 2]] for prompt in range(40)}
         run = gathered(scores, {}, metrics=["gecko", "nll"], **manifest)
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
-        return build_page(run, picks=[], details={}, rated=True)
+        return build_page(run, rated=True)
 
     up, down = page(1), page(-1, lower_is_better=["nll"])
     assert down.ranks == up.ranks == {"atlas": 1.0, "borealis": 2.0, "cobalt": 3.0}
     assert down.decision.headline == up.decision.headline and "by both metrics" in up.decision.headline.lead
     assert down.decision.at_what == up.decision.at_what and down.decision.agreement == up.decision.agreement
-    assert str(down.decision.by_metric[1]).startswith(
-        "atlas is best by nll (lower is better) (−0.884, 95% interval −0.914 to"
-    )
+    (sentence,) = down.decision.by_metric
+    assert str(sentence).startswith("atlas is best by gecko (0.")
+    assert str(sentence).endswith(" and nll (−0.884, lower is better). borealis follows.")
     assert down.best_at == up.best_at
     rising, falling = up.columns[1], down.columns[1]
     assert [standing.rank for standing in falling.standings.values()] == [1, 2, 3] and falling.leading == {"atlas"}
@@ -236,7 +298,7 @@ def test_at_what_a_generator_is_weak_follows_the_direction_of_the_metric() -> No
         run = gathered(scores, {}, metrics=["m"], **manifest)
         skills = {str(prompt): [("text", "colour", "counting")[prompt % 3]] for prompt in range(60)}
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
-        return [str(sentence) for sentence in build_page(run, picks=[], details={}).decision.at_what]
+        return [str(sentence) for sentence in build_page(run).decision.at_what]
 
     assert any("cobalt" in said and "most of all at text" in said for said in sentences(1))
     assert sentences(-1, lower_is_better=["m"]) == sentences(1)
@@ -248,7 +310,7 @@ def test_the_direction_is_known_where_the_prompts_are_not() -> None:
         for name, score in (("high", 0.9), ("low", 0.1)) for prompt in range(4)
     ]  # fmt: skip
     run = gathered(rows.table(records, rows.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
-    page = build_page(replace(run, skills=Skills(())), picks=[], details={})
+    page = build_page(replace(run, skills=Skills(())))
     heat = page.panels[0].heat
     assert heat is not None and list(heat.skills.rows[0].standings) == ["low", "high"]
     assert heat.skills.rows[0].strength(0.1) == 100 and heat.skills.rows[0].strength(0.9) == 0

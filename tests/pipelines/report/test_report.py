@@ -1,6 +1,7 @@
 """A report is made of any run, whatever became of its sources, and says what it could not read."""
 
 import json
+import math
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,8 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from operators.errors import ConfigError
+from operators.judging.judgement import Comparison, Judgement
+from operators.statistics.bootstrap import UNDEFINED, Interval
 from pipelines.cells.cells import Shard
 from pipelines.cells.store import Store
+from pipelines.judging.metaeval import Findings, write_findings
 from pipelines.report.images import read_row
 from pipelines.report.report import ReportConfig, write_report
 from pipelines.storage import StorageConfig, locate
@@ -27,7 +31,9 @@ def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
     assert Path(written.url) == run.folder / "report.html" and written.size == len(run.html.encode())
     assert written.page.decision.headline.lead == "atlas is the best generator — by both metrics."
     assert "atlas is the best generator — by both metrics." in run.html
-    assert run.html.count('src="data:image/webp;base64,') == run.html.count('<li class="card"') > 20
+    cards, prompts = run.html.count('<li class="card'), run.html.count("<article")
+    assert cards > 20 and prompts == 12
+    assert run.html.count('src="data:image/webp;base64,') == cards + 3 * prompts
     assert '<mark class="m wrong"' in run.html and "what &lt;colour&gt; is it?" in run.html
     assert (run.folder / "summary.csv").read_text().count("\n") == 1 + 3 * 2 * 3
     assert "| 1 | atlas |" in (run.folder / "summary.md").read_text()
@@ -40,6 +46,30 @@ def test_what_a_judge_says_of_an_image_is_shown_as_text(tmp_path: Path) -> None:
     assert "<li><bdi>objects matched</bdi> <b>2</b></li><li><bdi>&lt;i&gt;attributes</bdi> <b>4.5</b></li>" in run.html
     assert "One of two is missing. &lt;script&gt;window.hacked = true&lt;/script&gt;" in run.html
     assert "<script>window.hacked" not in run.html and "<i>attributes" not in run.html
+
+
+def test_what_the_judging_found_is_in_the_page(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    values = {"gecko": 0.71, "clipscore": 0.42}
+    judgements = [
+        Judgement(name, "spearman", value, Interval(value - 0.1, value + 0.1), 36, "of <i>ranks", template="<b>likert")
+        for name, value in values.items()
+    ]
+    apart = Comparison("gecko", "clipscore", "spearman", 0.29, 0.001, "permutations", 36, "<b>likert", 0.001)
+    undefined = judgements[0]._replace(statistic="kendall_b", value=math.nan, interval=UNDEFINED)
+    found = Findings(protocol="p", judgements=[*judgements, undefined], comparisons=[apart], notes=["a <b>note"])
+    write_findings(found, locate(f"{run.folder}/metaeval", StorageConfig()))
+    write_report(run.store)
+    assert "<b><bdi>gecko agrees best</bdi></b> <bdi>with &lt;b&gt;likert by spearman (0.710, 95%" in run.html
+    assert "Clearly less: clipscore." in run.html and "<bdi>0.420\n[0.320, 0.520]</bdi>" in run.html
+    assert "<bdi>spearman: of &lt;i&gt;ranks</bdi>" in run.html and "<bdi>a &lt;b&gt;note</bdi>" in run.html
+    assert "- **gecko agrees best** with" in (run.folder / "summary.md").read_text()
+
+
+def test_a_run_that_nobody_judged_says_nothing_of_people(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_report(run.store)
+    assert 'id="people"' not in run.html and "people" not in (run.folder / "summary.md").read_text()
 
 
 def test_making_it_again_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -194,6 +224,6 @@ def test_a_run_on_s3_is_reported_there(tmp_path: Path, bucket: str) -> None:
     written = write_report(remote)
     assert written.url == f"{bucket}/store/runs/{run.run_id}/report.html" and written.page.warnings == []
     html = remote.read_text(f"runs/{run.run_id}/report.html") or ""
-    assert html.count('src="data:image/webp;base64,') == html.count('<li class="card"') > 20
+    assert html.count('src="data:image/webp;base64,') > html.count('<li class="card') > 20
     assert "what &lt;colour&gt; is it?" in html
     assert (remote.read_text(f"runs/{run.run_id}/summary.csv") or "").startswith("generator,metric")

@@ -1,0 +1,163 @@
+"""Who leads by each metric, in words: metrics that say the same share a sentence."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from operators.comparison import Board, Standing, generators_of
+from operators.report.words import Sentence, names, number
+
+MOST_CLOSE = 5
+"""Generators that cannot be told from a leader, each with its metrics."""
+NOBODY = "each that is clearly better than one is clearly worse than another."
+
+
+def metric_sentences(boards: Sequence[Board]) -> list[Sentence]:
+    """Who is best by each metric, how high, how sure, and who follows; metrics that say the same share a sentence."""
+    alike: dict[tuple[str, ...], list[Board]] = defaultdict(list)
+    for board in boards:
+        alike[_claim(board)].append(board)
+    return [board_sentence(said[0]) if len(said) == 1 else _shared_sentence(said) for said in alike.values()]
+
+
+def _claim(board: Board) -> tuple[str, ...]:
+    """What a metric says but for its numbers; what is to be noted of one metric is no other's claim."""
+    scored, first = board.scored(), board.leaders()
+    if len(scored) < 2:
+        return ("scored", *generators_of(scored))
+    if not board.duels:
+        return ("compared",)
+    if not first:
+        return ("apart", str(any(duel.better for duel in board.duels)))
+    noted = board.metric if _notes(board, first[0]) else ""
+    if board.best() is not None:
+        return ("best", noted, first[0].generator, *generators_of(_behind(board, first[0])))
+    if len(first) == 1:
+        return ("leads", noted, first[0].generator)
+    return ("lead", noted, *sorted(generators_of(first)), "", *sorted(generators_of(board.close())))
+
+
+def _shared_sentence(alike: Sequence[Board]) -> Sentence:
+    """The sentence of several metrics of the same claim, with the means and without their intervals."""
+    board, metrics = alike[0], _every([board.metric for board in alike])
+    scored, first = board.scored(), board.leaders()
+    if not scored:
+        return Sentence(f"{metrics} scored nothing.", "")
+    if len(scored) == 1:
+        return Sentence(f"Only {scored[0].generator} was scored", f"by {_means(alike, scored[0].generator)}.")
+    if not board.duels:
+        return Sentence(f"{metrics} compare no two generators:", "none share a prompt that they scored.")
+    if not first:
+        apart = any(duel.better for duel in board.duels)
+        return Sentence(f"No generator leads by {metrics}:", NOBODY if apart else "no two are told apart.")
+    if len(first) > 1:
+        others = f" {names(generators_of(board.close()))} cannot be told from them." if board.close() else ""
+        return Sentence(f"{names(generators_of(first))} lead", f"by {metrics} and cannot be told apart.{others}")
+    by = _means(alike, first[0].generator)
+    if board.best() is not None:
+        return Sentence(f"{first[0].generator} is best", f"by {by}.{_followers(_behind(board, first[0]))}")
+    return Sentence(f"{first[0].generator} leads", f"by {by}. Cannot be told from it: {_close_by(alike)}.")
+
+
+def _means(alike: Sequence[Board], generator: str) -> str:
+    """`m (0.512) and k (0.498)`: a generator's mean by each metric, with the direction where lower ones are better."""
+    means = []
+    for board in alike:
+        mean = next(standing.mean for standing in board.standings if standing.generator == generator)
+        means.append(f"{board.metric} ({number(mean)}{', lower is better' if board.lower_is_better else ''})")
+    return _every(means)
+
+
+def _close_by(alike: Sequence[Board]) -> str:
+    """Who cannot be told from the leader, by which of the metrics that share it."""
+    by: dict[str, list[str]] = defaultdict(list)
+    for board in alike:
+        for name in generators_of(board.close()):
+            by[name].append(board.metric)
+    every = "both" if len(alike) == 2 else "all of these"
+    said = [f"{name} by {every if len(by[name]) == len(alike) else _every(by[name])}" for name in by]
+    more = [f"and {len(said) - MOST_CLOSE} more"] if len(said) > MOST_CLOSE else []
+    return "; ".join(said[:MOST_CLOSE] + more)
+
+
+def _every(listed: Sequence[str]) -> str:
+    """All of them, however many."""
+    return names(listed, len(listed))
+
+
+def board_sentence(board: Board) -> Sentence:
+    """Who is best by one metric, how high, how sure, and who follows."""
+    scored, first = board.scored(), board.leaders()
+    if not scored:
+        return Sentence(f"{board.metric} scored nothing.", "")
+    if len(scored) == 1:
+        return Sentence(scored[0].generator, f"has {_mean_text(scored[0])} {_by(board)}.")
+    if not board.duels:
+        return Sentence(f"{board.metric} compares no two generators:", "none share a prompt that it scored.")
+    if not any(duel.better for duel in board.duels):
+        return Sentence(f"No generator leads {_by(board)}:", f"no two are told apart. {_top_mean(board, scored)}")
+    if not first:
+        return Sentence(f"No generator leads {_by(board)}:", NOBODY)
+    return _leading_sentence(board, first)
+
+
+def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:
+    """Who leads, where somebody is clearly worse than somebody."""
+    leader, close = first[0], generators_of(board.close())
+    by, notes = _by(board), _notes(board, leader)
+    if board.best() is not None:
+        behind = _behind(board, leader)
+        followers = _followers(behind, f" with {number(behind[0].mean)}" if behind else "")
+        return Sentence(f"{leader.generator} is best", f"{by} ({_mean_text(leader)}).{followers}{notes}")
+    if len(first) > 1:
+        others = f" {names(close)} cannot be told from them." if close else ""
+        rest = f"{by} and cannot be told apart.{others} {_top_mean(board, first)}{notes}"
+        return Sentence(f"{names(generators_of(first))} lead", rest)
+    rest = f"{by} ({_mean_text(leader)}); {names(close)} cannot be told from it.{notes}"
+    return Sentence(f"{leader.generator} leads", rest)
+
+
+def _by(board: Board) -> str:
+    """By which metric, and which of its scores are the better ones where these are not the higher ones."""
+    return f"by {board.metric}{' (lower is better)' if board.lower_is_better else ''}"
+
+
+def _top_mean(board: Board, standings: Sequence[Standing]) -> str:
+    """The first's mean, as the highest of several, or the lowest where that is the best."""
+    end = "lowest" if board.lower_is_better else "highest"
+    return f"The {end} mean of these is that of {standings[0].generator} ({_mean_text(standings[0])})."
+
+
+def _mean_text(standing: Standing) -> str:
+    """A mean with its interval, where one image alone does not leave it without."""
+    low, high = number(standing.low), number(standing.high)
+    return number(standing.mean) + (f", 95% interval {low} to {high}" if math.isfinite(standing.low) else "")
+
+
+def _behind(board: Board, best: Standing) -> list[Standing]:
+    """Those that only the best is clearly better than."""
+    others = tuple(standing for standing in board.standings if standing is not best)
+    duels = tuple(duel for duel in board.duels if duel.better != best.generator)
+    return board._replace(standings=others, duels=duels).unbeaten()
+
+
+def _followers(followers: Sequence[Standing], mean: str = "") -> str:
+    """That they follow the best, a single one with its mean."""
+    if not followers:
+        return ""
+    if len(followers) == 1:
+        return f" {followers[0].generator} follows{mean}."
+    return f" {names(generators_of(followers))} are tied behind it."
+
+
+def _notes(board: Board, leader: Standing) -> str:
+    """Who has a better mean than the leader's and is clearly worse than another generator, and whether the leader's
+    mean is over fewer images than it should be.
+    """
+    above = [standing for standing in board.scored() if standing.worth > leader.worth]
+    beaten = [name for name in generators_of(above) if board.better_than(name)]
+    end = "lower" if board.lower_is_better else "higher"
+    note = f" Of {end} mean, but clearly worse than another prompt by prompt: {names(beaten)}." if beaten else ""
+    if leader.coverage <= 0.99:
+        note += f" Only {leader.coverage:.0%} of the images of {leader.generator} have a score."
+    return note

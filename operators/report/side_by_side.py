@@ -1,0 +1,126 @@
+"""The same prompt by several generators: their images, with every metric's scores and the answers to its questions."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from operators.report.gallery import NO_DETAIL, ImageDetail
+from operators.report.marks import AskedQuestion, asked_question, cut, unreadable
+from operators.report.picking import ImageKey, Pick
+from operators.report.words import Shown, number, shown
+
+MOST_QUESTIONS = 16
+MOST_CHARACTERS = 1000
+
+
+class Side(NamedTuple):
+    """One generator's image."""
+
+    generator: str
+    thumbnail: str | None
+    """A data: address."""
+    missing: str
+    """Why there is no thumbnail."""
+
+
+class ScoreRow(NamedTuple):
+    """A metric's scores of the images."""
+
+    metric: str
+    lower_is_better: bool
+    scores: list[str]
+    """As they are shown."""
+    best: str
+    """The best of them; empty where all that are shown are alike."""
+
+
+class QuestionRow(NamedTuple):
+    """A question with what is answered about every image, None where it is not asked."""
+
+    text: str
+    wanted: str
+    answers: list[AskedQuestion | None]
+
+    @property
+    def differs(self) -> bool:
+        """Whether it goes otherwise for some image than for another."""
+        return len({answer.state for answer in self.answers if answer is not None}) > 1
+
+
+class Questions(NamedTuple):
+    """The questions of one metric."""
+
+    metric: str
+    rows: Shown[QuestionRow]
+    n_differ: int
+    """Of those shown."""
+
+
+class SideBySide(NamedTuple):
+    """A prompt with an image by each of several generators."""
+
+    prompt_id: str
+    prompt: str
+    skills: tuple[str, ...]
+    sides: list[Side]
+    scores: list[ScoreRow]
+    questions: list[Questions]
+
+    @property
+    def skills_json(self) -> str:
+        return json.dumps(self.skills)
+
+    @property
+    def search(self) -> str:
+        """What the text filter looks in."""
+        return f"{self.prompt} {self.prompt_id}".lower()
+
+
+def put_side_by_side(
+    picks: Sequence[Pick],
+    details: Mapping[ImageKey, ImageDetail],
+    prompt: str | None,
+    skills: Sequence[str],
+    metrics: Mapping[str, bool],
+) -> SideBySide:
+    """Images of one prompt beside each other; of `metrics` is said whether a lower score is better."""
+    prompt_id, of_sides = picks[0].prompt_id, [details.get(pick.key, NO_DETAIL) for pick in picks]
+    return SideBySide(
+        prompt_id=prompt_id,
+        prompt=cut(prompt if prompt is not None else unreadable(prompt_id), MOST_CHARACTERS),
+        skills=tuple(skills),
+        sides=[
+            Side(pick.key.generator, detail.thumbnail, cut(detail.missing))
+            for pick, detail in zip(picks, of_sides, strict=True)
+        ],
+        scores=[_score_row(metric, falls, picks) for metric, falls in metrics.items()],
+        questions=[
+            _questions(metric, [detail.elements.get(metric) or () for detail in of_sides])
+            for metric in metrics
+            if any(detail.elements.get(metric) for detail in of_sides)
+        ],
+    )
+
+
+def _score_row(metric: str, falls: bool, picks: Sequence[Pick]) -> ScoreRow:
+    scores = [pick.scores.get(metric) for pick in picks]
+    shown_scores = [number(score, 2) for score in scores]
+    known = [score for score in scores if score is not None]
+    best = number((min if falls else max)(known), 2) if known else ""
+    alike = all(text == best for text, score in zip(shown_scores, scores, strict=True) if score is not None)
+    return ScoreRow(metric, falls, shown_scores, "" if alike else best)
+
+
+def _questions(metric: str, of_sides: Sequence[Sequence[Mapping[str, Any]]]) -> Questions:
+    """A metric's questions in the order in which they are asked first."""
+    by_id: dict[str, list[AskedQuestion | None]] = {}
+    for place, elements in enumerate(of_sides):
+        for element in elements:
+            answers = by_id.setdefault(str(element["question_id"]), [None] * len(of_sides))
+            answers[place] = asked_question(element)
+    rows = []
+    for answers in by_id.values():
+        asked = next(answer for answer in answers if answer is not None)
+        rows.append(QuestionRow(asked.text, asked.wanted, answers))
+    limited = shown(rows, MOST_QUESTIONS)
+    return Questions(metric, limited, sum(row.differs for row in limited.rows))

@@ -1,0 +1,33 @@
+"""The agreement of a run's metrics with people, read from the run's folder."""
+
+import math
+from typing import Any
+
+from operators.judging.judgement import Comparison, Judgement
+from operators.report.agreement import Agreement
+from operators.statistics.bootstrap import Interval
+from pipelines.cells.store import Store
+
+
+def read_agreement(store: Store, run_id: str) -> Agreement | None:
+    """What was found of a run, None where nobody judged it."""
+    folder = f"runs/{run_id}/metaeval"
+    page = store.read_text(f"{folder}/judgements.md")
+    if page is None:
+        return None
+    judgements, comparisons = (_rows(store, f"{folder}/{name}.parquet") for name in ("judgements", "comparisons"))
+    return Agreement(
+        judgements=[Judgement(**{"interval": Interval(row.pop("low"), row.pop("high")), **row}) for row in judgements],
+        comparisons=[Comparison(**row) for row in comparisons],
+        notes=[line.removeprefix("- ") for line in page.splitlines() if line.startswith("- ")],
+    )
+
+
+def _rows(store: Store, path: str) -> list[dict[str, Any]]:
+    """A table's rows, with nan for what is undefined and empty text for what is not named."""
+    table = store.read_table(path)
+    texts = {name for name in table.column_names if str(table.schema.field(name).type) == "string"}
+    return [
+        {name: ("" if name in texts else math.nan) if value is None else value for name, value in row.items()}
+        for row in table.to_pylist()
+    ]

@@ -1,0 +1,56 @@
+"""What a run's judging found is told in words and shown in tables, and no more is said than its tests say."""
+
+import math
+
+from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
+from operators.report.agreement import Agreement, show_agreement
+from operators.statistics.bootstrap import UNDEFINED, Interval
+
+
+def judged(metric: str, value: float, statistic: str = "pearson", **other: str) -> Judgement:
+    interval = UNDEFINED if math.isnan(value) else Interval(value - 0.01, value + 0.01)
+    return Judgement(metric, statistic, value, interval, 9, "how", **({"template": "likert"} | other))
+
+
+def compared(metric_a: str, metric_b: str, p_holm: float, statistic: str = "pearson") -> Comparison:
+    return Comparison(metric_a, metric_b, statistic, 0.1, p_holm, "permutations", 9, "likert", p_holm)
+
+
+FOUND = [judged("m", 0.5), judged("k", 0.8), judged("l", 0.7), judged("m", 0.9, "kendall_b")]
+
+
+def test_the_metric_that_agrees_best_is_told_from_those_that_a_test_tells_it_from() -> None:
+    pairs = [compared("m", "k", 0.01), compared("k", "l", 0.2), compared("m", "l", 0.001)]
+    (sentence,) = show_agreement(Agreement(FOUND, pairs, ())).sentences
+    assert str(sentence) == (
+        "k agrees best with likert by pearson (0.800, 95% interval 0.790 to 0.810). Clearly less: m. Cannot be told "
+        "from it: l."
+    )
+
+
+def test_without_a_test_nothing_is_said_of_differences() -> None:
+    (sentence,) = show_agreement(Agreement(FOUND, [compared("m", "k", 0.01, "kendall_b")], ())).sentences
+    assert str(sentence).endswith("0.790 to 0.810).")
+
+
+def test_each_question_that_people_were_asked_has_its_own_sentence_and_table() -> None:
+    known = judged("m", 0.6, "ordering_paper", template="")
+    shown = show_agreement(Agreement([*FOUND, known, judged("m", math.nan, template="other")], (), ()))
+    assert [str(sentence).partition(" (")[0] for sentence in shown.sentences] == [
+        "k agrees best with likert by pearson",
+        "m agrees best with what is known by ordering_paper",
+        "No metric has a value of its agreement with other by pearson.",
+    ]
+    assert [table.title for table in shown.tables] == ["likert", "what is known", "other"]
+
+
+def test_metrics_stand_across_with_intervals_below_and_raters_by_themselves() -> None:
+    raters = judged(PEOPLE, 0.6, "alpha_ordinal")
+    by_skill = judged("m", 0.4, subset="counting")
+    shown = show_agreement(Agreement([*FOUND, raters, by_skill], (), ("a note",)))
+    likert, people = shown.tables
+    assert likert.names == ("", "m", "k", "l") and people.title == "people, likert"
+    assert likert.rows[0] == ("pearson", "0.500\n[0.490, 0.510]", "0.800\n[0.790, 0.810]", "0.700\n[0.690, 0.710]")
+    assert likert.rows[1][:3] == ("kendall b", "0.900\n[0.890, 0.910]", "-")
+    assert people.names[:2] == ("", "alpha ordinal") and people.rows[0][0] == OVERALL
+    assert [table.title for table in shown.by_skill.rows] == ["likert, counting"] and shown.notes == ("a note",)

@@ -1,0 +1,130 @@
+"""The same prompt by every generator: the prompts that differ most, their scores, and what was answered of each."""
+
+from collections.abc import Callable
+
+import pytest
+
+from operators import rows
+from operators.report.gallery import NO_DETAIL
+from operators.report.picking import Pick, pick_images
+from operators.report.prompts import MOST_PROMPTS, MOST_SIDES
+from operators.report.side_by_side import MOST_QUESTIONS, SideBySide, put_side_by_side
+from operators.run_scores import RunScores
+from tests.operators.report.made import elements
+from tests.operators.tallied import of_table
+
+METRICS = ("gecko", "clipscore")
+
+
+def run_of(
+    score: Callable[[str, int], float | None], generators: str = "abc", prompts: int = 30, images: int = 1
+) -> RunScores:
+    """Every generator with so many images per prompt, by two metrics on different scales."""
+    records = [
+        {"image_id": f"{name}{prompt}-{image}", "prompt_id": str(prompt), "generator": name, "metric": metric,
+         "score": None if value is None else value * scale}
+        for metric, scale in zip(METRICS, (1.0, 50.0), strict=True)
+        for name in generators for prompt in range(prompts) for image in range(images)
+        if (value := score(name, prompt)) is not None or image == 0
+    ]  # fmt: skip
+    return of_table(rows.table(records, rows.SCORES))
+
+
+def apart_at(*prompts: int) -> Callable[[str, int], float]:
+    """The generators are alike but at some prompts."""
+    return lambda name, prompt: 0.5 + 0.001 * prompt + (0.4 * (ord(name) - 98) if prompt in prompts else 0)
+
+
+def prompts_of(scores: RunScores, most: int = 96) -> list[str]:
+    return [picks[0].prompt_id for picks in pick_images(scores, METRICS, most).side_by_side]
+
+
+def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
+    picked = pick_images(run_of(apart_at(7, 20)), METRICS, 96).side_by_side
+    assert {picks[0].prompt_id for picks in picked[:2]} == {"7", "20"}
+    assert all([pick.key.generator for pick in picks] == ["a", "b", "c"] for picks in picked)
+    assert all(len({pick.prompt_id for pick in picks}) == 1 for picks in picked) and len(picked) == MOST_PROMPTS
+    assert all(set(pick.scores) == set(METRICS) and len(pick.rows) == 2 for pick in picked[0])
+
+
+@pytest.mark.parametrize(("most", "prompts"), [(0, 0), (1, 0), (2, 1), (5, 1), (9, 3)])
+def test_there_are_no_more_images_than_asked_for(most: int, prompts: int) -> None:
+    picked = pick_images(run_of(apart_at(7)), METRICS, most).side_by_side
+    assert len(picked) == prompts and sum(map(len, picked)) <= most
+
+
+def test_one_generator_has_nothing_beside_it() -> None:
+    assert prompts_of(run_of(apart_at(7), "a")) == []
+
+
+def test_a_prompt_that_every_generator_has_comes_before_one_that_lacks_some() -> None:
+    def score(name: str, prompt: int) -> float | None:
+        return None if (name, prompt) == ("c", 7) else apart_at(7)(name, prompt)
+
+    chosen = pick_images(run_of(score, prompts=8), METRICS, 96).side_by_side
+    assert chosen[-1][0].prompt_id == "7" and [pick.key.generator for pick in chosen[-1]] == ["a", "b"]
+
+
+def test_of_several_images_the_first_is_shown_by_every_metric() -> None:
+    picked = pick_images(run_of(apart_at(7), images=3), METRICS, 96).side_by_side
+    assert {pick.key.image_id.partition("-")[2] for picks in picked for pick in picks} == {"0"}
+
+
+def test_of_many_generators_those_of_the_best_images_are_shown() -> None:
+    names = "".join(chr(97 + place) for place in range(20))
+    scores = run_of(lambda name, prompt: 0.01 * ord(name) + 0.0001 * prompt, names)
+    shown = pick_images(scores, METRICS, 96).side_by_side
+    assert "".join(pick.key.generator for pick in shown[0]) == names[-MOST_SIDES:] and len(shown) == 96 // MOST_SIDES
+
+
+def test_of_more_images_than_are_compared_prompts_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("operators.report.prompts.MOST_COMPARED", 30)
+    drawn = prompts_of(run_of(apart_at(7), prompts=60))
+    assert 1 <= len(drawn) < 25 and len(set(drawn)) == len(drawn)
+
+
+def beside(asked: list[list[dict[str, object]]], scores: list[float | None], *, falls: bool = False) -> SideBySide:
+    picks: list[Pick] = [
+        pick._replace(scores={"gecko": score} if score is not None else {})
+        for pick, score in zip(pick_images(run_of(apart_at(7)), METRICS, 96).side_by_side[0], scores, strict=True)
+    ]
+    details = {
+        pick.key: NO_DETAIL._replace(elements={"gecko": one}) for pick, one in zip(picks, asked, strict=True) if one
+    }
+    return put_side_by_side(picks, details, "a red star", ["colour"], {"gecko": falls})
+
+
+def test_every_answer_stands_under_its_image_and_what_differs_is_counted() -> None:
+    right, wrong = elements("a red star", 0.9), elements("a red star", 0.1)
+    (asked,) = beside([right, wrong, []], [0.9, 0.1, None]).questions
+    colour, star, left_out = asked.rows.rows
+    assert (colour.text, colour.wanted) == ("what <colour> is it?", "red")
+    assert [answer and answer.state for answer in colour.answers] == ["right", "wrong", None]
+    assert colour.differs and not star.differs and asked.n_differ == 1
+    assert left_out.answers[0] is not None and left_out.answers[0].state == "left out"
+
+
+def test_questions_are_joined_by_their_id_wherever_they_stand() -> None:
+    whole = elements("a red star", 0.9)
+    (asked,) = beside([whole[1:], whole[::-1], whole], [0.9, 0.9, 0.9]).questions
+    assert [row.text for row in asked.rows.rows] == ["is there a star?", "is it round?", "what <colour> is it?"]
+    assert [answer is None for answer in asked.rows.rows[2].answers] == [True, False, False]
+
+
+def test_of_many_questions_the_first_are_shown_and_the_rest_counted() -> None:
+    many = [elements("a red star", 0.9)[0] | {"question_id": str(place)} for place in range(MOST_QUESTIONS + 3)]
+    (asked,) = beside([many, [], []], [0.9, None, None]).questions
+    assert (len(asked.rows.rows), asked.rows.left_out) == (MOST_QUESTIONS, 3)
+
+
+@pytest.mark.parametrize(("scores", "falls", "shown", "best"), [
+    ([0.9, 0.1, 0.5], False, ["0.90", "0.10", "0.50"], "0.90"),
+    ([0.9, 0.1, 0.5], True, ["0.90", "0.10", "0.50"], "0.10"),
+    ([0.999, 1.0, None], False, ["1.00", "1.00", "–"], ""),
+    ([None, None, None], False, ["–", "–", "–"], ""),
+])  # fmt: skip
+def test_the_best_score_is_marked_where_they_differ_as_shown(
+    scores: list[float | None], falls: bool, shown: list[str], best: str
+) -> None:
+    (row,) = beside([[], [], []], scores, falls=falls).scores
+    assert (row.scores, row.best) == (shown, best)
