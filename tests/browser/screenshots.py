@@ -11,9 +11,13 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.wait import WebDriverWait
 
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
              "--disable-component-update", "--disable-sync", "--hide-scrollbars")  # fmt: skip
+
+SHOWN = "return [...document.images].every(i => i.complete || i.getBoundingClientRect().top > innerHeight)"
+"""Whether all images in the window are there."""
 
 
 def shoot(address: str, picture: Path, *, width: int, height: int) -> None:
@@ -28,6 +32,7 @@ def shoot(address: str, picture: Path, *, width: int, height: int) -> None:
             size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
             driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             driver.get(address)
+            WebDriverWait(driver, 30).until(lambda shown: shown.execute_script(SHOWN))
             driver.save_screenshot(str(picture))
         finally:
             driver.quit()
