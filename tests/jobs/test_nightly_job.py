@@ -231,6 +231,7 @@ def test_a_sweeps_run_that_no_night_has_told_of_is_told_of_though_nothing_is_new
     assert nights.run() == 0
 
 
+@pytest.mark.slow
 def test_nights_of_two_benchmarks_share_a_store_and_are_compared_with_their_own(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)

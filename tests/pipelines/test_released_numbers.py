@@ -24,12 +24,12 @@ from tests.question_packs import ANNOTATIONS, proposition, write_csv, write_gene
 ASKED = [
     (1, "0", 'Does this figure show "{}"?', "entity - whole"),
     (2, "1", "Is there a triangle?", "entity - whole"),
-    (3, "2", 'Does this image show "{}"?', "global"),
-    (4, "5", 'Is it true that this is "{}"?', "global"),
-    (5, "3", "Is there a star?", "attribute - shape"),
+    (3, "2", "Is there a circle?", "global"),
+    (4, "5", "Is there a star?", "global"),
+    (5, "3", "Is there a blue triangle?", "attribute - shape"),
     (6, "1,2", "Is there a square?", "relation - spatial"),
 ]
-"""One of which hangs on a question behind it."""
+"""One of which hangs on a question behind it. Garnet shows a triangle, a circle and a star for "two green circles"."""
 
 Answers = Mapping[tuple[str, int, str], Sequence[Sequence[float]]]
 """By prompt_id, image of its row and question, the log-probabilities of each choice's tokens."""

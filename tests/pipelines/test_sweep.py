@@ -113,6 +113,7 @@ def test_every_way_a_row_can_fail_leaves_a_null_with_its_reason_and_all_else_sco
     assert run(folder, tmp_path / "store", "max_failed=0.1").exit_code == 1
 
 
+@pytest.mark.slow
 def test_stages_whose_pools_cannot_stand_together_run_in_waves_with_the_same_scores(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     together = run(folder, tmp_path / "one")
