@@ -8,11 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from jobs.console import show_table, show_tables, warn
+from operators.comparison import SIGNIFICANT
 from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from operators.judging.publish import EMPTY, conventions, count_columns, value_text
 from pipelines.judging.metaeval import Findings
-
-SIGNIFICANT = 0.05
 
 
 def show_agreement(console: Console, findings: Findings) -> None:

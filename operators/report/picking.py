@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from operators.metrics.metric import direction
 from operators.report.prompts import MOST_COMPARED, Differing
 from operators.run_scores import NONE, RunScores, ScoreColumns
+from operators.statistics.poisson import uniform
 
 MOST_CARDS = 100
 LOOKED_AT = 200
@@ -170,7 +171,7 @@ class _Compared:
         self._ranks: dict[str, pd.Series] = {}
 
     def add(self, metric: str, seen: _Seen) -> None:
-        drawn = (seen.columns.image >> np.uint64(11)) * 2.0**-53 < self._share
+        drawn = uniform(seen.columns.image) < self._share
         columns = seen.columns.where(drawn)
         self._ranks[metric] = pd.Series(seen.ranks[drawn], columns.image)
         if self._images is None:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from operators.run_scores import NONE, Hashes, RunScores, ScoreColumns
+from operators.statistics.poisson import uniform
 
 MOST_PROMPTS = 16
 MOST_SIDES = 12
@@ -31,7 +32,7 @@ class Differing:
     def __init__(self, scores: RunScores) -> None:
         generators = max(len(scores.generators), 1)
         share = MOST_COMPARED / max(len(scores.prompts) * generators, 1)
-        self._prompts: Hashes = scores.prompts[(scores.prompts >> np.uint64(11)) * 2.0**-53 < share]
+        self._prompts: Hashes = scores.prompts[uniform(scores.prompts) < share]
         self._images = np.full((len(self._prompts), generators), NONE)
         self._rows = np.zeros(self._images.shape, np.int64)
         self._ranks: list[Floats] = []

@@ -29,13 +29,18 @@ def hash_ids(ids: Sequence[str]) -> NDArray[np.uint64]:
     return np.asarray(pd.util.hash_array(np.asarray(ids, dtype=object), categorize=False))
 
 
+def uniform(hashes: NDArray[np.uint64]) -> Floats:
+    """Numbers from 0 up to 1, as evenly spread as the hashes are."""
+    return np.asarray((hashes >> np.uint64(11)) * 2.0**-53)
+
+
 def poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Each prompt's weight in every resample, (prompts, RESAMPLES), from its id's hash (SplitMix64 streams)."""
     mixed = prompts[:, None] + np.arange(1, RESAMPLES + 1, dtype=np.uint64) * STEP
     mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * SECOND
-    uniform = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
-    return np.asarray(np.searchsorted(CUMULATIVE, uniform, side="right"), np.uint8)
+    drawn = uniform(mixed ^ (mixed >> np.uint64(31)))
+    return np.asarray(np.searchsorted(CUMULATIVE, drawn, side="right"), np.uint8)
 
 
 def weighted_sums(prompts: NDArray[np.uint64], values: Callable[[slice], Floats]) -> Floats:

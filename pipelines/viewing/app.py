@@ -34,6 +34,8 @@ MOST_OF_PROMPT = 600
 MOST_QUESTIONS = 100
 """Of one prompt and metric."""
 MOST_PAGES = 10**7
+DIGITS = 9
+"""Of a number in an address."""
 OPEN_TO = ("127.0.0.1", "localhost", "[::1]")
 """What this machine is called by its own browsers; a name that leads here from elsewhere is a trick."""
 HEADERS = {
@@ -195,16 +197,16 @@ class Pages:
         of_image: dict[tuple[str, str | None], list[Score]] = {}
         for score in scores:
             of_image.setdefault((score.generator, score.image_id), []).append(score)
-        picks = {pick_of(of_one, run.falling).key: of_one for of_one in of_image.values()}
-        details = self.browser.details(run, [pick_of(of_one, run.falling) for of_one in of_image.values()])
+        picks = [pick_of(of_one, run.falling) for of_one in of_image.values()]
+        details = self.browser.details(run, picks)
         return [
             SeenImage(
                 row=of_one[0].row,
-                card=make_card(pick_of(of_one, run.falling), details[key], of_one[0].text, ()),
+                card=make_card(pick, details[pick.key], of_one[0].text, ()),
                 failed=[score for score in of_one if score.score is None],
-                elements=details[key].elements,
+                elements=details[pick.key].elements,
             )
-            for key, of_one in picks.items()
+            for pick, of_one in zip(picks, of_image.values(), strict=True)
         ]
 
     def _show(self, name: str, request: Request, *, title: str, **content: Any) -> Response:
@@ -304,7 +306,7 @@ def _real(request: Request, name: str) -> float | None:
 
 def _whole(request: Request, name: str, default: int) -> int:
     given = request.query_params.get(name, "") or str(default)
-    if not (given.isascii() and given.isdecimal()) or int(given[:9]) > MOST_PAGES:
+    if not (given.isascii() and given.isdecimal()) or len(given) > DIGITS or int(given) > MOST_PAGES:
         raise Misasked(f"{name}={given}: expected a whole number up to {MOST_PAGES}")
     return int(given)
 

@@ -17,6 +17,7 @@ from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.sources import open_sources
 from pipelines.storage import StorageConfig
 from tests.bench_of import images, prompts
+from tests.files import put
 
 pytestmark = pytest.mark.usefixtures("here", "no_report")
 TEXTS = [row["text"] for row in prompts(3)]
@@ -28,14 +29,6 @@ BOTH = {(name, text): 1 for name in ("flux", "sdxl") for text in TEXTS}
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """The report is made elsewhere."""
     monkeypatch.setattr(sweep, "_report", lambda *_: None)
-
-
-def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 def parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

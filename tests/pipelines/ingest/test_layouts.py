@@ -1,7 +1,6 @@
 """Folders of image files as people have them: every layout's images get their prompts, and nothing is guessed."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,10 @@ import pytest
 from operators.errors import ConfigError
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.ingest import Ingested, ingest
+from tests.files import put
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
 CAT, DOG = "three cats", "a red dog"
-
-
-def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 def take(folder: Path, **options: Any) -> Ingested:
@@ -93,7 +85,7 @@ LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = 
 def test_every_image_gets_its_prompt_and_its_generator(
     files: dict[str, str | bytes], expected: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    ended = take(write(tmp_path / "in", files))
+    ended = take(put(tmp_path / "in", files))
     assert told(ended) == expected and not ended.rejected
     before = pq.read_table(f"{ended.url}/prompts.parquet")
     again = take(tmp_path / "in")
@@ -138,7 +130,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
 def test_an_image_whose_prompt_is_not_told_is_named(
     files: dict[str, str | bytes], kind: str, remedy: str, tmp_path: Path
 ) -> None:
-    ended = take(write(tmp_path / "in", files), max_failed=0.5)
+    ended = take(put(tmp_path / "in", files), max_failed=0.5)
     (rejection,) = ended.rejected
     assert rejection.kind == kind and remedy in rejection.message and rejection.file.startswith(str(tmp_path / "in"))
     assert ended.rows == len([name for name in files if name.endswith("png") and ".." not in name]) - (
@@ -160,26 +152,26 @@ def test_a_folder_that_tells_no_prompts_is_refused_whole(
     files: dict[str, str | bytes], complaint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        take(write(tmp_path / "in", files))
+        take(put(tmp_path / "in", files))
 
 
 def test_skills_are_kept_of_folders_and_of_tables(tmp_path: Path) -> None:
     files, _ = LAYOUTS["geneval's folder per prompt"]
-    assert skills(take(write(tmp_path / "in", files))) == {CAT: ["counting"], DOG: ["colors"]}
+    assert skills(take(put(tmp_path / "in", files))) == {CAT: ["counting"], DOG: ["colors"]}
     table = f"file,prompt,generator,skills\n0.png,{CAT},flux,counting; scene\n0.png,{CAT},sdxl,counting;style\n"
-    write(tmp_path / "tables", {"0.png": PIXELS, "t.csv": f"{table}0.png,{DOG},other,\n"})
+    put(tmp_path / "tables", {"0.png": PIXELS, "t.csv": f"{table}0.png,{DOG},other,\n"})
     config = IngestConfig(output=str(tmp_path / "two"), table=str(tmp_path / "tables/t.csv"))
     for _ in range(2):
         assert skills(ingest(config, lambda record: None)) == {CAT: ["counting", "scene", "style"], DOG: []}
     lines = '{"file": "0.png", "prompt": "a bird", "generator": "third", "skills": ["scene"]}\n'
-    more = write(tmp_path / "more", {"0.png": PIXELS, "t.jsonl": lines + lines.replace('["scene"]', "7")})
+    more = put(tmp_path / "more", {"0.png": PIXELS, "t.jsonl": lines + lines.replace('["scene"]', "7")})
     ended = ingest(IngestConfig(output=config.output, table=str(more / "t.jsonl")), lambda record: None)
     assert [rejection.kind for rejection in ended.rejected] == ["bad_value"]
     assert skills(ended) == {CAT: ["counting", "scene", "style"], DOG: [], "a bird": ["scene"]}
 
 
 def test_image_files_may_stay_where_they_are(tmp_path: Path) -> None:
-    folder = write(tmp_path / "in", {"three cats.png": PIXELS})
+    folder = put(tmp_path / "in", {"three cats.png": PIXELS})
     ended = take(folder, copy=False)
     (row,) = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
     assert row["uri"] == str(folder / "three cats.png") and "image" not in row

@@ -231,6 +231,7 @@ def test_no_text_of_a_store_becomes_markup(ask: Asking) -> None:
         (f"{RUN}/scores?high=many", 400),
         (f"{RUN}/scores?page=0x1", 400),
         (f"{RUN}/scores?page={10**30}", 400),
+        (f"{RUN}/scores?page={'9':0>20}", 400),
         ("/etc/passwd", 404),
     ],
 )
