@@ -1,0 +1,134 @@
+"""The files that the pages' commands name, as a reader of the pages might have them: made of the embedded pack."""
+
+import csv
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.bench_of import images, prompts, write_rows
+from tests.files import put
+from tests.pipelines.training import taught
+from tests.question_packs import write_propositions
+
+OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
+"""What the reader's generators are called in the pack."""
+COUNT = 24
+PROMPTS = prompts(COUNT)
+IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}
+TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink)
+    return sink.getvalue()
+
+
+def as_tar(members: Mapping[str, bytes]) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        for name, content in members.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(content)
+            archive.addfile(header, io.BytesIO(content))
+    return sink.getvalue()
+
+
+def lay_out(folder: Path) -> None:
+    """Images with tables, folders, prompts, ratings, scores and a checkpoint, by the pages' names."""
+    _lay_out_images(folder)
+    captions = "\n".join(TEXTS.values())
+    keyed = {one["prompt_id"]: {"id": one["prompt_id"], "prompt": one["text"]} for one in PROMPTS}
+    asked = [
+        {"dataset_id": f"att/count:{number}", "prompt": one["text"], "prompt_type": "Gecko(S)",
+         "prompt_id": one["prompt_id"], "reliable": True}
+        for number, one in enumerate(PROMPTS)
+    ]  # fmt: skip
+    ratings, scores = _judged()
+    put(
+        folder,
+        {
+            "captions.txt": captions,
+            "genai_bench.json": json.dumps(keyed),
+            "fifty.json": json.dumps(keyed),
+            "prompts.csv": as_csv(asked),
+            "ratings.csv": as_csv(ratings),
+            "scores.csv": as_csv(scores),
+        },
+    )
+    write_propositions(folder / "dsg-1k-anns.csv", COUNT)
+    for name in ("prompts.parquet", "data/prompts.parquet"):
+        write_rows(folder / name, PROMPTS, row_group=COUNT)
+    (folder / "images").symlink_to(folder / "data/images")
+    for stage in (folder / "stage1", folder / "shared/stage1"):
+        stage.mkdir(parents=True)
+        (stage / "checkpoint").symlink_to(taught.VQA)
+
+
+def _lay_out_images(folder: Path) -> None:
+    listed = []
+    for name, rows in IMAGES.items():
+        own = []
+        for number, row in enumerate(rows):
+            file = f"{name}/{number:05d}.png"
+            prompt = {"prompt": TEXTS[row["prompt_id"]], "prompt_id": row["prompt_id"]}
+            listed.append({"file": file, "generator": name, **prompt})
+            own.append({"file": f"{number:05d}.png", **prompt})
+            put(folder, {file: row["image"]})
+            put(folder / "outputs", {file: row["image"], f"{file[:-4]}.txt": prompt["prompt"]})
+        put(folder, {f"{name}/images.csv": as_csv(own)})
+        write_rows(folder / "data/images" / name / "00000.parquet", rows, row_group=COUNT)
+    put(folder / "outputs", {"images.csv": as_csv(listed)})
+    of_sdxl = [row for row in listed if row["generator"] == "sdxl"]
+    put(folder, {"images.jsonl": "".join(json.dumps(row) + "\n" for row in of_sdxl)})
+    words = [{"picture": row["image"], "words": TEXTS[row["prompt_id"]]} for row in IMAGES["flux"]]
+    write_rows(folder / "data/train/00000.parquet", words, row_group=COUNT)
+
+
+def _judged() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Ratings of two raters, and a metric's scores."""
+    ratings, scores = [], []
+    for (place, one), (better, generator) in product(enumerate(PROMPTS), enumerate(reversed(OF_THE_PACK))):
+        image = {"prompt_id": one["prompt_id"], "generator": generator}
+        ratings += [{**image, "rater": rater, "rating": 1 + 2 * better + (place + rater) % 3} for rater in (0, 1)]
+        scores.append({**image, "vqascore": better / 2 + place % 5 / 10, "clipscore": place / COUNT})
+    return ratings, scores
+
+
+def fill_bucket(filesystem: fsspec.AbstractFileSystem) -> None:
+    """The bucket called bucket: prompts, images as Parquet, as files, in pairs and in tars, and what is taught."""
+    pairs = [
+        {"caption": TEXTS[first["prompt_id"]], "jpg_0": first["image"], "model_0": "flux",
+         "jpg_1": second["image"], "model_1": "sdxl"}
+        for first, second in zip(IMAGES["flux"], IMAGES["sdxl"], strict=True)
+    ]  # fmt: skip
+    samples = {}
+    for number, row in enumerate(IMAGES["flux"]):
+        samples |= {f"{number:05d}.png": row["image"], f"{number:05d}.txt": TEXTS[row["prompt_id"]].encode()}
+    files = {
+        "prompts.parquet": as_parquet(PROMPTS),
+        **{f"images/{name}/00000.parquet": as_parquet(rows) for name, rows in IMAGES.items()},
+        **{f"renders/sdxl/{number:05d}.png": row["image"] for number, row in enumerate(IMAGES["sdxl"])},
+        "pairs/00000.parquet": as_parquet(pairs),
+        "tars/00000.tar": as_tar(samples),
+        "vqa/00000.parquet": as_parquet(taught.rows(COUNT)),
+    }
+    filesystem.mkdir("bucket")
+    for name, content in files.items():
+        filesystem.pipe(f"bucket/{name}", content)

@@ -1,0 +1,160 @@
+"""The commands that README and docs tell run, page by page, for a reader who has the files that they name (slow).
+
+Each page begins with what the first sweep left. What cannot run here is named below with its reason; such a command is
+understood all the same (tests/test_commands.py).
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests import readers_files
+from tests.s3 import S3Server, free_ports
+from tests.test_commands import ROOT, told_by_page, words
+
+REFERENCE = Path(os.environ.get("REFERENCE_DATA", "none"))
+NOT_HERE = {
+    r"\.\.\.": "leaves out what every reader has of their own",
+    r"models=released|cluster=gpu|num_gpus|model=clip_flant5_xl": "the released checkpoints, and mostly a GPU",
+    r"^convert |seetrue|DSG": "a release that has to be fetched",
+    r"tagging=llm|generation=llm|build/smollm2|data/mine": "a language model that follows instructions (make vllm)",
+    r"^publish ": "a tracking service",
+}
+RELEASED = re.compile(r"REFERENCE_DATA|tifa160_human")
+"""What is read of the published files."""
+OF_THE_PACK = re.compile(
+    r"sweep=(shapes|gecko_ablation)|run=latest|store=(store|STORE)|/tmp/nights|protocol=shapes|scores=store/runs|"
+    r"prompts=assets/|^report |output=store/|data/sure"
+)
+OWN_MODELS = re.compile(r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes|sweep=gecko_ablation))")
+"""Commands that ask the released models, in whose place the pack's are asked here."""
+LASTING = re.compile(r"^(serve|view)\b|--watch")
+PLACES = {"STORE": "store", "OUT": "data/out", "RATINGS": "ratings.csv", "TABLE": "scores.csv", "METRIC": "vqascore",
+          "[a,b]": "[vqascore,clipscore]", "FOLDER": "judged", "PATH": "outputs"}  # fmt: skip
+"""What a reader would put in their place."""
+
+
+def reason_not_to_run(command: str) -> str | None:
+    """Why a command cannot run here, or that it is a job's name alone."""
+    if " " not in command:
+        return "names a job"
+    return next((reason for pattern, reason in NOT_HERE.items() if re.search(pattern, command)), None)
+
+
+def of_the_pack(command: str) -> bool:
+    return bool(OF_THE_PACK.search(command)) and "ratings.csv" not in command
+
+
+PAGES = {page: [command for command in commands if reason_not_to_run(command) is None]
+         for page, commands in told_by_page().items()}  # fmt: skip
+
+
+def test_most_commands_run() -> None:
+    commands = [command for commands in told_by_page().values() for command in commands if " " in command]
+    run = [command for commands in PAGES.values() for command in commands]
+    assert len(run) > 75 and len(run) > 0.6 * len(commands)
+
+
+class Hook(BaseHTTPRequestHandler):
+    """Takes what nights tell."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def environment(s3_server: S3Server) -> Iterator[Mapping[str, str]]:
+    """That of a reader with a bucket called bucket and somebody who waits for the news of a night."""
+    readers_files.fill_bucket(s3_server.filesystem())
+    with HTTPServer(("127.0.0.1", 0), Hook) as hook:
+        threading.Thread(target=hook.serve_forever, daemon=True).start()
+        yield {**os.environ, **s3_server.environment(), "NIGHT_HOOK": f"http://127.0.0.1:{hook.server_port}/"}
+        hook.shutdown()
+    s3_server.filesystem().rm("bucket", recursive=True)
+
+
+def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """Runs it as a reader would and gives what is wrong, nothing where it ends well."""
+    here = re.sub(r"<run id>|\b(RUN|ID)\b", lambda found: first_run(folder), command)
+    for place, name in PLACES.items():
+        here = re.sub(rf"(?<==){re.escape(place)}(?![\w.])", name, here)
+    here = here.replace("$REFERENCE_DATA", str(REFERENCE)).replace("=/shared", "=shared")
+    job, *arguments = words(here.replace("/tmp/", f"{folder}/"))
+    arguments += ["models=shapes"] * bool(OWN_MODELS.search(command))
+    called = [sys.executable, "-m", f"jobs.{job}", *arguments]
+    if LASTING.search(command):
+        return last(called, folder, environment)
+    ended = subprocess.run(called, cwd=folder, env=dict(environment), capture_output=True, text=True)
+    return "" if ended.returncode == 0 else f"{ended.returncode}\n{ended.stdout[-500:]}{ended.stderr[-1500:]}"
+
+
+def first_run(folder: Path) -> str:
+    return min(path.name for path in (folder / "store/runs").glob("2*"))
+
+
+def last(called: list[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """Runs what goes on until it is stopped, and stops it once it has said something."""
+    if not any("--watch" in word for word in called):
+        called = [word for word in called if not word.startswith("port=")] + [f"port={free_ports(1)[0]}"]
+    process = subprocess.Popen(
+        called, cwd=folder, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    rest = process.stdout.read()
+    return "" if process.wait() == 143 and first else f"{process.returncode}\n{first}{rest}"
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, str]) -> Mapping[bool, Path]:
+    """What the first sweep leaves: that of the pack, and that of images of one's own."""
+    folders = {}
+    sweeps = {
+        True: "sweep sweep=shapes",
+        False: "sweep sweep=own_images benchmark.prompts=data/prompts.parquet benchmark.images=data/images",
+    }
+    for pack, command in sweeps.items():
+        folders[pack] = tmp_path_factory.mktemp("begun")
+        (folders[pack] / "assets").symlink_to(ROOT / "assets")
+        readers_files.lay_out(folders[pack])
+        for file in REFERENCE.glob("tifa160/*.json"):
+            (folders[pack] / file.name).symlink_to(file.resolve())
+        problem = run(command, folders[pack], environment)
+        assert not problem, problem
+    return folders
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page, commands in PAGES.items() if commands])
+def test_the_commands_of_a_page_run_one_after_the_other(
+    page: str, begun: Mapping[bool, Path], environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    folders = {}
+    for pack, folder in begun.items():
+        folders[pack] = shutil.copytree(folder, tmp_path / str(pack), symlinks=True)
+    failed = []
+    for command in PAGES[page]:
+        if RELEASED.search(command) and not REFERENCE.is_dir():
+            continue
+        folder = folders[of_the_pack(command)]
+        if command.startswith("ingest "):
+            shutil.rmtree(folder / "data/own", ignore_errors=True)  # each is another way to begin
+        if problem := run(command, folder, environment):
+            failed.append(f"{command}: {problem}")
+        print("failed" if problem else "ran", command)
+    assert not failed, "\n\n".join(failed)
