@@ -55,6 +55,13 @@ class UsageError(ConfigError):
 
 
 class _Parser(argparse.ArgumentParser):
+    describe: Callable[[], str]
+    """What the help ends with, which takes longer to make than all else of a command line."""
+
+    def format_help(self) -> str:
+        self.epilog = self.describe()
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
 
@@ -123,10 +130,10 @@ def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
     parser = _Parser(
         prog=f"python -m jobs.{command.name}",
         description=command.purpose,
-        epilog=describe(command.name, folder.parse_known_args(argv)[0].config_dir),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[folder],
     )
+    parser.describe = lambda: describe(command.name, folder.parse_known_args(argv)[0].config_dir)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of conf/; see --config")
     for key in command.flags:
         parser.add_argument(f"--{key}", action="store_true", help=f"the same as {key}=true")

@@ -1,10 +1,11 @@
 """What `--help` tells of a job besides its purpose: its choices and its keys, from the files of conf/."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
@@ -45,6 +46,12 @@ def as_written(group: str, name: str) -> str:
     return f"{group}@{places.pop()}.ROLE" if len(places) == 1 and all(places) else group
 
 
+@cache
+def _loaded(file: Path) -> DictConfig | ListConfig:
+    """A file of conf/, which is asked for again and again."""
+    return OmegaConf.load(file)
+
+
 def _named(file: Path) -> set[str]:
     """The groups that a file of conf/ has something chosen of."""
     return {key.partition("@")[0] for key in _chosen(file)}
@@ -52,14 +59,14 @@ def _named(file: Path) -> set[str]:
 
 def _chosen(file: Path) -> list[str]:
     """The groups as a file of conf/ names them, with the key that each choice is put at where that is another."""
-    entries = OmegaConf.select(OmegaConf.load(file), "defaults", default=[])
+    entries = OmegaConf.select(_loaded(file), "defaults", default=[])
     keys = (str(key) for entry in entries if not isinstance(entry, str) for key in entry)
     return [key.split()[-1].lstrip("/") for key in keys]
 
 
 def keys_of(name: str, prefix: str = "") -> list[str]:
     """The keys that a job's file sets, dotted, and those of the files that it stands on."""
-    values = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    values = OmegaConf.to_container(_loaded(CONF / f"{name}.yaml"))
     assert isinstance(values, dict)
     keys = [f"{prefix}{key}" for key in dotted_keys({key: values[key] for key in values if key != "defaults"})]
     for file, place in _files(name):
@@ -86,7 +93,7 @@ def choices_of(group: str, config_dir: str | None) -> list[str]:
 
 
 def _defaults(name: str) -> list[Any]:
-    return list(OmegaConf.select(OmegaConf.load(CONF / f"{name}.yaml"), "defaults", default=[]))
+    return list(OmegaConf.select(_loaded(CONF / f"{name}.yaml"), "defaults", default=[]))
 
 
 def _keys(name: str, indent: str = "") -> Iterator[str]:

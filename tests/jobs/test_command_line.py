@@ -452,6 +452,18 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
     assert "sweep=gecko_ablation|mine|own_images" in describe("sweep", str(tmp_path))
 
 
+def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads all of conf/, which would be most of what a command line takes."""
+
+    def unasked(*_: object) -> str:
+        raise AssertionError("nobody asked for help")
+
+    monkeypatch.setattr("jobs.command.describe", unasked)
+    assert run_job(COMMAND, lambda config: 0, ["sweep=shapes"]) == 0
+    with pytest.raises(AssertionError, match="nobody asked"):
+        run_job(COMMAND, main, ["--help"])
+
+
 def test_help_names_the_choices() -> None:
     text = job("jobs.sweep", "--help").stdout
     assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text and "  model@models.ROLE=align_base|api|" in text

@@ -1,7 +1,5 @@
-"""Every metric by which models say what an image shows, in one sweep on Ray, as it is typed, with tiny checkpoints."""
+"""Every metric by which models say what an image shows, in one sweep, as it is typed, with tiny checkpoints."""
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +7,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.command import run_job
+from jobs.sweep import COMMAND, main
+from pipelines import sweep
 from tests.bench_of import write_benchmark
+from tests.here import compute_here
 from tests.operators import tiny
 from tests.operators.tiny.roles import tiny_models
 
-ROOT = Path(__file__).parent.parent.parent
 EXPECTED = {
     "llmscore": 0.07,
     "llmscore_error_counting": 1 - 7 / 9,
@@ -27,47 +28,45 @@ UNREADABLE = "babble"
 """LLMScore by a judge of random weights, which no schema holds."""
 
 
-def job(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", f"jobs.{name}", *arguments], capture_output=True, text=True, cwd=ROOT)
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A sweep's words, but for its store."""
     folder = tmp_path_factory.mktemp("judging")
     write_benchmark(folder / "bench", ["atlas"], count=4)
     tiny.save_causal_lm(folder / "babbler", max_position_embeddings=4096)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def printed(folder: Path) -> str:
-    """What a sweep prints that nothing but the judge of random weights fails in."""
     (folder / "models").mkdir()
-    given = [
+    return [
         "sweep=shapes",
-        f"metric=[{','.join([*EXPECTED, *MATCHING])}]",
         f"benchmark.prompts={folder}/bench/prompts.parquet",
         f"benchmark.images={folder}/bench/images",
-        f"store={folder}/store",
         "max_failed=0.2",
         *tiny_models(folder / "models"),
         f"+models.babbler={{family: causal_lm, checkpoint: {folder}/babbler}}",
-        f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}",
     ]
-    done = job("sweep", *given)
-    assert done.returncode == 2, done.stdout + done.stderr
-    return done.stdout
+
+
+@pytest.fixture(scope="module", params=["here", pytest.param("ray", marks=pytest.mark.slow)])
+def store(request: pytest.FixtureRequest, given: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of a sweep which nothing but the judge of random weights fails in."""
+    store = tmp_path_factory.mktemp(request.param)
+    metrics = f"metric=[{','.join([*EXPECTED, *MATCHING])}]"
+    babble = f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "here":
+            patch.setattr(sweep, "_compute", compute_here)
+        assert run_job(COMMAND, main, [*given, f"store={store}", metrics, babble]) == 2
+    return store
 
 
 @pytest.fixture(scope="module")
-def scores(printed: str, folder: Path) -> Mapping[str, list[dict[str, Any]]]:
+def scores(store: Path) -> Mapping[str, list[dict[str, Any]]]:
     """The rows of the run, by metric."""
-    table = pq.read_table(run_folder(folder) / "scores.parquet").to_pylist()
+    table = pq.read_table(run_folder(store) / "scores.parquet").to_pylist()
     return {metric: [row for row in table if row["metric"] == metric] for metric in (*EXPECTED, *MATCHING, UNREADABLE)}
 
 
-def run_folder(folder: Path) -> Path:
-    return folder / "store/runs" / (folder / "store/runs/latest").read_text().strip()
+def run_folder(store: Path) -> Path:
+    return store / "runs" / (store / "runs/latest").read_text().strip()
 
 
 @pytest.mark.parametrize("metric", EXPECTED)
@@ -97,20 +96,19 @@ def test_captions_regions_and_descriptions_are_made_once(printed: str, folder: P
     assert len(list((folder / "store/verdicts").rglob("*.parquet"))) == 4
 
 
-def test_the_report_shows_what_the_judge_says(printed: str, folder: Path) -> None:
-    html = (run_folder(folder) / "report.html").read_text()
+def test_the_report_shows_what_the_judge_says(store: Path) -> None:
+    html = (run_folder(store) / "report.html").read_text()
     assert "<bdi>semantic consistency</bdi> <b>8</b>" in html
     assert "&lt;b&gt;plausible&lt;/b&gt; &lt;b&gt;plausible&lt;/b&gt;" in html and "<b>plausible" not in html
 
 
-def test_the_same_again_computes_nothing(printed: str, folder: Path) -> None:
-    given = [f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images"]
-    models = [f"+models.vlm={{family: captioner, checkpoint: {folder}/models/vlm}}"]
-    again = job("sweep", "sweep=shapes", "metric=[viescore]", *given, f"store={folder}/store", *models, "dry_run=true")
-    assert again.returncode == 0 and "0 cells to compute" in again.stdout, again.stdout + again.stderr
+def test_the_same_again_computes_nothing(given: list[str], store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_job(COMMAND, main, [*given, "metric=[viescore]", f"store={store}", "dry_run=true"]) == 0
+    assert "0 cells to compute" in capsys.readouterr().out
 
 
-def test_a_role_that_nothing_fills_is_one_clear_line() -> None:
-    refused = job("sweep", "sweep=shapes", "metric=[llmscore]")
-    assert refused.returncode == 64 and refused.stderr.count("\n") == 1
-    assert "metrics.llmscore.captioner: no model has the role 'captioner'; the sweep's roles are" in refused.stderr
+def test_a_role_that_nothing_fills_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_job(COMMAND, main, ["sweep=shapes", "metric=[llmscore]"]) == 64
+    refused = capsys.readouterr().err
+    assert refused.count("\n") == 1
+    assert "metrics.llmscore.captioner: no model has the role 'captioner'; the sweep's roles are" in refused
