@@ -89,11 +89,11 @@ def test_a_judge_that_babbles_gives_nulls_with_their_reason(scores: Mapping[str,
     assert "expected 1 lines of one number each" in scores[UNREADABLE][0]["error"]["message"]
 
 
-def test_captions_regions_and_descriptions_are_made_once(printed: str, folder: Path) -> None:
+def test_captions_regions_and_descriptions_are_made_once(store: Path) -> None:
     for stage in ("captions", "regions", "descriptions"):
-        (cell,) = (folder / "store" / stage).rglob("*.parquet")
+        (cell,) = (store / stage).rglob("*.parquet")
         assert len(pq.read_table(cell)) == 4
-    assert len(list((folder / "store/verdicts").rglob("*.parquet"))) == 4
+    assert len(list((store / "verdicts").rglob("*.parquet"))) == 4
 
 
 def test_the_report_shows_what_the_judge_says(store: Path) -> None:
