@@ -19,7 +19,7 @@ sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whol
 test: check  ## static checks, then every test
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-slow: install  ## the fault tests with more seeds
+slow: install  ## the fault tests with more seeds, and the commands of README and docs
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 soak: install  ## sweeps on a real cluster and S3 server, hurt by a SEED for so many MINUTES, that must end in the same tables
