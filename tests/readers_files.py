@@ -20,7 +20,7 @@ from tests.question_packs import write_propositions
 
 OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
 """What the reader's generators are called in the pack."""
-COUNT = 24
+COUNT = 32
 PROMPTS = prompts(COUNT)
 IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}
 TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
@@ -72,7 +72,8 @@ def lay_out(folder: Path) -> None:
             "scores.csv": as_csv(scores),
         },
     )
-    write_propositions(folder / "dsg-1k-anns.csv", COUNT)
+    for name in ("dsg-1k-anns.csv", "dpg_bench.csv"):
+        write_propositions(folder / name, COUNT)
     for name in ("prompts.parquet", "data/prompts.parquet"):
         write_rows(folder / name, PROMPTS, row_group=COUNT)
     (folder / "images").symlink_to(folder / "data/images")
