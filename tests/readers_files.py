@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tests.bench_of import images, prompts, write_rows
 from tests.files import put
 from tests.pipelines.training import taught
-from tests.question_packs import write_propositions
+from tests.question_packs import ANNOTATIONS, proposition, propositions, write_csv
 
 OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
 """What the reader's generators are called in the pack."""
@@ -55,7 +55,7 @@ def lay_out(folder: Path) -> None:
     _lay_out_images(folder)
     captions = "\n".join(TEXTS.values())
     keyed = {one["prompt_id"]: {"id": one["prompt_id"], "prompt": one["text"]} for one in PROMPTS}
-    asked = [
+    gecko = [
         {"dataset_id": f"att/count:{number}", "prompt": one["text"], "prompt_type": "Gecko(S)",
          "prompt_id": one["prompt_id"], "reliable": True}
         for number, one in enumerate(PROMPTS)
@@ -67,13 +67,15 @@ def lay_out(folder: Path) -> None:
             "captions.txt": captions,
             "genai_bench.json": json.dumps(keyed),
             "fifty.json": json.dumps(keyed),
-            "prompts.csv": as_csv(asked),
+            "prompts.csv": as_csv(gecko),
             "ratings.csv": as_csv(ratings),
             "scores.csv": as_csv(scores),
         },
     )
-    for name in ("dsg-1k-anns.csv", "dpg_bench.csv"):
-        write_propositions(folder / name, COUNT)
+    asked = [row for one in PROMPTS for row in propositions(one["prompt_id"], one["text"])]
+    passed_over = proposition(PROMPTS[0]["prompt_id"], PROMPTS[0]["text"], 4, "0", "Is it drawn?", "global - style")
+    write_csv(folder / "dsg-1k-anns.csv", ANNOTATIONS, asked)
+    write_csv(folder / "dpg_bench.csv", ANNOTATIONS, [passed_over, *asked])  # DPG-Bench's code does not read row 0
     for name in ("prompts.parquet", "data/prompts.parquet"):
         write_rows(folder / name, PROMPTS, row_group=COUNT)
     (folder / "images").symlink_to(folder / "data/images")

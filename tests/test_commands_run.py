@@ -121,8 +121,10 @@ def last(called: list[str], folder: Path, environment: Mapping[str, str]) -> str
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, str]) -> Mapping[bool, Path]:
-    """What the first sweep leaves: that of the pack, and that of images of one's own."""
+def begun(
+    tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, str], s3_server: S3Server
+) -> Mapping[bool, Path]:
+    """What the first sweep leaves: the pack's, and that of images of one's own, whose store is in the bucket too."""
     folders = {}
     sweeps = {
         True: "sweep sweep=shapes",
@@ -136,6 +138,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, st
             (folders[pack] / file.name).symlink_to(file.resolve())
         problem = run(command, folders[pack], environment)
         assert not problem, problem
+    s3_server.filesystem().put(f"{folders[False]}/store/", "bucket/plumbline/", recursive=True)
     return folders
 
 
