@@ -1,6 +1,8 @@
-"""Folders of files for tests."""
+"""Files for tests."""
 
-from collections.abc import Mapping
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -11,3 +13,14 @@ def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return folder
+
+
+def as_tar(members: Sequence[tuple[str, bytes]], mode: str = "w") -> bytes:
+    """The members by their names, one after the other."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, content in members:
+            header = tarfile.TarInfo(name)
+            header.size = len(content)
+            archive.addfile(header, io.BytesIO(content))
+    return sink.getvalue()

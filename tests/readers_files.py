@@ -1,20 +1,15 @@
 """The files that the pages' commands name, as a reader of the pages might have them: made of the embedded pack."""
 
-import csv
-import io
 import json
-import tarfile
-from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import fsspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tests.bench_of import images, prompts, write_rows
-from tests.files import put
+from tests.files import as_tar, put
+from tests.pipelines.judging.releases.files import as_csv, as_parquet
 from tests.pipelines.training import taught
 from tests.question_packs import ANNOTATIONS, proposition, propositions, write_csv
 
@@ -24,30 +19,6 @@ COUNT = 32
 PROMPTS = prompts(COUNT)
 IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}
 TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def as_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink)
-    return sink.getvalue()
-
-
-def as_tar(members: Mapping[str, bytes]) -> bytes:
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w") as archive:
-        for name, content in members.items():
-            header = tarfile.TarInfo(name)
-            header.size = len(content)
-            archive.addfile(header, io.BytesIO(content))
-    return sink.getvalue()
 
 
 def lay_out(folder: Path) -> None:
@@ -129,7 +100,7 @@ def fill_bucket(filesystem: fsspec.AbstractFileSystem) -> None:
         **{f"images/{name}/00000.parquet": as_parquet(rows) for name, rows in IMAGES.items()},
         **{f"renders/sdxl/{number:05d}.png": row["image"] for number, row in enumerate(IMAGES["sdxl"])},
         "pairs/00000.parquet": as_parquet(pairs),
-        "tars/00000.tar": as_tar(samples),
+        "tars/00000.tar": as_tar([*samples.items()]),
         "vqa/00000.parquet": as_parquet(taught.rows(COUNT)),
     }
     filesystem.mkdir("bucket")

@@ -38,6 +38,8 @@ OF_THE_PACK = re.compile(
 OWN_MODELS = re.compile(r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes|sweep=gecko_ablation))")
 """Commands that ask the released models, in whose place the pack's are asked here."""
 LASTING = re.compile(r"^(serve|view)\b|--watch")
+AT_WORK = re.compile(r"http://127|no sweep is running")
+"""What these say once they do what they are for."""
 PLACES = {"STORE": "store", "OUT": "data/out", "RATINGS": "ratings.csv", "TABLE": "scores.csv", "METRIC": "vqascore",
           "[a,b]": "[vqascore,clipscore]", "FOLDER": "judged", "PATH": "outputs"}  # fmt: skip
 """What a reader would put in their place."""
@@ -107,17 +109,19 @@ def first_run(folder: Path) -> str:
 
 
 def last(called: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Runs what goes on until it is stopped, and stops it once it has said something."""
+    """Runs what goes on until it is stopped, and stops it once it says that it is at work."""
     if not any("--watch" in word for word in called):
         called = [word for word in called if not word.startswith("port=")] + [f"port={free_ports(1)[0]}"]
     process = subprocess.Popen(
         called, cwd=folder, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
-    first = process.stdout.readline()
+    said = ""
+    while not AT_WORK.search(said) and (line := process.stdout.readline()):
+        said += line
     process.send_signal(signal.SIGTERM)
     rest = process.stdout.read()
-    return "" if process.wait() == 143 and first else f"{process.returncode}\n{first}{rest}"
+    return "" if process.wait() == 143 and AT_WORK.search(said) else f"{process.returncode}\n{said}{rest}"
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,6 @@ MOST_OF_PROMPT = 600
 MOST_QUESTIONS = 100
 """Of one prompt and metric."""
 MOST_PAGES = 10**7
-DIGITS = 9
-"""Of a number in an address."""
 OPEN_TO = ("127.0.0.1", "localhost", "[::1]")
 """What this machine is called by its own browsers; a name that leads here from elsewhere is a trick."""
 HEADERS = {
@@ -306,7 +304,7 @@ def _real(request: Request, name: str) -> float | None:
 
 def _whole(request: Request, name: str, default: int) -> int:
     given = request.query_params.get(name, "") or str(default)
-    if not (given.isascii() and given.isdecimal()) or len(given) > DIGITS or int(given) > MOST_PAGES:
+    if not (given.isascii() and given.isdecimal()) or len(given) > len(str(MOST_PAGES)) or int(given) > MOST_PAGES:
         raise Misasked(f"{name}={given}: expected a whole number up to {MOST_PAGES}")
     return int(given)
 

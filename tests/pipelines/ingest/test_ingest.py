@@ -31,6 +31,7 @@ from pipelines.ingest.rows import InputColumnsConfig
 from pipelines.ingest.shards import ShardRecord
 from pipelines.sweep import plan_sweep
 from tests.bench_of import images, prompts, sweep_config
+from tests.files import as_tar
 
 ROOT = Path(__file__).parents[3]
 TEXTS = {row["prompt_id"]: row["text"] for row in prompts(64)}
@@ -67,11 +68,7 @@ def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 def write_tar(path: Path, members: Sequence[tuple[str, bytes]], mode: str = "w") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
-        for name, content in members:
-            header = tarfile.TarInfo(name)
-            header.size = len(content)
-            archive.addfile(header, io.BytesIO(content))
+    path.write_bytes(as_tar(members, mode))
     return path
 
 
