@@ -154,6 +154,8 @@ class ResolvedModel:
     """Where it is to run; the precision, not the device, is what can change a result."""
     kind: VqaKind | None = None
     """Of a VQA model."""
+    version: int = 1
+    """Of what its family makes of it."""
     endpoint: str | None = None
     """The address of the service that runs it; None is the family's own."""
 
@@ -200,6 +202,8 @@ class ResolvedModel:
         if not self.local:
             return semantic | self._at_endpoint()
         semantic |= {"dtype": self.dtype, "parts": {role: part.identity for role, part in self.parts.items()}}
+        if self.version > 1:
+            semantic["version"] = self.version
         if self.kind is not None:
             semantic |= self.kind.semantic()
         if self.kind is not None and self.kind.pads:
@@ -236,6 +240,7 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
         dtype=_precision(config, family, on_gpu=on_gpu),
         on_gpu=on_gpu,
         kind=_kind(family, checkpoint.fields),
+        version=family.version(checkpoint.fields),
     )
 
 

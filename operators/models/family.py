@@ -81,6 +81,8 @@ class Family:
     """Of a family that serves `similarity`, what its numbers can be."""
     precise: bool = False
     """Whether `dtype=auto` is float32 on a GPU too."""
+    version: Callable[[Fields], int] = lambda fields: 1
+    """Raised when the results of a checkpoint with such a config.json change; a 1 is not in the keys of cells."""
     engine_in_keys: bool = True
     """False for the first families, whose cells were computed before there was an engine to name."""
 

@@ -54,14 +54,6 @@ class Pixels(NamedTuple):
     """Its patches in time, height and width, (3,)."""
 
 
-class Seen(NamedTuple):
-    """One image as the language half reads it."""
-
-    states: torch.Tensor
-    """(tokens, width), where the model is."""
-    grid: torch.Tensor
-
-
 class HpsV3Similarity:
     """The `similarity` call served by HPSv3; its images are encoded once, its instruction is read for every pair."""
 
@@ -80,21 +72,22 @@ class HpsV3Similarity:
         inputs = self.processor(images=image, return_tensors="pt")
         return Pixels(inputs["pixel_values"], inputs["image_grid_thw"][0])
 
-    def encode(self, pixels: Sequence[Pixels]) -> list[Seen]:
-        """What the language half reads in the place of each image."""
+    def encode(self, pixels: Sequence[Pixels]) -> list[torch.Tensor]:
+        """What the language half reads in the place of each image: states (tokens, width), where the model is."""
         device = self.model.device
         patches, grids = torch.cat([each.patches for each in pixels]), torch.stack([each.grid for each in pixels])
         with torch.inference_mode():
-            seen = self.model.model.get_image_features(patches.to(device), grids.to(device)).pooler_output
-        return [Seen(states, each.grid) for states, each in zip(seen, pixels, strict=True)]
+            return list(self.model.model.get_image_features(patches.to(device), grids.to(device)).pooler_output)
 
-    def compare(self, features: Sequence[Seen], pairs: Sequence[Pair], measure: Measure = "reward") -> list[Compared]:
+    def compare(
+        self, features: Sequence[torch.Tensor], pairs: Sequence[Pair], measure: Measure = "reward"
+    ) -> list[Compared]:
         """The mean of each pair's reward; nothing is cut."""
         read = [(self._ids(pair.text, features[pair.image]), features[pair.image]) for pair in pairs]
         rewards = in_batches(self._rewards, read, [len(ids) for ids, _ in read], size=self.pair_batch)
         return [Compared(reward, truncated=False) for reward in rewards]
 
-    def _ids(self, text: str, image: Seen) -> torch.Tensor:
+    def _ids(self, text: str, image: torch.Tensor) -> torch.Tensor:
         """The conversation about one image, as tokens; raises HopelessRow where the prompt would be read as marks."""
         content = [{"type": "image"}, {"type": "text", "text": self.instruction.replace(PROMPT, text)}]
         turns = [{"role": "user", "content": content}]
@@ -106,18 +99,21 @@ class HpsV3Similarity:
                     RowError("request_refused", f"the prompt has {name} mark in it; change the prompt's text")
                 )
         before, after = ids.tensor_split([int((ids == self.image_id).nonzero())])
-        return torch.cat([before, after[:1].expand(len(image.states)), after[1:]])
+        return torch.cat([before, after[:1].expand(len(image)), after[1:]])
 
-    def _rewards(self, read: Sequence[tuple[torch.Tensor, Seen]]) -> list[float]:
-        """The reward of each conversation; they are padded on the right."""
+    def _rewards(self, read: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
+        """The reward of each conversation; they are padded on the right.
+
+        The release was trained without Qwen2-VL's positions in time, row and column: it hands its language half no
+        image grid, so an image's tokens are numbered one after the other, as words are.
+        """
         device, model = self.model.device, self.model.model
         mask = pad_sequence([torch.ones_like(ids) for ids, _ in read], batch_first=True).to(device)
         ids = pad_sequence([ids for ids, _ in read], batch_first=True).to(device)
         places = (ids == self.image_id) & mask.bool()
         embedded = model.get_input_embeddings()(ids)
-        embedded[places] = torch.cat([seen.states for _, seen in read]).to(embedded.dtype)
-        grids = torch.stack([seen.grid for _, seen in read]).to(device)
-        positions, _ = model.get_rope_index(ids, places.int(), image_grid_thw=grids, attention_mask=mask)
+        embedded[places] = torch.cat([states for _, states in read]).to(embedded.dtype)
+        positions = torch.arange(ids.shape[1], device=device).expand_as(ids)
         states = model.language_model(
             inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False
         ).last_hidden_state

@@ -54,4 +54,5 @@ FAMILY = Family(
     ),
     check=_check,
     measures=("reward",),
+    version=lambda fields: 2,
 )

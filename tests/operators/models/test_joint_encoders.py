@@ -15,6 +15,8 @@ from transformers import (
     AutoTokenizer,
     Blip2ForImageTextRetrieval,
     BlipForImageTextRetrieval,
+    Qwen2Config,
+    Qwen2Model,
     Qwen2VLForConditionalGeneration,
 )
 
@@ -86,8 +88,10 @@ def image_reward(folder: Path, picture: Image.Image, text: str) -> float:
 
 @torch.no_grad()
 def hpsv3(folder: Path, picture: Image.Image, text: str) -> float:
-    """By transformers' Qwen2-VL and three linear layers."""
-    model, head = network(Qwen2VLForConditionalGeneration, folder), load_file(folder / "model.safetensors")
+    """As released: its language half is given no image grid, so it numbers all tokens one after the other, as the
+    language model does that it was made of, a Qwen2; by that one, Qwen2-VL's vision half, and three linear layers.
+    """
+    model, head = network(Qwen2VLForConditionalGeneration, folder).model, load_file(folder / "model.safetensors")
     tokenizer, processor = (
         AutoTokenizer.from_pretrained(folder),
         AutoImageProcessor.from_pretrained(folder, backend="pil"),
@@ -97,12 +101,28 @@ def hpsv3(folder: Path, picture: Image.Image, text: str) -> float:
     places = int(image["image_grid_thw"].prod()) // 4
     asked = f"<|im_start|>user\n<|vision_start|>{'<|image_pad|>' * places}<|vision_end|>{read}<|im_end|>\n"
     ids = tokenizer(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
-    kinds = (ids == tokenizer.convert_tokens_to_ids("<|image_pad|>")).int()
-    state = model.model(input_ids=ids, mm_token_type_ids=kinds, **image).last_hidden_state[0]
+    embedded = model.get_input_embeddings()(ids)
+    embedded[ids == tokenizer.convert_tokens_to_ids("<|image_pad|>")] = torch.cat(
+        model.get_image_features(**image).pooler_output
+    )
+    state = plain_qwen2(folder)(inputs_embeds=embedded).last_hidden_state[0]
     state = state[ids[0] == tokenizer.convert_tokens_to_ids("<|Reward|>")][0]
     for layer in (0, 3):
         state = (head[f"rm_head.{layer}.weight"] @ state + head[f"rm_head.{layer}.bias"]).relu()
     return float((head["rm_head.5.weight"] @ state + head["rm_head.5.bias"])[0])
+
+
+@cache
+def plain_qwen2(folder: Path) -> Qwen2Model:
+    """A Qwen2 with the weights of a Qwen2-VL's language half."""
+    half = network(Qwen2VLForConditionalGeneration, folder).model.language_model
+    fields = half.config.to_dict()
+    rope = {"rope_type": "default", "rope_theta": fields["rope_parameters"]["rope_theta"]}
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    shape = {name: fields[name] for name in (*names, "num_key_value_heads", "hidden_act", "rms_norm_eps")}
+    model = Qwen2Model(Qwen2Config(**shape, rope_parameters=rope))
+    model.load_state_dict(half.state_dict())
+    return model.eval()
 
 
 KINDS: dict[str, tuple[str, Callable[[Path], Path], Measure, Library]] = {
