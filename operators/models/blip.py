@@ -13,14 +13,27 @@ from PIL import Image
 from transformers import GenerationConfig
 
 from operators.errors import HopelessRow, RowError
+from operators.models.checkpoints import ResolvedModel
 from operators.models.encoder_decoder import LONGEST_REPLY, Encoded, EncoderDecoder, T5Answers, encode_beside
-from operators.models.processing import ReleasedTransform
+from operators.models.processing import ReleasedTransform, load_pretrained
 
 BLIP2_FRAME = "Question: {} Short answer:"
 """In which LAVIS asks BLIP-2 for zero-shot question answering."""
 DROPPED_SIGNS = re.compile(r'[.!"()*#:;~]')
 """What BLIP's released code takes out of every question, in training too."""
+VISION_EPSILON = 1e-6
+"""Of the layer norms in the vision tower of every BLIP, by its released code (models/vit.py)."""
 TOO_LONG = "the question takes {} tokens, beyond the {} that the model reads; shorten the prompt"
+
+
+def load_blip(kind: Any, model: ResolvedModel) -> Any:
+    """A BLIP of the class `kind` with its checkpoint's weights, and the epsilon with which these were trained.
+
+    Checkpoints in transformers' layout say 1e-5, transformers' own default.
+    """
+    config = kind.config_class.from_pretrained(model.folder("checkpoint"))
+    config.vision_config.layer_norm_eps = VISION_EPSILON
+    return load_pretrained(kind, model, config=config)
 
 
 class Blip2Likelihood(T5Answers):

@@ -19,6 +19,7 @@ from torch import nn
 from transformers import AutoConfig, CLIPModel
 
 from operators.errors import ModelError
+from operators.models.blip import VISION_EPSILON
 from operators.models.families.hpsv3 import INSTRUCTION
 from operators.models.families.open_clip import CONFIG, WEIGHTS
 from operators.models.hpsv3 import PROMPT, REWARD_TOKEN, HpsV3
@@ -210,7 +211,7 @@ def _image_reward(config: ConvertConfig, tensors: Weights, base: Path, making: P
     vision = fields.vision_config
     positions = weights.get("vision_model.embeddings.position_embedding", torch.empty(1, 1, 0)).shape[1]
     vision.image_size = round((positions - 1) ** 0.5) * vision.patch_size
-    vision.layer_norm_eps = 1e-6  # as the release has it; transformers' own BLIPs say 1e-5
+    vision.layer_norm_eps = VISION_EPSILON
     for half in (vision, fields.text_config):  # no shape tells how many heads there are
         if half.hidden_size % HEAD_WIDTH == 0:
             half.num_attention_heads = half.hidden_size // HEAD_WIDTH

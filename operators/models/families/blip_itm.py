@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from operators.models.checkpoints import ResolvedModel
 
-CONTEXTS = {"BlipForImageTextRetrieval": 35, "Blip2ForImageTextRetrieval": 32}
+FIRST, SECOND = "BlipForImageTextRetrieval", "Blip2ForImageTextRetrieval"
+CONTEXTS = {FIRST: 35, SECOND: 32}
 """Tokens of a text, as in the releases; by the class that a config.json names."""
 
 
@@ -79,15 +80,16 @@ def _matched(logits: "torch.Tensor") -> "torch.Tensor":
 def _load(model: "ResolvedModel") -> MatchingEncoder:
     from transformers import Blip2ForImageTextRetrieval, BlipForImageTextRetrieval
 
+    from operators.models.blip import load_blip
     from operators.models.parts import read_fields
     from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     named = architecture(read_fields(model.parts["checkpoint"]))
-    second = named == Blip2ForImageTextRetrieval.__name__
+    first = named == FIRST
     processor = load_image_processor(model.folder("checkpoint"))
-    matching = Blip2Matching if second else BlipMatching
+    matching = BlipMatching if first else Blip2Matching
     return matching(
-        load_pretrained(Blip2ForImageTextRetrieval if second else BlipForImageTextRetrieval, model),
+        load_blip(BlipForImageTextRetrieval, model) if first else load_pretrained(Blip2ForImageTextRetrieval, model),
         load_tokenizer(model.folder("tokenizer")),
         lambda image: processor(images=image, return_tensors="pt")["pixel_values"][0],
         context=CONTEXTS[named],
@@ -101,4 +103,5 @@ FAMILY = Family(
     suits=lambda fields: architecture(fields) in CONTEXTS,
     files=(TOKENIZER, IMAGES),
     measures=("match", "cosine"),
+    version=lambda fields: 2 if architecture(fields) == FIRST else 1,
 )

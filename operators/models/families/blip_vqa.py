@@ -19,11 +19,11 @@ BLIP_VQA = VqaKind(
 def _load(model: "ResolvedModel") -> "BlipVqaLikelihood":
     from transformers import BlipForQuestionAnswering
 
-    from operators.models.blip import BlipVqaLikelihood
+    from operators.models.blip import BlipVqaLikelihood, load_blip
     from operators.models.encoder_decoder import check_entries
-    from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from operators.models.processing import load_image_processor, load_tokenizer
 
-    network = load_pretrained(BlipForQuestionAnswering, model)
+    network = load_blip(BlipForQuestionAnswering, model)
     tokenizer = load_tokenizer(model.folder("tokenizer"))
     check_entries(model.folder("tokenizer"), tokenizer, network.config.text_config.vocab_size)
     processor = load_image_processor(model.folder("checkpoint"))
@@ -36,4 +36,5 @@ FAMILY = Family(
     suits=lambda fields: architecture(fields) == "BlipForQuestionAnswering",
     files=(TOKENIZER, IMAGES),
     kind=lambda fields: BLIP_VQA,
+    version=lambda fields: 2,
 )

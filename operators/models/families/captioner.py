@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from operators.models.checkpoints import ResolvedModel
 
-ARCHITECTURES = ("BlipForConditionalGeneration", "GitForCausalLM")
+BLIP = "BlipForConditionalGeneration"
+ARCHITECTURES = (BLIP, "GitForCausalLM")
 
 
 def _has_opt(fields: Fields) -> bool:
@@ -87,11 +88,17 @@ class Captioner:
 
 
 def _load(model: "ResolvedModel") -> Captioner:
-    from transformers import AutoModelForImageTextToText
+    from transformers import AutoModelForImageTextToText, BlipForConditionalGeneration
 
+    from operators.models.blip import load_blip
+    from operators.models.parts import read_fields
     from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
-    network, tokenizer = load_pretrained(AutoModelForImageTextToText, model), load_tokenizer(model.folder("tokenizer"))
+    blip = architecture(read_fields(model.parts["checkpoint"])) == BLIP
+    network = (
+        load_blip(BlipForConditionalGeneration, model) if blip else load_pretrained(AutoModelForImageTextToText, model)
+    )
+    tokenizer = load_tokenizer(model.folder("tokenizer"))
     queries = getattr(network.config, "num_query_tokens", None)
     return Captioner(
         network,
@@ -111,4 +118,5 @@ FAMILY = Family(
         Files("tokenizer", ("tokenizer.json", "vocab.txt", "vocab.json"), TOKENIZER.remedy),
         IMAGES,
     ),
+    version=lambda fields: 2 if architecture(fields) == BLIP else 1,
 )

@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
     Blip2ForConditionalGeneration,
+    BlipForConditionalGeneration,
+    BlipForImageTextRetrieval,
     BlipForQuestionAnswering,
     BlipImageProcessorPil,
     InstructBlipForConditionalGeneration,
@@ -20,15 +22,23 @@ from transformers import (
 
 from operators.errors import HopelessRow, ModelError
 from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
-from operators.models.calls import LikelihoodModel, Question
+from operators.models.calls import ImageRequest, LikelihoodModel, Measure, Message, Question, Request
 from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
 from operators.models.encoder_decoder import EncoderDecoder
 from operators.models.loading import load
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
-from tests.operators.models.alike import CLOSE, PICTURES, QUESTIONS, likelihoods, require_likelihoods_alike
-from tests.operators.tiny import vqa_models
+from tests.operators.models.alike import (
+    CLOSE,
+    PICTURES,
+    QUESTIONS,
+    likelihoods,
+    replies,
+    require_likelihoods_alike,
+    similarities,
+)
+from tests.operators.tiny import captioners, rewards, vqa_models
 
 SAVES: dict[str, Callable[[Path], Path]] = {
     "blip2": vqa_models.save_blip2,
@@ -118,10 +128,24 @@ class WholeInstructBlip(WholeBlip2):
         return super().inputs(image, question) | seen
 
 
+def released_blip(kind: Any, folder: Path) -> Any:
+    """The library's model, whose vision tower divides as the release's: its layer norms add 1e-6 to the variance."""
+    model = kind.from_pretrained(folder).eval()
+    norms = [layer for layer in model.vision_model.modules() if isinstance(layer, torch.nn.LayerNorm)]
+    assert {norm.eps for norm in norms} == {1e-5}
+    for norm in norms:
+        norm.eps = 1e-6
+    return model
+
+
 class WholeBlipVqa(WholeBlip2):
     """The same of a BLIP, with the tokens that its release puts before question and answer."""
 
     model_class = BlipForQuestionAnswering
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.model = released_blip(self.model_class, folder)
 
     def inputs(self, image: Image.Image, question: str) -> dict[str, torch.Tensor]:
         ids = self.tokenizer(re.sub(r'["().!*#:;~]', "", question), return_tensors="pt").input_ids
@@ -161,6 +185,53 @@ def test_likelihoods_are_the_librarys_own_of_one_question_at_a_time(folders: dic
     for choices, wanted in zip(answered, expected, strict=True):
         assert choices == [pytest.approx(choice, abs=CLOSE) for choice in wanted]
     assert len({round(choices[0][0], 2) for choices in expected}) > 3, "scores differ between inputs"
+
+
+FAINT = 1e-3
+"""By which the images' embeddings are made so faint that it shows what a layer norm adds to their variance."""
+
+
+def save_faint(save: Callable[[Path], Path], folder: Path) -> Path:
+    weights = load_file(save(folder) / "model.safetensors")
+    faint = {name: tensor * FAINT for name, tensor in weights.items() if name.startswith("vision_model.embeddings.")}
+    assert len(faint) == 4
+    save_file(weights | faint, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("measure", ["match", "cosine"])
+def test_a_blip_matches_with_the_epsilon_of_its_release(tmp_path: Path, measure: Measure) -> None:
+    folder = save_faint(rewards.save_blip_itm, tmp_path)
+    whole, processor = released_blip(BlipForImageTextRetrieval, folder), BlipImageProcessorPil.from_pretrained(folder)
+    words = AutoTokenizer.from_pretrained(folder)(["a red circle"], return_tensors="pt")
+    expected = []
+    for picture in PICTURES:
+        pixels = processor(images=picture, return_tensors="pt").pixel_values
+        inputs = {"input_ids": words.input_ids, "attention_mask": words.attention_mask, "pixel_values": pixels}
+        said = whole(**inputs, use_itm_head=measure == "match").itm_score
+        expected.append(float(said.softmax(-1)[0, 1] if measure == "match" else said))
+    model = load(resolve_model(ModelConfig(family="blip_itm", checkpoint=str(folder)), on_gpu=False), "similarity")
+    asked = [(image, "a red circle") for image in range(len(PICTURES))]
+    numbers = [row.similarity for row in similarities(model, PICTURES, asked, measure)]
+    assert numbers == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_blip_captions_with_the_epsilon_of_its_release(tmp_path: Path) -> None:
+    folder = save_faint(captioners.save_blip, tmp_path)
+    whole, processor = (
+        released_blip(BlipForConditionalGeneration, folder),
+        BlipImageProcessorPil.from_pretrained(folder),
+    )
+    expected = []
+    for picture in PICTURES:
+        pixels = processor(images=picture, return_tensors="pt").pixel_values
+        ids = whole.generate(pixel_values=pixels, max_new_tokens=16)[0]
+        expected.append(AutoTokenizer.from_pretrained(folder).decode(ids, skip_special_tokens=True).strip())
+    config = ModelConfig(family="captioner", checkpoint=str(folder))
+    model = load(resolve_model(config, on_gpu=False), "generate_from_images")
+    asked = [ImageRequest(image, Request((Message("user", "Describe it."),), 16)) for image in range(len(PICTURES))]
+    assert [reply.text for reply in replies(model, PICTURES, asked)] == expected and any(expected)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -27,6 +27,8 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
     },
     "t5": {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
     "encoder": {"model_type": "bert", "architectures": ["BertModel"]},
+    "blip": {"model_type": "blip", "architectures": ["BlipForImageTextRetrieval"]},
+    "blip_2": {"model_type": "blip-2", "architectures": ["Blip2ForImageTextRetrieval"]},
 }
 
 
@@ -52,6 +54,8 @@ IDENTITIES = {
     "classifier": "0fd56ca8aff46249c69bb1407edd9b037c4d37afc35982cf4b68a8497431b882",
     "t5": "247c019c6a6cf4aef7867a5e9a2aaabab34f8c79e66c576090a8aa286cbf1172",
     "encoder": "335fc583a68978cd6d901d3b6b938e761284bdd78b6e1aa87bf0771e68f20931",
+    "blip": "e0cbc7aed843cfea70294154a7506b65c01e0882399fb1e996842cae1a46f65c",
+    "blip_2": "25c24c11c653d9d8de5b0d164c3015260332c43a3398dfa2bdbf7b90d0f292a8",
 }
 """The digest of each folder's files."""
 
@@ -106,6 +110,8 @@ KEYS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
     ("nli", "classifier", {}, True, keyed("classifier", **PLAIN)),
     ("nli", "t5", {"dtype": "bfloat16"}, True, keyed("t5", dtype="bfloat16", **PLAIN)),
     ("sentences", "encoder", {}, True, keyed("encoder", **PLAIN)),
+    ("blip_itm", "blip", {}, False, keyed("blip", version=2, **PLAIN)),
+    ("blip_itm", "blip_2", {}, False, keyed("blip_2", **PLAIN)),
     ("openai", "judge", {}, True, {"model": "judge", "endpoint": None, "label": None}),
     ("openai", "judge", JUDGE, False, {"model": "judge", "endpoint": "http://host/v1", "label": "a"}),
 ]
