@@ -53,11 +53,15 @@ class BatchSize:
     """How many rows a model takes together: as configured, and fewer once so many were out of memory."""
 
     def __init__(self, rows: int) -> None:
-        self.configured = self.rows = rows
+        self.rows = rows
 
-    def shrink(self, rows: int) -> None:
-        """Remembers that so many rows were too many; a row that is too large by itself says nothing of the others."""
-        self.rows = min(self.rows, rows // 2) or self.configured
+    def shrink(self, rows: int, before: int) -> None:
+        """Remembers that so many rows were too many.
+
+        One row that is too large by itself says nothing of the others: the size is again as it was `before` that row
+        was tried.
+        """
+        self.rows = min(self.rows, rows // 2) if rows > 1 else before
 
 
 def isolate(
@@ -74,6 +78,16 @@ def isolate(
     can succeed. What else the model could not do it may do another time, so these errors are retryable, unless it
     raises HopelessRow.
     """
+    return _isolate(call, rows, size, size.rows if size is not None else 0, crowded)
+
+
+def _isolate(
+    call: Callable[[Sequence[Row]], Sequence[Result]],
+    rows: Sequence[Row],
+    size: BatchSize | None,
+    before: int,
+    crowded: bool,
+) -> list[Result | RowError]:
     if not rows:
         return []
     try:
@@ -82,14 +96,14 @@ def isolate(
         if device_lost(error) or isinstance(error, ModelError) or (crowded and out_of_memory(error)):
             raise
         if size is not None and out_of_memory(error):
-            size.shrink(len(rows))
+            size.shrink(len(rows), before)
         if len(rows) == 1:
             if isinstance(error, HopelessRow):
                 return [error.error]
             return [RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)]
     half = len(rows) // 2  # out here nothing holds on to what the failed call had in memory
     halves = rows[:half], rows[half:]
-    return [result for part in halves for result in isolate(call, part, size, crowded=crowded)]
+    return [result for part in halves for result in _isolate(call, part, size, before, crowded)]
 
 
 class UseWindow(Protocol[Used]):
@@ -110,11 +124,14 @@ def in_windows(
 
     Where so many are out of memory, encoded or used, half as many go together from then on.
     """
-    first = 0
+    first = failed = 0
+    before = size.rows
     while first < len(rows):
+        before = size.rows if first >= failed else before  # any row of a window that failed may be what is too large
         window = rows[first : first + size.rows]
         if not _fits(encode, window, first, use):
-            size.shrink(len(window))
+            failed = max(failed, first + len(window))
+            size.shrink(len(window), before)
             if len(window) > 1:
                 continue
             use(first, isolate(encode, window), crowded=False)

@@ -44,10 +44,12 @@ def in_batches(
     """
     import torch
 
-    left = sorted(range(len(inputs)), key=lambda index: sizes[index])
+    left, before = sorted(range(len(inputs)), key=lambda index: sizes[index]), size.rows
+    failed = len(left)
     results: dict[int, Result] = {}
     with torch.inference_mode():
         while left:
+            before = size.rows if len(left) <= failed else before  # as in `in_windows`
             batch = left[: size.rows]
             try:
                 results.update(zip(batch, call([inputs[index] for index in batch]), strict=True))
@@ -55,7 +57,8 @@ def in_batches(
             except Exception as error:
                 if not out_of_memory(error):
                     raise
-                size.shrink(len(batch))
+                failed = min(failed, len(left) - len(batch))
+                size.shrink(len(batch), before)
                 if len(batch) == 1:
                     raise
     return [results[index] for index in range(len(inputs))]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from operators.errors import PlumblineError
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.placing import Shards
-from pipelines.ingest.shards import Drafted, Placement, Report, ShardDraft, ShardRecord
+from pipelines.ingest.shards import Drafted, DraftedShard, Placement, Report, ShardDraft
 from pipelines.storage import Location, first_line, locate
 from pipelines.tables import Rejection
 
@@ -229,7 +229,8 @@ class Job:
     call: Any
     """To the drafter, of which the answer is awaited."""
     drafted: Drafted = NOTHING
-    places: list[Placement | None] = field(default_factory=list)
+    places: list[Placement | None] | None = None
+    """Where its drafts go, once that is known; then the answer is to their commit."""
     deaths: int = 0
 
 
@@ -278,16 +279,20 @@ class Line:
     def _place(self, job: Job) -> None:
         job.drafted = self._answer(job)
         self.shards.rejected += job.drafted.rejected
-        for draft in job.drafted.shards:
-            place = self.shards.place(draft)
-            if isinstance(place, ShardRecord):
-                self.report(place)
-            job.places.append(place if isinstance(place, Placement) else None)
+        job.places = [self._place_draft(draft) for draft in job.drafted.shards]
         job.call = self.workers.call(job.drafter, "commit", job.number, job.places)
         self.committing.append(job)
 
+    def _place_draft(self, draft: DraftedShard) -> Placement | None:
+        """Where the draft goes; None where its shard stands already."""
+        place = self.shards.place(draft)
+        if isinstance(place, Placement):
+            return place
+        self.report(place)
+        return None
+
     def _end(self, job: Job) -> None:
-        for draft, place, size in zip(job.drafted.shards, job.places, self._answer(job), strict=True):
+        for draft, place, size in zip(job.drafted.shards, job.places or (), self._answer(job), strict=True):
             if place is not None:
                 self.report(self.shards.committed(draft, place, size))
         self.source.end(job.unit, job.drafted, self.shards.output)
@@ -307,5 +312,5 @@ class Line:
                     ) from error
                 self.workers.await_restart(job.drafter)
                 job.call = self.workers.call(job.drafter, "draft", job.number, job.unit)
-                if job.places:
+                if job.places is not None:
                     job.call = self.workers.call(job.drafter, "commit", job.number, job.places)

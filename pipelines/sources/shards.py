@@ -1,7 +1,8 @@
 """Source files as a listing shows them, cut into shards by their footers, and read by our column names."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate, chain, groupby
@@ -24,6 +25,8 @@ ROWS_AT_ONCE = 65_536
 BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
 LONGEST_NAME = 120
 """Bytes of a file's name that its cells' names take over: a file system takes 255, and they add to it."""
+PART = re.compile(r"-\d{5,}\.parquet$")
+"""How the name of a file ends that could be a shard's of another file, which is named by its first row group."""
 
 
 class BrokenFile(NamedTuple):
@@ -53,18 +56,21 @@ def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Ite
     if not found and not location.fs.exists(location.path):
         raise FileNotFoundError(location.path)
     stores = tuple(path.rpartition("/")[0] + "/" for path in found if is_mark(location, path))
-    for path, entry in sorted(found.items()):
-        relative = location.relative(path)
-        if is_table(relative, suffixes) and not path.startswith(stores):
-            url = location.fs.unstrip_protocol(path)
+    names = {location.relative(path): path for path in sorted(found) if not path.startswith(stores)}
+    for relative, path in names.items():
+        if is_table(relative, suffixes):
+            entry, url = found[path], location.fs.unstrip_protocol(path)
             regular = entry["type"] == "file"
-            yield ListedFile(group, _name(relative), url, entry["size"], etag(entry), regular)
+            yield ListedFile(group, _name(relative, names), url, entry["size"], etag(entry), regular)
 
 
-def _name(relative: str) -> str:
-    """A file's name within its group; where it is long, or another's could be the same, cut and with a hash."""
+def _name(relative: str, others: Container[str]) -> str:
+    """A file's name within its group; where it is long, or could be another's or a part's of another, cut and with a
+    hash.
+    """
     name = relative.removesuffix(".parquet").replace("/", "__")
-    if "__" not in relative and len(name.encode()) <= LONGEST_NAME:
+    of_a_part = PART.search(relative) is not None and PART.sub(".parquet", relative) in others
+    if "__" not in relative and len(name.encode()) <= LONGEST_NAME and not of_a_part:
         return name
     short = name.encode()[:LONGEST_NAME].decode(errors="ignore")
     return f"{short}-{hashlib.sha256(relative.encode()).hexdigest()[:8]}"

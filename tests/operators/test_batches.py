@@ -150,6 +150,24 @@ def test_a_row_that_fits_no_memory_is_an_error_of_its_own_and_what_fails_otherwi
     assert size.rows == 8
 
 
+def test_a_row_that_fits_no_memory_makes_no_size_forgotten_that_was_learnt() -> None:
+    def call(rows: Sequence[int]) -> Sequence[int]:
+        if len(rows) > 4 or 99 in rows:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return rows
+
+    size = BatchSize(16)
+    isolate(call, range(16), size)
+    assert size.rows == 4
+    isolate(call, [0, 1, 2, 99], size)
+    assert size.rows == 4
+    with pytest.raises(torch.OutOfMemoryError):
+        in_batches(call, [0, 1, 2, 99], range(4), size=size)
+    assert size.rows == 4
+    in_windows(call, [99, *range(20)], size, lambda first, encoded, *, crowded: None)
+    assert size.rows == 4
+
+
 class Encoded:
     """What takes a device's memory as long as somebody holds it."""
 

@@ -99,6 +99,25 @@ def test_a_worker_that_dies_costs_its_units_another_try(tmp_path: Path, at_once:
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
+def test_workers_that_die_with_rows_that_were_all_rejected_cost_another_try(tmp_path: Path, at_once: None) -> None:
+    for number, row in enumerate(source_rows(7)):
+        members = members_of([row])
+        write_tar(tmp_path / f"in/{number}.tar", members if number < 3 else members[1:])
+    killed: list[int] = []
+
+    def kill_all(record: ShardRecord) -> None:
+        if not killed:
+            killed.extend(drafters())
+            for process in killed:
+                os.kill(process, signal.SIGKILL)
+
+    options = {"tars": f"{tmp_path}/in", "generator": "flux", "max_failed": 1.0}
+    ended = ingest(IngestConfig(output=str(tmp_path / "two"), **options, cluster=TWO), kill_all)
+    assert killed and (ended.rows, ended.kinds) == (3, {"missing_image": 4})
+    run(tmp_path / "one", **options, cluster=WorkersConfig(num_cpus=1))
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
 KILLED = """
 import os, signal, sys
 from pipelines.ingest import drafting

@@ -44,6 +44,14 @@ def test_files_in_subfolders_get_names_of_their_own(tmp_path: Path) -> None:
     assert {shard.name for shard in opened(folder).image_shards} == {"00000-00000", "00000-00001", "more__00000"}
 
 
+def test_a_file_that_is_called_as_a_part_of_another_has_a_name_of_its_own(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path, ["atlas"])
+    for name in ("00000-00001", "00000-000001", "00001-00000"):
+        write_rows(folder / f"images/atlas/{name}.parquet", images("atlas", 3))
+    names = [shard.name for shard in opened(folder).image_shards]
+    assert len(set(names)) == len(names) == 5 and {"00000-00000", "00000-00001", "00001-00000"} < set(names)
+
+
 @pytest.mark.parametrize(
     "path", ["a" * 215, "x/" + "é" * 100, "/".join(["deep" * 15] * 5), "more/00000", "more__00000"]
 )
