@@ -1,8 +1,9 @@
 """A sweep's configuration as typed, frozen values; whatever does not fit is refused in one line."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -97,10 +98,15 @@ class StatusConfig:
 def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
     """The values as a `schema`; raises ConfigError naming the first key that does not fit, and what it expects."""
     try:
-        return TypeAdapter(schema).validate_python(values, extra="forbid")
+        return cast(Config, _adapter(cast(Hashable, schema)).validate_python(values, extra="forbid"))
     except ValidationError as error:
         kind = values.get("kind") if isinstance(values, Mapping) else None  # it may have come from a damaged file
         raise ConfigError(_describe(error, kind)) from error
+
+
+@cache
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(schema)
 
 
 def _describe(error: ValidationError, kind: str | None) -> str:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from operators.judging.adaptive import Seen
     from pipelines.judging.metaeval import Findings
     from pipelines.judging.releases.release import Release
+    from pipelines.running.stages import StageContext
     from pipelines.sources.waves import Waves
 
 T = TypeVar("T")
@@ -352,18 +353,29 @@ def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]
     if not planned.plan.missing:
         return {}
     ask_services(item.node for item in planned.plan.nodes if item.missing)
+    cluster = planned.config.cluster
+    if cluster.here:
+        from pipelines.running.here import compute_here
+
+        return compute_here(planned.plan, stage_context(planned), cluster, report)
     from pipelines.running.runner import run_plan  # imports Ray, which takes seconds
+
+    return run_plan(planned.plan, stage_context(planned), cluster, report)
+
+
+def stage_context(planned: PlannedSweep) -> "StageContext":
+    """What the stages of a sweep share."""
     from pipelines.running.stages import StageContext
 
-    context = StageContext(
+    config = planned.config
+    return StageContext(
         store=planned.store,
-        limits=planned.config.limits,
-        clips=planned.config.clips,
-        uris=benchmark_uris(planned.config.benchmark, planned.config.storage, planned.config.limits),
+        limits=config.limits,
+        clips=config.clips,
+        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
         prompt_shards=tuple(planned.sources.prompt_shards),
         packed=planned.sources.packed,
     )
-    return run_plan(planned.plan, context, planned.config.cluster, report)
 
 
 def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:

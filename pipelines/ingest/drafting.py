@@ -15,6 +15,7 @@ from operators.errors import PlumblineError
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.placing import Shards
 from pipelines.ingest.shards import Drafted, DraftedShard, Placement, Report, ShardDraft
+from pipelines.running.pools import HERE
 from pipelines.storage import Location, first_line, locate
 from pipelines.tables import Rejection
 
@@ -182,7 +183,7 @@ class Workers:
         address = cluster.address or os.environ.get("RAY_ADDRESS")
         cpus = cluster.num_cpus or len(os.sched_getaffinity(0))
         late = time.monotonic() - self._started > PATIENCE
-        if self._on_ray or not late or (address is None and cpus == 1):
+        if self._on_ray or not late or address == HERE or (address is None and cpus == 1):
             return
         import ray  # takes a second, and only a large ingest needs it
 

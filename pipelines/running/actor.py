@@ -3,8 +3,7 @@
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,14 +11,13 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from operators.batches import device_lost, telling_calls
+from operators.batches import telling_calls
 from operators.errors import PlumblineError, RowError
-from operators.stages.table import STAGES
-from pipelines.cells.cells import Cell, Outcome, Shard, Work
+from pipelines.cells.cells import Cell, Outcome, Work
 from pipelines.cells.plan import Node
-from pipelines.cells.store import BrokenCell
 from pipelines.running.errors import RunnerError, one_line
 from pipelines.running.logs import Forwarder, about, take_over
+from pipelines.running.outcomes import NONE, CallNews, Stopwatch, compute_cells, log_cell, log_context, shard_name
 from pipelines.running.pools import PoolConfig
 from pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
 from pipelines.running.progress import FIRST_TIME, History
@@ -27,13 +25,8 @@ from pipelines.running.stages import NodeStage, StageContext
 from pipelines.running.surroundings import Surroundings
 
 LOG = logging.getLogger(__name__)
-LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
-SHORT_KEY = 8
-"""Digits of a cell's key that its file is named by."""
 CALLS_PER_ACTOR = 2
 """One call computes while the other reads and decodes the next shard, or commits the last one."""
-SECONDS_BETWEEN_NEWS = 1.0
-"""At least, of the calls that an actor's models have answered."""
 DEADLY_ROW = RowError(
     "killed_worker",
     "the process that worked on this row died, or went over the pool's deadline; look at the image, or give the stage "
@@ -64,7 +57,6 @@ class StageActor:
         self.node = node
         self.terms = terms
         self.store = terms.context.store
-        self.limits = terms.context.limits
         self.progress = terms.progress
         self.deadline = Deadline(pool.deadline)
         self.computing = threading.Lock()
@@ -103,7 +95,7 @@ class StageActor:
         cells = [cell for cell in work.cells if cell.node == self.node.name]
         if not cells:
             return batch
-        with about(**self.said_of, **_said_of(work.shard, self.node.stage)):
+        with about(**self.said_of, **log_context(work.shard, self.node.stage)):
             outcomes = self._of_shard(work, cells)
         return {"work": [replace(work, outcomes={**work.outcomes, **outcomes}).to_json()]}
 
@@ -120,7 +112,7 @@ class StageActor:
                 ray.get(self.progress.started.remote(self.node.name, name, self.machine))
                 outcomes = self._outcomes(work, cells, history, spent)
         for cell in cells:
-            _log_cell(cell, outcomes[cell.path])
+            log_cell(cell, outcomes[cell.path])
         by_metric = {cell.metric: outcomes[cell.path] for cell in cells}
         seconds = spent.seconds if self.node.models else 0.0
         self.calls.send()
@@ -136,24 +128,19 @@ class StageActor:
             return f"the machine was lost {history.losses} times under this shard"
         return None
 
-    def _outcomes(self, work: Work, cells: Sequence[Cell], history: History, spent: "Stopwatch") -> dict[str, Outcome]:
-        """What became of each cell; a failure of the whole shard fails its cells and nothing else."""
-        blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))}
-        if self.terms.repeated or history != FIRST_TIME:
-            blocked |= self._standing(cells)
-        able = [cell for cell in cells if cell.path not in blocked]
-        if not able:
-            return blocked
-        try:
+    def _outcomes(self, work: Work, cells: Sequence[Cell], history: History, spent: Stopwatch) -> dict[str, Outcome]:
+        """What became of each cell; where the device is lost, this process ends and Ray starts another one."""
+
+        def compute(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
             if history.deaths > 1 and self.stage.rows_alone:
-                tables = self._row_by_row(work, able, history, spent)
-            else:
-                tables = self._whole(work, able, spent)
-        except Exception as error:
-            if device_lost(error):
-                os._exit(1)  # no later call of this process can use the device; Ray starts another one
-            return blocked | {cell.path: failure_of(error) for cell in able}
-        return blocked | {cell.path: self._save(cell, tables[cell.metric]) for cell in able}
+                return self._row_by_row(work, able, history, spent)
+            return self._whole(work, able, spent)
+
+        again = self.terms.repeated or history != FIRST_TIME
+        try:
+            return compute_cells(work, cells, compute, self.terms.context, self._standing(cells) if again else NONE)
+        except Exception:
+            os._exit(1)  # no later call of this process can use the device
 
     def _standing(self, cells: Sequence[Cell]) -> dict[str, Outcome]:
         """The cells that were committed by a process whose word of it was lost."""
@@ -164,21 +151,14 @@ class StageActor:
                     standing[cell.path] = self.store.read_cell(cell.path).outcome()
         return standing
 
-    def _save(self, cell: Cell, table: pa.Table) -> Outcome:
-        """A cell that cannot be saved has failed, and the others of its shard have not."""
-        try:
-            return self.store.save(cell, table, limits=self.limits.semantic())
-        except Exception as error:
-            return failure_of(error)
-
-    def _whole(self, work: Work, cells: Sequence[Cell], spent: "Stopwatch") -> Mapping[str, pa.Table]:
+    def _whole(self, work: Work, cells: Sequence[Cell], spent: Stopwatch) -> Mapping[str, pa.Table]:
         with self.deadline():
             prepared = self.stage.prepare(work, cells)
         with nullcontext() if self.stage.side_by_side else self.computing, self.deadline(), spent:
             return self.stage.compute(prepared)
 
     def _row_by_row(
-        self, work: Work, cells: Sequence[Cell], history: History, spent: "Stopwatch"
+        self, work: Work, cells: Sequence[Cell], history: History, spent: Stopwatch
     ) -> Mapping[str, pa.Table]:
         """The tables of a shard that ended its process before; each row is announced before it is touched."""
         name = shard_name(work)
@@ -194,43 +174,6 @@ class StageActor:
                     tables.append(self.stage.compute(prepared))
         ray.get(self.progress.started_row.remote(self.node.name, name, None))
         return {cell.metric: pa.concat_tables([table[cell.metric] for table in tables]) for cell in cells}
-
-
-class CallNews:
-    """Sends how many calls of models were made, now and then while they are made and not each time."""
-
-    def __init__(self, send: Callable[[int], object], *, seconds: float = SECONDS_BETWEEN_NEWS) -> None:
-        self._send, self._seconds = send, seconds
-        self._lock = threading.RLock()
-        self._unsent = 0
-        self._sent = time.monotonic()
-
-    def note(self, made: int) -> None:
-        """Counts some, and sends all that are not sent yet where the last time is long enough ago."""
-        with self._lock:
-            self._unsent += made
-            if time.monotonic() - self._sent >= self._seconds:
-                self.send()
-
-    def send(self) -> None:
-        """Sends those that are not sent yet; after it all are, whichever thread sends them."""
-        with self._lock:
-            made, self._unsent, self._sent = self._unsent, 0, time.monotonic()
-            if made:
-                self._send(made)
-
-
-class Stopwatch:
-    """The seconds that its bodies took, all together."""
-
-    seconds = 0.0
-    began = 0.0
-
-    def __enter__(self) -> None:
-        self.began = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.monotonic() - self.began
 
 
 class Turns:
@@ -259,35 +202,3 @@ class Turns:
             yield
         finally:
             self.free.release(self.places)
-
-
-def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
-    """The failure of a cell upstream, passed on."""
-    failures = [outcomes[path] for path in cell.upstream if path in outcomes and outcomes[path].state == "failed"]
-    return failures[0] if failures else None
-
-
-def failure_of(error: Exception) -> Outcome:
-    """Of a cell, with the cell upstream that it failed of where that is to be computed anew."""
-    LOG.error("%s", one_line(error), exc_info=error)
-    broken = (error.path,) if isinstance(error, BrokenCell) else ()
-    return Outcome(state="failed", message=one_line(error), broken=broken)
-
-
-def _said_of(shard: Shard, stage: str) -> dict[str, str]:
-    """What lines about a shard say of it; the group of a shard of images is their generator."""
-    group = {"images": "generator", "prompts": "benchmark"}[STAGES[stage].over]
-    return {group: shard.group, "shard": shard.name}
-
-
-def _log_cell(cell: Cell, outcome: Outcome) -> None:
-    counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
-    kept = [f"{outcome.kept} kept"] if outcome.kept else []
-    said = outcome.message or ", ".join(counts + kept)
-    with about(metric=cell.metric, cell=cell.key[:SHORT_KEY]):
-        LOG.log(LEVELS[outcome.state], "%s: %s", outcome.state, said)
-
-
-def shard_name(work: Work) -> str:
-    """What a shard is called in progress and messages."""
-    return f"{work.shard.group}/{work.shard.name}"

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from operators.errors import ConfigError, suggest
 
+HERE = "here"
+"""The address of this process."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolConfig:
@@ -47,7 +50,8 @@ class ClusterConfig:
     """Where the stages run and how much of it each may take."""
 
     address: str | None = None
-    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray."""
+    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray. `here` is this
+    process, without Ray: for small sweeps, as there is one worker, and whatever ends it ends the run."""
     num_cpus: int | None = None
     """CPUs a locally started Ray counts with; all of the machine's by default."""
     wait_seconds: float = 600.0
@@ -65,6 +69,11 @@ class ClusterConfig:
             raise ConfigError(f"cluster.max_attempts: expected at least 1, got {self.max_attempts}")
         if self.wait_seconds < 0:
             raise ConfigError(f"cluster.wait_seconds: expected 0 or more, got {self.wait_seconds}")
+
+    @property
+    def here(self) -> bool:
+        """Whether stages run in this process, without Ray."""
+        return self.address == HERE
 
     def pool(self, node: str) -> PoolConfig:
         """The pool of a node, by its own name, by its stage and role, or by its stage alone."""

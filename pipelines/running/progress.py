@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,6 +32,38 @@ class _Tally:
     calls: int = 0
     began: float = field(default_factory=time.monotonic)
     reported: float = field(default_factory=time.monotonic)
+
+
+class Tallies:
+    """What the nodes of a run have done so far."""
+
+    def __init__(self) -> None:
+        self._of_node: dict[str, _Tally] = {}
+
+    def begin(self, node: str) -> None:
+        """A node begins its first shard, or another one."""
+        self._of_node.setdefault(node, _Tally())
+
+    def call(self, node: str, calls: int) -> None:
+        """So many calls of a node's models have been answered."""
+        self.begin(node)
+        self._of_node[node].calls += calls
+
+    def finish(self, node: str, rows: int, outcomes: Collection[Outcome]) -> None:
+        """A node is done with a shard of so many rows, whatever became of its cells."""
+        self.begin(node)
+        tally = self._of_node[node]
+        tally.cells += len(outcomes)
+        tally.rows += rows
+        tally.failed_rows += sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
+        tally.reported = time.monotonic()
+
+    def snapshot(self) -> dict[str, NodeProgress]:
+        """Every node that has begun."""
+        return {
+            node: NodeProgress(tally.cells, tally.rows, tally.failed_rows, tally.reported - tally.began, tally.calls)
+            for node, tally in self._of_node.items()
+        }
 
 
 class History(NamedTuple):
@@ -68,7 +100,7 @@ class ProgressLog:
         self.counters = Counters()
         self.waiting: Counter[str] = Counter()
         self.lines: deque[Mapping[str, Any]] = deque(maxlen=MOST_LINES)
-        self.tallies: dict[str, _Tally] = {}
+        self.tallies = Tallies()
         self.begun: defaultdict[tuple[str, str], _Begun] = defaultdict(_Begun)
         self.loading: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.start_failures: dict[str, str] = {}
@@ -124,7 +156,7 @@ class ProgressLog:
 
     def started(self, node: str, shard: str, machine: str) -> None:
         """A node begins a shard on a machine."""
-        self.tallies.setdefault(node, _Tally())
+        self.tallies.begin(node)
         begun = self.begun[node, shard]
         if begun.machines:
             self.counters.again(node)
@@ -136,20 +168,15 @@ class ProgressLog:
 
     def called(self, node: str, calls: int) -> None:
         """So many calls of a node's models have been answered."""
-        self.tallies.setdefault(node, _Tally()).calls += calls
+        self.tallies.call(node, calls)
 
     def finished(self, node: str, shard: str, rows: int, outcomes: Mapping[str, Outcome], seconds: float) -> None:
         """A node is done with a shard, whatever became of its cells, by metric; `seconds` they were with its models."""
         self.counters.finished(node, rows, outcomes, seconds)
         self.waiting[node] = max(0, self.waiting[node] - 1)
         self.counters.waiting(node, self.waiting[node])
-        tally = self.tallies.setdefault(node, _Tally())
         self.begun.pop((node, shard), None)
-        tally.cells += len(outcomes)
-        tally.rows += rows
-        failed = (rows if outcome.state == "failed" else outcome.errors for outcome in outcomes.values())
-        tally.failed_rows += sum(failed)
-        tally.reported = time.monotonic()
+        self.tallies.finish(node, rows, outcomes.values())
 
     def interrupted(self) -> None:
         """All processes have been ended, through no fault of the shards that they were working on."""
@@ -164,10 +191,7 @@ class ProgressLog:
 
     def snapshot(self) -> Mapping[str, NodeProgress]:
         """Every node that has begun."""
-        return {
-            node: NodeProgress(tally.cells, tally.rows, tally.failed_rows, tally.reported - tally.began, tally.calls)
-            for node, tally in self.tallies.items()
-        }
+        return self.tallies.snapshot()
 
     def start_failure(self) -> str | None:
         """Why some node could not start, if one could not."""

@@ -103,7 +103,7 @@ CHOICES = {
                "descclip", "descmeteor", "gpt4v_eval", "llmscore", "llmscore_error_counting", "llmscore_rule_enhanced",
                "viescore", "edge_density", "entropy",
                "saturation"},
-    "cluster": {"local", "gpu1", "gpu8"},
+    "cluster": {"here", "local", "gpu1", "gpu8"},
     "adaptive": {"betting", "asymptotic"},
     "protocol": {"tifa160", "genai_bench", "t2vscore", "winoground", "eqben", "seetrue", "pick_a_pic", "flickr8k_cf",
                  "gecko", "t2iscorescore", "shapes", "long", "dsg_tifa160", "genai_bench_video",

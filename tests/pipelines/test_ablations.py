@@ -14,9 +14,8 @@ from operators.scorer import Scorer, ScorerConfig
 from operators.stages.graph import check_chain
 from pipelines.config import SweepConfig
 from pipelines.running.stages import NodeStage
-from pipelines.sweep import plan_sweep
+from pipelines.sweep import plan_sweep, stage_context
 from tests.bench_of import images, prompts, sweep_config, write_benchmark
-from tests.here import context_of
 
 DENIED: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
 METRICS = "metric=[vqascore,dsg]"
@@ -74,7 +73,7 @@ def test_a_row_that_is_tried_alone_is_shown_the_same_image_as_in_its_shard(folde
     shuffled = {"clipscore": replace(config.metrics["clipscore"], ablation="shuffled_images")}
     planned = plan_sweep(replace(config, metrics=shuffled))
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
-    stage = NodeStage(node, context_of(planned))
+    stage = NodeStage(node, stage_context(planned))
     work = next(planned.plan.work(planned.plan.images))
     cells = [cell for cell in work.cells if cell.node == node.name]
     whole = stage.prepare(work, cells).images.digests

@@ -19,7 +19,8 @@ from pipelines.cells.cells import Cell, Outcome, Shard, Work
 from pipelines.cells.plan import Node
 from pipelines.cells.store import Store
 from pipelines.running import actor as actor_module
-from pipelines.running.actor import CALLS_PER_ACTOR, CallNews, RunTerms, StageActor, shard_name
+from pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
+from pipelines.running.outcomes import CallNews, shard_name
 from pipelines.running.pools import PoolConfig
 from pipelines.running.progress import ProgressLog
 from pipelines.running.stages import StageContext

@@ -3,20 +3,9 @@
 from pathlib import Path
 
 from operators.errors import RowError
-from pipelines.running.stages import NodeStage, StageContext
-from pipelines.sources.uris import Uris
-from pipelines.sweep import PlannedSweep, plan_sweep
+from pipelines.running.stages import NodeStage
+from pipelines.sweep import plan_sweep, stage_context
 from tests.bench_of import sweep_config, write_benchmark
-
-
-def context_of(planned: PlannedSweep) -> StageContext:
-    return StageContext(
-        store=planned.store,
-        limits=planned.config.limits,
-        clips=planned.config.clips,
-        uris=Uris(roots=(), storage=planned.config.storage, max_bytes=0),
-        prompt_shards=tuple(planned.sources.prompt_shards),
-    )
 
 
 def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_shares_it(tmp_path: Path) -> None:
@@ -26,7 +15,7 @@ def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_sha
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
     (work,) = planned.plan.work(planned.plan.images)
     cells = [cell for cell in work.cells if cell.node == node.name]
-    stage = NodeStage(node, context_of(planned))
+    stage = NodeStage(node, stage_context(planned))
     tables = stage.compute(stage.prepare(work, cells))
     assert set(tables) == {"clipscore", "original"}
     for table in tables.values():
@@ -40,7 +29,7 @@ def test_prompts_can_be_asked_about_one_by_one_and_one_that_kills_its_worker_lef
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "questions"]
     (work,) = planned.plan.work(planned.plan.prompts)
     cells = [cell for cell in work.cells if cell.node == node.name]
-    stage = NodeStage(node, context_of(planned))
+    stage = NodeStage(node, stage_context(planned))
     whole = stage.compute(stage.prepare(work, cells))["gecko"].to_pylist()
     refusal = RowError("killed_worker", "it died", retryable=True)
     alone = [

@@ -1,0 +1,68 @@
+"""Without Ray: a sweep in one process commits the cells and shows the progress that it would on a cluster."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from jobs import sweep
+from jobs.command import run_job
+from pipelines.running.errors import RunnerError
+from pipelines.running.pools import ClusterConfig
+from pipelines.running.session import ray_session
+from tests.bench_of import images, prompts, write_rows
+from tests.environment import ROOT
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A benchmark in shards of three rows, with an image that is none."""
+    folder = tmp_path_factory.mktemp("bench")
+    rows = images("atlas", 7)
+    rows[4]["image"] = b"no image"
+    write_rows(folder / "prompts.parquet", prompts(7))
+    write_rows(folder / "images/atlas/00000.parquet", rows, row_group=3)
+    return [
+        "sweep=own_images", "models=shapes", "metric=[vqascore,clipscore]", "shard_rows=3", "benchmark.name=small",
+        f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images", "max_failed=0.2",
+    ]  # fmt: skip
+
+
+def test_it_computes_what_a_sweep_on_ray_finds_whole(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], ray_cluster: None
+) -> None:
+    store = f"store={tmp_path}/store"
+    assert run_job(sweep.COMMAND, sweep.main, [*given, store, "cluster=here"]) == 2
+    assert "answers:vqa: 3/3 cells" in capsys.readouterr().out
+    assert run_job(sweep.COMMAND, sweep.main, [*given, store]) == 2
+    assert "computed 0 cells" in capsys.readouterr().out
+    assert run_job(sweep.COMMAND, sweep.main, [*given, f"store={tmp_path}/other"]) == 2
+    ours, rays = (
+        pd.read_parquet(next((tmp_path / name / "runs").glob("*/scores.parquet"))).sort_values(
+            ["metric", "image_id"], ignore_index=True
+        )
+        for name in ("store", "other")
+    )
+    pd.testing.assert_frame_equal(ours, rays, rtol=1e-5)
+    assert ours["score"].isna().sum() == 2
+
+
+def test_it_imports_no_ray(given: list[str], tmp_path: Path) -> None:
+    arguments = [*given, f"store={tmp_path}/store", "metric=[clipscore]", "cluster=here"]
+    code = (
+        "import sys\nfrom jobs import sweep\nfrom jobs.command import run_job\n"
+        f"code = run_job(sweep.COMMAND, sweep.main, {arguments!r})\n"
+        "sys.exit(9 if 'ray' in sys.modules else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+
+
+def test_what_works_on_ray_alone_says_so() -> None:
+    with (
+        pytest.raises(RunnerError, match="this job works on Ray alone"),
+        ray_session(ClusterConfig(address="here", pools={})),
+    ):
+        pass
