@@ -7,10 +7,11 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageChops
+from PIL import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 STORED = "stored"
@@ -27,14 +28,26 @@ MOST_SEGMENTS = 100_000
 """Of a JPEG, and chunks of a PNG."""
 MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
 """What ends a scan or begins a segment: neither stuffing nor a restart."""
+FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+"""What says which kind of JPEG it is, and its components."""
+CHECKED_FRAMES = {0xC0, 0xC1, 0xC2}
+"""Baseline, extended and progressive JPEGs of Huffman codes. An arithmetic code may end anywhere."""
 END, SCAN = 0xD9, 0xDA
-BASELINE, PROGRESSIVE = {0xC0, 0xC1}, 0xC2
 OF_THE_PIXELS = {*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xD9, 0xDE), 0xE0, 0xEE}
 """Frames, tables, scans, the end, and the two application segments that name the colour space."""
-FILLER = bytes(37 * step % 251 + 1 for step in range(64))
-"""Bits that no whole scan needs; no byte begins a marker."""
-MID_GREY = {127, 128}
-"""What libjpeg makes of blocks that have no data."""
+COEFFICIENTS = 64
+"""Of a block, for each component."""
+COLOUR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
+"""TurboJPEG's names of Pillow's modes."""
+
+CHECKED_TIFFS = {
+    "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd",
+}  # fmt: skip
+"""Compressions whose readers in libtiff fail where data are missing; those for faxes and for JPEG go on."""
+RLE8, RLE4 = 1, 2
+"""The compressions of a BMP that are run lengths, of pixels of so many bits."""
+END_OF_BITMAP, DELTA = 1, 2
+"""What a run of no pixels means, by the byte after its length."""
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -50,6 +63,10 @@ class CostlyImage(Exception):
 
 class BrokenImage(Exception):
     """The bytes are not those of a whole image."""
+
+
+class UncheckedImage(Exception):
+    """A kind of image whose reader does not say what is missing."""
 
 
 class BoundedBytes(io.BytesIO):
@@ -82,23 +99,21 @@ class Jpeg(NamedTuple):
     """A JPEG without its metadata, which no pixel depends on and which Pillow reads in loops and joins in squares."""
 
     encoded: bytes
-    padded: bytes
-    """With further bits after each scan, which a whole scan does not need."""
-    scans: int
-    frame: int
-    """The marker of its kind."""
+    frame: bytes
+    """Of FRAMES, empty where there is none."""
+    scans: list[bytes]
 
 
 def read_jpeg(encoded: bytes) -> Jpeg:
-    """A JPEG's scans and what they need; raises BrokenImage where it has more segments than any image."""
-    bare, padded, scans, frame = [JPEG[:2]], [JPEG[:2]], 0, 0
+    """A JPEG's frame and scans; raises BrokenImage where it has more segments than any image."""
+    bare, frame, scans = [JPEG[:2]], b"", []
     for kind, segment in _segments(encoded):
         if kind in OF_THE_PIXELS:
             bare.append(segment)
-            padded.append(segment.rstrip(b"\xff") + FILLER if kind == SCAN else segment)
-        scans += kind == SCAN
-        frame = kind if kind in (*BASELINE, PROGRESSIVE) else frame
-    return Jpeg(b"".join(bare), b"".join(padded), scans, frame)
+        if kind == SCAN:
+            scans.append(segment)
+        frame = segment if kind in FRAMES else frame
+    return Jpeg(b"".join(bare), frame, scans)
 
 
 def _segments(encoded: bytes) -> Iterator[tuple[int, bytes]]:
@@ -130,12 +145,23 @@ def open_image(encoded: bytes, seconds: float) -> Image.Image:
 
 
 def require_pixels(image: Image.Image, encoded: bytes) -> None:
-    """Raises BrokenImage where a PNG or TIFF lacks pixels, which Pillow leaves black; of other formats it tells."""
-    if image.format == "TIFF" and not _is_covered(image):
-        raise BrokenImage("its strips do not cover it")
+    """Raises BrokenImage where a PNG, TIFF or BMP lacks pixels that Pillow fills up; of others it says so."""
+    if image.format == "TIFF":
+        _require_strips(image)
     image.load()
     if image.format == "PNG" and _ends_black(image) and not _holds_every_row(encoded):
         raise BrokenImage("its data end before its last row")
+    if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4) and not _holds_every_run(image, encoded):
+        raise BrokenImage("its runs leave out some of its pixels")
+
+
+def _require_strips(image: Image.Image) -> None:
+    """Raises BrokenImage where the strips or tiles of a TIFF do not cover it, or their reader hides what they lack."""
+    compression = image.info.get("compression", "raw")
+    if compression not in CHECKED_TIFFS:
+        raise UncheckedImage(f"a TIFF compressed as {compression}")
+    if not _is_covered(image):
+        raise BrokenImage("its strips do not cover it")
 
 
 def _is_covered(image: Image.Image) -> bool:
@@ -144,6 +170,34 @@ def _is_covered(image: Image.Image) -> bool:
     for _, (left, upper, right, lower), _, arguments in image.tile:  # type: ignore[attr-defined]
         covered[arguments[0]] += (right - left) * (lower - upper)
     return min(covered.values(), default=0) >= image.width * image.height
+
+
+def _holds_every_run(image: Image.Image, bmp: bytes) -> bool:
+    """Whether the runs of a run-length encoded BMP are as many pixels as it has."""
+    missing = image.width * image.height
+    for run in _runs(bmp, pixels_in_byte=image.info["compression"]):
+        missing -= run
+        if missing <= 0:
+            return True
+    return False
+
+
+def _runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
+    """How many pixels each run has, as far as the end of the bitmap; those that are skipped are in none."""
+    position = int.from_bytes(bmp[10:14], "little")
+    while position + 1 < len(bmp):
+        run, code = bmp[position : position + 2]
+        position += 2
+        if run:
+            yield run
+        elif code == END_OF_BITMAP:
+            return
+        elif code == DELTA:
+            position += 2
+        elif code > DELTA:
+            yield code
+            position += -(-code // pixels_in_byte)
+            position += position % 2
 
 
 def _ends_black(image: Image.Image) -> bool:
@@ -197,19 +251,32 @@ def _chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
     raise BrokenImage(f"it has over {MOST_SEGMENTS} chunks")
 
 
-def require_scans(image: Image.Image, jpeg: Jpeg, seconds: float) -> None:
-    """Raises BrokenImage where a scan ends early, which libjpeg fills up: the bits after a whole scan change nothing.
+def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
+    """The pixels of an opened JPEG; raises BrokenImage, or ValueError in libjpeg's words, where some are missing.
 
-    Of a baseline JPEG only one whose last block is blank is decoded a second time.
+    They are Pillow's to the bit, but Pillow hides libjpeg's warnings.
     """
-    image.load()
-    if jpeg.frame != PROGRESSIVE and not (jpeg.frame in BASELINE and _ends_grey(image)):
-        return
-    if ImageChops.difference(image, open_image(jpeg.padded, seconds)).getbbox() is not None:
-        raise BrokenImage("its data end before its last block")
+    import simplejpeg
+
+    pixels = simplejpeg.decode_jpeg(jpeg.encoded, COLOUR_SPACES[image.mode], strict=True)
+    if image.mode == "CMYK":  # Pillow takes inks to be stored the other way round, as Adobe does
+        pixels = ~pixels
+    _require_scans(jpeg)
+    return Image.frombytes(image.mode, image.size, pixels)
 
 
-def _ends_grey(image: Image.Image) -> bool:
-    """Whether a JPEG's last block may be missing: libjpeg leaves it grey."""
-    last = image.getpixel((image.width - 1, image.height - 1))
-    return (set(last) if isinstance(last, tuple) else {last}) <= MID_GREY
+def _require_scans(jpeg: Jpeg) -> None:
+    """Raises BrokenImage unless the scans have every bit of every coefficient; libjpeg takes those that there are."""
+    if jpeg.frame[1] not in CHECKED_FRAMES:
+        raise UncheckedImage("an arithmetic-coded or lossless JPEG")
+    sent = {coefficient for scan in jpeg.scans for coefficient in _sent(scan)}
+    if len(sent) < COEFFICIENTS * jpeg.frame[9]:
+        raise BrokenImage("it lacks some of its scans")
+
+
+def _sent(scan: bytes) -> Iterator[tuple[int, int]]:
+    """The component and place of each coefficient whose last bit is in the scan."""
+    components = scan[5 : 5 + 2 * scan[4] : 2]
+    first, last, low_bits = scan[5 + 2 * scan[4] : 8 + 2 * scan[4]]
+    if not low_bits % 16:
+        yield from product(components, range(first, last + 1))

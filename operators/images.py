@@ -20,10 +20,11 @@ from operators.containers import (
     JPEG,
     STORED,
     CostlyImage,
+    UncheckedImage,
+    decode_jpeg,
     open_image,
     read_jpeg,
     require_pixels,
-    require_scans,
 )
 from operators.errors import ConfigError, RefusedUri, RowError, without_secrets
 from operators.videos import FRAME_SECONDS, demuxer_of, sample_frames
@@ -204,6 +205,9 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     except UnidentifiedImageError:
         message = f"expected an image ({', '.join(FORMATS)}), found {_likeness(encoded)}; generate it again"
         return RowError("corrupt_image", message)
+    except UncheckedImage as error:
+        message = f"found {error}, whose reader does not say what is missing; save the image as PNG"
+        return RowError("corrupt_image", message)
     except CostlyImage:
         return _too_slow(limits)
     except Exception as error:
@@ -214,16 +218,15 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
 def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     """Checks what the header declares before a pixel is decoded, so that a decompression bomb costs nothing."""
     jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
-    if jpeg is not None and jpeg.scans > limits.max_scans:
-        return _too_large(f"a JPEG of {jpeg.scans} scans", f"max_scans={limits.max_scans}")
+    if jpeg is not None and len(jpeg.scans) > limits.max_scans:
+        return _too_large(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
     image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
     refusal = _oversize(*image.size, limits)
     if refusal is not None:
         return refusal
     if jpeg is not None:
-        require_scans(image, jpeg, limits.max_seconds)
-    else:
-        require_pixels(image, encoded)
+        return _rgb(decode_jpeg(image, jpeg))
+    require_pixels(image, encoded)
     return _rgb(image)
 
 

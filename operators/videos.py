@@ -19,6 +19,8 @@ STRICT = {"err_detect": "explode"}
 """A decoder is to fail where bits are wrong, and not to fill the place with what was there before."""
 FRAME_SECONDS = "frame_seconds"
 """Where `info` of a sampled frame keeps how long a part of its video it stands for."""
+BOX_HEADER = 8
+"""Bytes of the size and the kind of a box of an MP4 or MOV."""
 SPARE_FRAMES = 1.5
 """By which a video's last frame may end before the video's declared duration."""
 
@@ -52,6 +54,8 @@ def sample_frames(
 
     av.logging.set_level(av.logging.PANIC)
     stop = time.thread_time() + seconds
+    if _is_cut(encoded, demuxer, stop):
+        raise BrokenImage("it ends before the size that it declares")
     try:
         times = _times(encoded, demuxer, stop)
         sampled = min(count, len(times))
@@ -77,6 +81,42 @@ def sample_frames(
     except (av.FFmpegError, EOFError, IndexError, TypeError) as error:
         raise BrokenImage(str(getattr(error, "strerror", "") or error) or type(error).__name__) from error
     raise BrokenImage("its data end before its last frame")
+
+
+def _is_cut(encoded: bytes, demuxer: str, stop: float) -> bool:
+    """Whether an outermost part of the file is longer than what is there; FFmpeg reads on without the rest."""
+    end: int | None = 0
+    while end is not None and end < len(encoded):
+        _require_time(stop)
+        end = ENDS[demuxer](encoded, end)
+    return end is not None and end > len(encoded)
+
+
+def _box_end(mp4: bytes, start: int) -> int | None:
+    """Where a box ends; None where it does not say so, as the last one need not."""
+    size = int.from_bytes(mp4[start : start + 4])
+    size = int.from_bytes(mp4[start + 8 : start + 16]) if size == 1 else size
+    return start + size if size >= BOX_HEADER and start + BOX_HEADER <= len(mp4) else None
+
+
+def _riff_end(avi: bytes, start: int) -> int | None:
+    size = int.from_bytes(avi[start + 4 : start + 8], "little")
+    return start + 8 + size if size and avi.startswith(b"RIFF", start) else None
+
+
+def _element_end(matroska: bytes, start: int) -> int | None:
+    """Where an EBML element ends, whose id and size are each as long as their first bits say."""
+    if not matroska[start]:
+        return None
+    size_start = start + 9 - matroska[start].bit_length()
+    length = 9 - matroska[size_start].bit_length() if size_start < len(matroska) else 0
+    unknown = (1 << 7 * length) - 1
+    size = int.from_bytes(matroska[size_start : size_start + length]) & unknown
+    return size_start + length + size if size != unknown else None
+
+
+ENDS = {"mp4": _box_end, "avi": _riff_end, "matroska": _element_end}
+"""By FFmpeg's name of its reader, where the part of a file that begins at a place ends."""
 
 
 def _length(times: Sequence[int]) -> float:

@@ -22,6 +22,7 @@ from PIL import Image
 from operators.errors import REMEDIES, ConfigError
 from pipelines.sweep import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from tests.operators.broken_images import ARITHMETIC, BMPS, in_three_scans, tiff_of_kind, without_intervals
 from tests.operators.tiny import encoded, picture
 from tests.s3 import S3Server
 
@@ -129,9 +130,14 @@ KINDS = [
     corrupt("corrupt bytes", b"\x13\x37" * 50, "found something else"),
     corrupt("truncated PNG", PNG[: len(PNG) // 2], "does not decode"),
     corrupt("PNG that lacks rows", png(8, 8, b"\0" + b"\x55" * 8), "end before its last row"),
-    corrupt("JPEG that lacks blocks", JPEG[: len(JPEG) // 2] + b"\xff\xd9", "end before its last block"),
+    corrupt("JPEG that lacks blocks", JPEG[: len(JPEG) // 2] + b"\xff\xd9", "premature end of data segment"),
+    corrupt("JPEG that lacks restart intervals", without_intervals(2, 8), "found marker 0xd9 instead of RST3"),
+    corrupt("JPEG that lacks scans", in_three_scans(kept=(0, 1, 1)), "it lacks some of its scans"),
+    corrupt("arithmetic-coded JPEG", ARITHMETIC, "found an arithmetic-coded or lossless JPEG", "save the image as PNG"),
+    corrupt("TIFF of a fax", tiff_of_kind("group3", 0.01), "a TIFF compressed as group3", "save the image as PNG"),
+    corrupt("BMP that skips pixels", BMPS["it skips its pixels"], "its runs leave out some of its pixels"),
     corrupt("PNG with damaged pixels", flipped(PNG, 0.5, 0.51), "checksum"),
-    corrupt("truncated JPEG", JPEG[: len(JPEG) // 2], "truncated"),
+    corrupt("truncated JPEG", JPEG[: len(JPEG) // 2], "Premature end of JPEG file"),
     corrupt("truncated WebP", encoded(PICTURE, "WEBP")[:200], "does not decode"),
     corrupt("zip archive", zipped(), "found a zip archive"),
     corrupt("HTML page", b"<!DOCTYPE html><title>403</title>", "found a web page"),

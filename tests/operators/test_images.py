@@ -24,6 +24,18 @@ from operators.errors import ConfigError, PlumblineError, RowError
 from operators.images import ImageLimits, PreparedImages, decode_picture, identify, prepare_images
 from operators.models.clip_flant5 import ClipFlanT5Likelihood
 from operators.models.families.clip import ClipSimilarity
+from tests.operators.broken_images import (
+    ARITHMETIC,
+    BMPS,
+    JPEGS,
+    LOSSLESS,
+    WHITE_ROW,
+    bmp_of_runs,
+    in_three_scans,
+    progressive,
+    tiff_of_kind,
+    without_intervals,
+)
 from tests.operators.tiny import encoded, image_table, no_fetch, picture
 
 LIMITS = ImageLimits(max_pixels=1_000_000, max_bytes=1_000_000)
@@ -220,6 +232,55 @@ def test_a_jpeg_whose_data_end_early_is_corrupt_though_its_end_is_marked(options
         assert refusal({"image": content[: int(len(content) * share)] + b"\xff\xd9"}).kind == "corrupt_image"
 
 
+@pytest.mark.parametrize("content", JPEGS.values(), ids=JPEGS)
+def test_a_jpeg_that_libjpeg_fills_up_is_corrupt(content: bytes) -> None:
+    Image.open(io.BytesIO(content)).load()
+    error = refusal({"image": content})
+    assert (error.kind, error.retryable) == ("corrupt_image", False)
+
+
+@pytest.mark.parametrize("content", [ARITHMETIC, LOSSLESS])
+def test_a_kind_of_jpeg_of_which_nothing_says_whether_it_is_whole_is_refused_with_the_remedy(content: bytes) -> None:
+    message = (
+        "found an arithmetic-coded or lossless JPEG, whose reader does not say what is missing; save the image as PNG"
+    )
+    assert refusal({"image": content}) == RowError("corrupt_image", message)
+
+
+def test_fill_bytes_before_the_end_of_a_jpeg_are_its_right_and_other_bytes_are_not() -> None:
+    content = encoded(picture(0), "JPEG")
+    assert decode(content[:-2] + b"\xff" * 7 + content[-2:]).tobytes() == decode(content).tobytes()
+    assert "extraneous bytes" in refusal({"image": content[:-2] + bytes(7) + content[-2:]}).message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(
+            pytest.param(encoded(picture(3, width=width, height=height).convert(mode), "JPEG", **options))
+            for mode in ("RGB", "L", "CMYK")
+            for width, height in ((61, 47), (1, 1))
+            for options in ({}, {"progressive": True}, {"restart_marker_rows": 1}, {"quality": 100, "subsampling": 0})
+        ),
+        *(
+            encoded(picture(3, width=61, height=47), "JPEG", **options)
+            for options in (
+                {"subsampling": 1},
+                {"subsampling": 2},
+                {"keep_rgb": True},
+                {"quality": 3},
+                {"optimize": True},
+            )
+        ),
+        in_three_scans(),
+        without_intervals(0, 0),
+        progressive(10),
+    ],
+)
+def test_a_whole_jpeg_has_the_pixels_that_pillow_gives(content: bytes) -> None:
+    assert decode(content).tobytes() == Image.open(io.BytesIO(content)).convert("RGB").tobytes()
+
+
 @pytest.mark.parametrize("colour", [(127, 127, 127), (128, 128, 128), (129, 129, 129)])
 @pytest.mark.parametrize("progressive", [True, False])
 def test_a_jpeg_that_ends_in_grey_is_taken(colour: tuple[int, int, int], progressive: bool) -> None:
@@ -245,6 +306,42 @@ def test_a_tiff_whose_strips_do_not_cover_it_is_corrupt() -> None:
     for tag in (273, 279):
         struct.pack_into("<I", content, tags[tag] + 4, 3)
     assert "strips do not cover it" in refusal({"image": bytes(content)}).message
+
+
+@pytest.mark.parametrize("compression", ["packbits", "tiff_lzw", "tiff_adobe_deflate", "lzma", "zstd"])
+def test_a_tiff_whose_strips_end_early_is_corrupt(compression: str) -> None:
+    assert decode(tiff_of_kind(compression)).size == (120, 96)
+    for share in (0.01, 0.5, 0.9):
+        assert refusal({"image": tiff_of_kind(compression, share)}).kind == "corrupt_image"
+
+
+@pytest.mark.parametrize("compression", ["group3", "group4", "tiff_ccitt", "jpeg"])
+@pytest.mark.parametrize("share", [1, 0.01])
+def test_a_tiff_whose_reader_hides_what_is_missing_is_refused_with_the_remedy(
+    compression: str, share: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    error = refusal({"image": tiff_of_kind(compression, share)})
+    assert error.message.startswith(f"found a TIFF compressed as {compression}, whose reader does not say")
+    assert error.message.endswith("; save the image as PNG") and not error.retryable
+    assert capfd.readouterr().err == "", "nothing is left to libtiff, which would fill a worker's log"
+
+
+@pytest.mark.parametrize("content", BMPS.values(), ids=BMPS)
+def test_a_bmp_whose_runs_leave_out_pixels_is_corrupt(content: bytes) -> None:
+    Image.open(io.BytesIO(content)).load()
+    assert "its runs leave out some of its pixels" in refusal({"image": content}).message
+
+
+@pytest.mark.parametrize(
+    ("runs", "bits"),
+    [
+        pytest.param((WHITE_ROW + b"\0\0") * 20 + b"\0\1", 8, id="a run a row"),
+        pytest.param((b"\0\x13" + b"\xff" * 19 + b"\0\1\xff\0\0") * 20 + b"\0\1", 8, id="pixels that are no run"),
+        pytest.param((b"\0\x12" + b"\xff" * 9 + b"\0\2\xff\0\0") * 20 + b"\0\1", 4, id="of four bits"),
+    ],
+)
+def test_a_bmp_of_runs_that_has_all_its_pixels_is_taken(runs: bytes, bits: int) -> None:
+    assert np.asarray(decode(bmp_of_runs(runs, bits=bits))).min() == 255
 
 
 # What decoding may cost

@@ -61,7 +61,7 @@ def test_frames_are_even_from_the_first_to_the_last(kind: str, count: int, place
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9, 0.97, 0.99])
 def test_a_clip_that_ends_early_is_refused(kind: str, share: float, tmp_path: Path) -> None:
     clip = film(tmp_path / "clip", kind)
     error = refusal(clip[: int(share * len(clip))])
