@@ -5,9 +5,10 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
-from operators.errors import suggest
+from operators.errors import DISTRIBUTION, suggest
 
 JOBS = (
     "sweep", "score", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",
@@ -15,6 +16,12 @@ JOBS = (
     "publish", "rewards", "serve", "train", "convert",
 )  # fmt: skip
 """In the order in which a user meets them."""
+
+EXAMPLES = """
+  plumbline sweep                    scores the embedded benchmark
+  plumbline score images=outputs     scores a folder of images with their prompts
+  plumbline view                     shows the store in a web browser
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
+        return 0
+    if words[0] == "--version":
+        print(f"plumbline {version(DISTRIBUTION)}")
         return 0
     name, *rest = words
     if name not in JOBS:
@@ -41,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _usage() -> str:
     width = max(map(len, JOBS))
     lines = [f"  {name:<{width}}  {_purpose(name)}" for name in JOBS]
-    return "\n".join(["usage: plumbline JOB [key=value ...]; plumbline JOB --help tells a job's own", "", *lines])
+    return "\n".join(["usage: plumbline JOB [key=value ...]; plumbline JOB --help tells a job's own", EXAMPLES, *lines])
 
 
 def _purpose(name: str) -> str:

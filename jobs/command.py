@@ -8,8 +8,10 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
@@ -17,17 +19,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs import refusal
-from jobs.help import CONF, ROOT, as_written, choices_of, describe, dotted_keys, groups_of
+from jobs.help import CONF, ROOT, as_written, choices_of, describe, dotted_keys, groups_of, listed
 from jobs.secrets import hide, masked, resolve
-from operators.errors import ConfigError, PlumblineError, suggest, without_secrets
+from jobs.words import as_override, chooses, in_full
+from operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
 from pipelines.config import read_config
 
 OURS = "ConfigError raised while resolving interpolation: "
 """How Hydra begins the message of a resolver of ours."""
-UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']+)'")
+UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
+UNCHOSEN = re.compile(r"You must specify '(?P<group>[^']+)'")
+MANUAL = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
+THERE_ALREADY = re.compile(r"An item is already at '(?P<key>[^']+)'")
 Config = TypeVar("Config")
-OF_SWEEPS = {"limit": "benchmark.limit"}
-"""What may be written for longer keys of every job that takes what sweeps take."""
 
 
 class Command(NamedTuple):
@@ -40,8 +44,10 @@ class Command(NamedTuple):
     """A dataclass, or a union of some that their `kind` tells apart."""
     short: Mapping[str, str] = {}
     """What may be written for longer keys: images=PATH for benchmark.images=PATH."""
-    flags: tuple[str, ...] = ()
-    """Keys that may be written as --KEY for KEY=true."""
+    first: str | None = None
+    """The key whose value may be written alone: `sweep shapes` for `sweep sweep=shapes`."""
+    otherwise: str | None = None
+    """The value of that key where no word says what the job is about."""
     stopped: str = "stopped; what was computed is kept, run the same command to go on"
     """What is said where somebody ends the job."""
 
@@ -90,9 +96,11 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
 
 def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None) -> int:
     try:
-        arguments = _parser(command, argv).parse_args(argv)
-        overrides = [_in_full(override, command.short) for override in arguments.overrides]
-        overrides += [f"{key}=true" for key in command.flags if getattr(arguments, key)]
+        arguments = _parse(command, argv)
+        overrides = [in_full(word, command.short, command.first) for word in arguments.overrides]
+        overrides += [f"{key}=true" for key in _flags(command) if getattr(arguments, key)]
+        if command.otherwise is not None and not chooses(overrides, str(command.first)):
+            overrides.append(f"{command.first}={command.otherwise}")
         values = load_values(command.name, overrides, arguments.config_dir)
         config = None if arguments.config else read_config(values, command.schema)
     except ConfigError as error:
@@ -118,9 +126,14 @@ def _terminate(signum: int, frame: object) -> None:
     raise Terminated
 
 
-def _in_full(override: str, short: Mapping[str, str]) -> str:
-    key, separator, value = override.partition("=")
-    return f"{short.get(key, key)}{separator}{value}"
+def _parse(command: Command, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The words of a command line apart from its options, in any order."""
+    parser = _parser(command, argv)
+    arguments, unknown = parser.parse_known_intermixed_args(argv)
+    if unknown:
+        key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+        parser.error(f"{unknown[0]}: no such option; keys have no dashes, as in {key}=VALUE")
+    return arguments
 
 
 def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
@@ -132,13 +145,23 @@ def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
         description=command.purpose,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[folder],
+        allow_abbrev=False,
     )
     parser.describe = lambda: describe(command.name, folder.parse_known_args(argv)[0].config_dir)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of conf/; see --config")
-    for key in command.flags:
-        parser.add_argument(f"--{key}", action="store_true", help=f"the same as {key}=true")
+    alone = "" if command.first is None else f"; a value alone is {command.first}'s"
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=f"keys and choices, below{alone}")
+    for key in _flags(command):
+        names = dict.fromkeys((f"--{key.replace('_', '-')}", f"--{key}"))
+        parser.add_argument(*names, dest=key, action="store_true", help=f"the same as {key}=true")
     parser.add_argument("--config", action="store_true", help="print the whole configuration and stop")
+    parser.add_argument("--version", action="version", version=f"plumbline {version(DISTRIBUTION)}")
     return parser
+
+
+def _flags(command: Command) -> list[str]:
+    """The keys that are true or false, which may be written as --KEY for KEY=true."""
+    schemas = get_args(command.schema) or (command.schema,)
+    return [field.name for schema in schemas if is_dataclass(schema) for field in fields(schema) if field.type is bool]
 
 
 def load_values(name: str, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -151,9 +174,11 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
     search = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
     _register_resolvers()
     try:
-        composed = _compose(name, [*overrides, *search])
+        composed = _compose(name, [*map(as_override, overrides), *search])
         missing = OmegaConf.missing_keys(composed)
         values = resolve(composed)
+    except ConfigError as error:
+        raise ConfigError(hide(str(error), overrides)) from error
     except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
         raise ConfigError(hide(_explain(error, name, overrides, config_dir), overrides)) from error
     if missing:
@@ -207,7 +232,14 @@ def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: 
     if unknown is not None:
         known = choices_of(unknown["group"], config_dir)
         return f"{unknown['group']}={unknown['name']}: no such choice; {suggest(unknown['name'], known)} (see --help)"
-    return " ".join(lines)
+    unchosen = UNCHOSEN.search(text)
+    if unchosen is not None:
+        group = unchosen["group"]
+        return f"config key {group!r} is required; choose one: {listed(group, choices_of(group, config_dir))}"
+    there = THERE_ALREADY.search(text)
+    if there is not None:
+        return f"config key {there['key']!r} is there already; write {there['key']}=VALUE, without the +"
+    return " ".join(lines).removesuffix(MANUAL)
 
 
 def _known_keys(name: str, overrides: Sequence[str]) -> list[str]:

@@ -6,9 +6,10 @@ import sys
 
 from rich.console import Console
 
-from jobs.command import OF_SWEEPS, Command, run_job
+from jobs.command import Command, run_job
 from jobs.console import ProgressDisplay, make_console, say, show_plan, show_table, warn
 from jobs.logs import logged
+from jobs.words import OF_SWEEPS
 from operators.diagnosis.diagnosis import shown_tables
 from pipelines.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
 from pipelines.endings import OVER_BUDGET
@@ -22,6 +23,7 @@ COMMAND = Command(
     "like, what they ask, and what is left of them without the right image, any image or the order of words.",
     DiagnoseConfig,
     OF_SWEEPS,
+    first="sweep",
 )
 
 

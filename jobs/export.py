@@ -8,7 +8,9 @@ from operators.report.words import plural
 from pipelines.exports.config import ExportConfig
 from pipelines.exports.exports import export_scores
 
-COMMAND = Command("export", "Write a run's scores into a table that others query: Iceberg or Lance.", ExportConfig)
+COMMAND = Command(
+    "export", "Write a run's scores into a table that others query: Iceberg or Lance.", ExportConfig, first="run"
+)
 
 
 def main(config: ExportConfig) -> int:

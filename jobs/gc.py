@@ -13,6 +13,7 @@ COMMAND = Command(
     "List what no kept run of a store refers to, and why it may go; with delete=true remove it.\n"
     "keep_runs.last=30 and its like choose the runs to keep; docs/keeping.md tells the whole of it.",
     GcConfig,
+    first="store",
 )
 
 

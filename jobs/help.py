@@ -1,6 +1,8 @@
 """What `--help` tells of a job besides its purpose: its choices and its keys, from the files of conf/."""
 
-from collections.abc import Iterator, Mapping
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,15 +11,52 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
+WIDTH = 110
+"""Characters of a line."""
+MOST_LISTED = 8
+"""Choices that fit into a message."""
+EXAMPLE = re.compile(r"^# .*: (python -m jobs\..*)$", flags=re.MULTILINE)
+"""In the first line of a job's file of conf/."""
 
 
 def describe(name: str, config_dir: str | None) -> str:
-    """The groups with their choices, a user's own among them, and the keys with their defaults and what they mean."""
-    choices = [f"  {as_written(group, name)}={'|'.join(choices_of(group, config_dir))}" for group in groups_of(name)]
+    """An example, the groups with their choices, a user's own among them, and the keys with their defaults and what
+    they mean.
+    """
+    choices = [_choice(as_written(group, name), choices_of(group, config_dir)) for group in groups_of(name)]
     shown = [*_keys(name), *(["benchmark:", *_keys("any_benchmark", "  ")] if _sweeps(name) else [])]
-    keys = [f"  {line}" for line in shown]
-    titled = {"choices:": choices, "keys, with those of the choices in --config:": keys}
+    keys = [_within(f"  {line}") for line in shown]
+    example = EXAMPLE.findall((CONF / f"{name}.yaml").read_text(encoding="utf-8"))[:1]
+    titled = {
+        "example:": [f"  {line}" for line in example],
+        "choices:": choices,
+        "keys, with those of the choices in --config:": keys,
+    }
     return "\n\n".join("\n".join([title, *lines]) for title, lines in titled.items() if lines)
+
+
+def listed(group: str, choices: Sequence[str]) -> str:
+    """The choices of a group for a message, as they are written."""
+    others = len(choices) - MOST_LISTED
+    shown = ", ".join(f"{group}={choice}" for choice in choices[:MOST_LISTED])
+    return shown if others <= 0 else f"{shown} or {others} others (see --help)"
+
+
+def _choice(group: str, choices: Sequence[str]) -> str:
+    """A group with its choices, on as many lines as they take."""
+    names = " | ".join(choices)
+    return textwrap.fill(f"  {group}={names}", WIDTH, subsequent_indent="      ", break_on_hyphens=False)
+
+
+def _within(line: str) -> str:
+    """A line that sets a key, its remark going on below itself where it is long."""
+    setting, mark, remark = line.partition(" # ")
+    if len(line) <= WIDTH or not mark:
+        return line
+    return textwrap.fill(
+        remark, max(WIDTH, len(setting) + 40), initial_indent=f"{setting} # ",
+        subsequent_indent=f"{' ' * len(setting)} # ", break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
 
 
 def _sweeps(name: str) -> bool:

@@ -4,6 +4,7 @@ import sys
 
 from jobs.command import Command, run_job
 from jobs.console import make_console, say, show_table
+from jobs.words import LISTS
 from pipelines.judging.labelling import LabelsConfig, plan_labels, shown_labels, write_labels
 
 COMMAND = Command(
@@ -11,6 +12,8 @@ COMMAND = Command(
     "Tell how many images people should still rate, and which, to tell generators apart: a metric that scored all of\n"
     "them makes each rating worth a little more (prediction-powered inference), and replaces none.",
     LabelsConfig,
+    LISTS,
+    first="protocol",
 )
 
 

@@ -5,6 +5,7 @@ import sys
 from jobs.command import Command, run_job
 from jobs.console import make_console, say
 from jobs.findings import show_findings
+from jobs.words import LISTS
 from pipelines.judging.metaeval import run_metaeval
 from pipelines.judging.protocols import MetaevalConfig
 
@@ -14,6 +15,8 @@ COMMAND = Command(
     "protocol=NAME chooses what is computed, protocol.path=PATH is the benchmark's release, and\n"
     "scores=PATH a run of ours or anybody's table; without it the release's own scores are judged.",
     MetaevalConfig,
+    LISTS,
+    first="protocol",
 )
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.markup import escape
 
-from jobs.command import OF_SWEEPS, Command, run_job
+from jobs.command import Command, run_job
 from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_plan, warn
 from jobs.logs import logged
 from jobs.sweep import show_judged, show_renewed
+from jobs.words import OF_SWEEPS
 from operators.errors import PlumblineError
 from operators.report.words import plural
 from pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
@@ -24,7 +25,11 @@ from pipelines.nightly.outcome import Outcome, read_outcome
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 
 COMMAND = Command(
-    "nightly", "Score what is new, compare with the night before, and tell what became worse.", NightlyConfig, OF_SWEEPS
+    "nightly",
+    "Score what is new, compare with the night before, and tell what became worse.",
+    NightlyConfig,
+    OF_SWEEPS,
+    first="sweep",
 )
 LEASE = "nightly"
 """In the store: one night at a time."""

@@ -6,7 +6,9 @@ from jobs.command import Command, run_job
 from jobs.console import make_console, say
 from pipelines.sinks.publishing import PublishConfig, publish_run
 
-COMMAND = Command("publish", "Tell an experiment tracker of a run: MLflow or Weights & Biases.", PublishConfig)
+COMMAND = Command(
+    "publish", "Tell an experiment tracker of a run: MLflow or Weights & Biases.", PublishConfig, first="run"
+)
 
 
 def main(config: PublishConfig) -> int:

@@ -2,9 +2,10 @@
 
 import sys
 
-from jobs.command import OF_SWEEPS, Command, run_job
+from jobs.command import Command, run_job
 from jobs.console import ProgressDisplay, make_console, show_plan, show_questions
 from jobs.logs import logged
+from jobs.words import OF_SWEEPS
 from pipelines.config import SweepConfig
 from pipelines.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
 from pipelines.questions import plan_questions, write_questions
@@ -15,6 +16,7 @@ COMMAND = Command(
     "A sweep over the same prompts in the same store finds them written.",
     SweepConfig,
     OF_SWEEPS,
+    first="prompts",
 )
 
 

@@ -4,6 +4,7 @@ import sys
 
 from jobs.command import Command, run_job
 from jobs.console import make_console, say, show_table
+from jobs.words import LISTS
 from pipelines.judging.rehearsing import RehearseConfig, rehearse_all, write_page
 
 COMMAND = Command(
@@ -11,6 +12,8 @@ COMMAND = Command(
     "Tell how many prompts would have done to rank the generators: of a run or of people's ratings, looked at\n"
     "in many random orders as an adaptive sweep looks, with how often it would have been wrong.",
     RehearseConfig,
+    LISTS,
+    first="scores",
 )
 
 

@@ -12,7 +12,9 @@ from operators.report.words import Sentence, number, plural
 from pipelines.cells.store import open_store
 from pipelines.report.report import ReportConfig, WrittenReport, write_report
 
-COMMAND = Command("report", "Write the report of a run: which generator is best, at what, how sure.", ReportConfig)
+COMMAND = Command(
+    "report", "Write the report of a run: which generator is best, at what, how sure.", ReportConfig, first="run"
+)
 
 
 def main(config: ReportConfig) -> int:

@@ -8,12 +8,17 @@ from rich.table import Table
 
 from jobs.command import Command, run_job
 from jobs.console import make_console, say
+from jobs.words import LISTS
 from pipelines.rewards.config import RewardsConfig
 from pipelines.rewards.output import ShardRecord
 from pipelines.rewards.rewards import Exported, export_rewards
 
 COMMAND = Command(
-    "rewards", "Write training data of a run: pairs, rankings or rewards, as trainers read them.", RewardsConfig
+    "rewards",
+    "Write training data of a run: pairs, rankings or rewards, as trainers read them.",
+    RewardsConfig,
+    LISTS,
+    first="run",
 )
 
 

@@ -3,9 +3,10 @@
 import sys
 
 from jobs import sweep
-from jobs.command import OF_SWEEPS, Command, run_job
+from jobs.command import Command, run_job
 from jobs.console import make_console, say
 from jobs.ingest import show_rejected
+from jobs.words import OF_SWEEPS
 from pipelines.config import SweepConfig
 from pipelines.endings import worse
 from pipelines.ingest.own import take_in
@@ -14,12 +15,13 @@ COMMAND = Command(
     "score",
     "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n"
     "images=PATH is a folder of image files that tell their prompts (metadata.jsonl, prompts.txt, a .txt beside each\n"
-    "image, or the images' names), with a folder per generator or none; WebDataset tars; a saved Hugging Face\n"
-    "dataset; or Parquet, a file, a folder, or a folder per generator. metrics=[vqascore,clipscore] chooses metrics,\n"
+    "image, or the images' names), with a folder per generator or none; a CSV or JSON Lines table that names image\n"
+    "files; WebDataset tars; a saved Hugging Face dataset; or Parquet, a file, a folder, or a folder per generator. metrics=[vqascore,clipscore] chooses metrics,\n"
     "models=shapes the tiny embedded models, benchmark.columns.prompt=NAME what holds the prompts where that is not\n"
     "called prompt, text or caption, and limit=12 the images of the first 12 prompts alone, as a trial.",
     SweepConfig,
-    OF_SWEEPS | {"images": "benchmark.images", "metrics": "metric"},
+    OF_SWEEPS,
+    first="images",
 )
 
 

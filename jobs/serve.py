@@ -13,6 +13,8 @@ COMMAND = Command(
     "Serve metrics over HTTP: how images fit their prompts, as rewards for trainers (docs/serve.md).\n"
     "Listens on this machine alone unless host= says otherwise, which needs a token.",
     ServeConfig,
+    {"metrics": "metric"},
+    first="metric",
     stopped="stopped serving",
 )
 

@@ -11,9 +11,7 @@ from pipelines.cells.store import open_store
 from pipelines.config import StatusConfig
 from pipelines.keeping.watching import running_sweeps
 
-COMMAND = Command(
-    "status", "Show the runs of a store, their coverage and their failures.", StatusConfig, flags=("watch",)
-)
+COMMAND = Command("status", "Show the runs of a store, their coverage and their failures.", StatusConfig, first="store")
 
 
 def main(config: StatusConfig) -> int:

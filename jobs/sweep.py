@@ -6,16 +6,23 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from jobs.command import OF_SWEEPS, Command, run_job
+from jobs.command import Command, run_job
 from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_plan, warn
 from jobs.logs import logged
+from jobs.words import OF_SWEEPS
 from operators.errors import PlumblineError
 from pipelines.config import SweepConfig
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
 
 COMMAND = Command(
-    "sweep", "Score every image of a benchmark with every metric, and rank the generators.", SweepConfig, OF_SWEEPS
+    "sweep",
+    "Score every image of a benchmark with every metric, and rank the generators. With no choice it is sweep=shapes,\n"
+    "the embedded benchmark.",
+    SweepConfig,
+    OF_SWEEPS,
+    first="sweep",
+    otherwise="shapes",
 )
 
 RENEWED = "cells were damaged, or stood on what is no more, and were computed anew; if that goes on, check the disk"

@@ -8,7 +8,9 @@ from operators.report.words import plural
 from pipelines.cells.store import open_store
 from pipelines.report.trends import TrendsConfig, write_trends
 
-COMMAND = Command("trends", "Write the page of trends of a store: over its runs, and over checkpoints.", TrendsConfig)
+COMMAND = Command(
+    "trends", "Write the page of trends of a store: over its runs, and over checkpoints.", TrendsConfig, first="store"
+)
 
 
 def main(config: TrendsConfig) -> int:

@@ -12,6 +12,7 @@ COMMAND = Command(
     "Show the pages of a store in a web browser: runs, scores, images, questions and trends (docs/view.md).\n"
     "Listens on this machine alone unless host= says otherwise, which needs a token. Writes nothing.",
     ViewConfig,
+    first="store",
     stopped="stopped showing",
 )
 

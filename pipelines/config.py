@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from operators.clips import Clips
 from operators.errors import ConfigError, suggest
@@ -127,7 +128,27 @@ def _describe(error: ValidationError, kind: str | None) -> str:
     if first["type"].startswith("missing"):
         return f"config key {key!r} is required and not set"
     found = "" if path[0] == "storage" else f", got {first['input']!r}"
-    return f"config key {key!r}: {first['msg']}{found}"
+    return f"config key {key!r}: {_expectation(first)}{found}"
+
+
+EXPECTED = {
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "string": "text",
+    "literal": "{expected}",
+    "dict": "keys of its own",
+    "mapping": "keys of its own",
+}
+"""What a value was to be, by how pydantic begins the names of its errors."""
+
+
+def _expectation(error: ErrorDetails) -> str:
+    """What was expected in plain words; as pydantic says it where that has none."""
+    plain = EXPECTED.get(error["type"].partition("_")[0])
+    if plain is None:
+        return error["msg"].replace("Input should be", "expected")
+    return f"expected {plain.format(**error.get('ctx', {}))}"
 
 
 FIELD_NAMES = sorted(

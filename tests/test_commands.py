@@ -15,7 +15,7 @@ TOLD = re.compile(r"python -m jobs\.(?P<job>[a-z_]+)(?P<rest>[^\n`;]*)")
 OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+)\](?= |$)")
 """A part of a command that may be left out, in brackets of its own."""
 REDIRECTED = re.compile(r" \d?> \S+")
-UNDERSTOOD = re.compile(r"is required[ ;]|You must specify|expected one input")
+UNDERSTOOD = re.compile(r"is required[ ;]|expected one input")
 """What is said of a command that leaves something out, where the page does so with `...` or shows the job alone."""
 
 

@@ -11,12 +11,15 @@ from pipelines.ingest.image_tables import ENDINGS as TABLES
 from pipelines.ingest.image_tables import Told, look_at
 from pipelines.ingest.ingest import Ingested, ingest
 from pipelines.ingest.layouts.layout import Folder, list_images
-from pipelines.ingest.rows import InputColumnsConfig, digest
+from pipelines.ingest.rows import InputColumnsConfig, digest, find_names
 from pipelines.ingest.shards import Report
+from pipelines.ingest.tables import open_table
 from pipelines.sources.benchmark import ColumnsConfig
 from pipelines.sources.shards import is_table
 from pipelines.storage import Location, locate
+from pipelines.tables import JSON_LINES, SEPARATORS
 
+TEXT_TABLES = (*SEPARATORS, *JSON_LINES)
 FOLDER = "ingested"
 """Of a store."""
 
@@ -41,7 +44,7 @@ def take_in(config: SweepConfig, report: Report) -> Own:
     location = locate(benchmark.images, config.storage)
     folder = list_images(location, "benchmark.images")
     told = _look(location, folder)
-    given = _input(location, folder, told)
+    given = _named_files(location, benchmark.columns) or _input(location, folder, told)
     if given is None:
         return Own(replace(config, benchmark=replace(benchmark, columns=_told(benchmark.columns, told))), None)
     asked = _ingest_config(config, location, given)
@@ -51,9 +54,20 @@ def take_in(config: SweepConfig, report: Report) -> Own:
         prompts=f"{asked.output}/prompts.parquet",
         images=asked.output,
         columns=ColumnsConfig(extra=benchmark.columns.extra),
-        uri_roots=(location.url, *benchmark.uri_roots),
+        uri_roots=(asked.folder.url, *benchmark.uri_roots),
     )
     return Own(replace(config, benchmark=taken), ingested)
+
+
+def _named_files(location: Location, columns: ColumnsConfig) -> dict[str, Any] | None:
+    """As what a CSV or JSON Lines table of image files is taken in; None for anything else.
+
+    Where no column names the generator, it is called as the table is.
+    """
+    if not location.path.lower().endswith(TEXT_TABLES):
+        return None
+    names = find_names(list(open_table(location).kinds), _columns(columns))
+    return {"table": location.url, "copy": False, "generator": None if names.generator else _stem(location)}
 
 
 def _look(location: Location, folder: Folder) -> Told | None:
@@ -113,4 +127,4 @@ def _columns(columns: ColumnsConfig) -> InputColumnsConfig:
 
 
 def _stem(location: Location) -> str:
-    return stem(location.path, (*TARS, *TABLES))
+    return stem(location.path, (*TARS, *TABLES, *TEXT_TABLES))

@@ -1,10 +1,14 @@
 """The command line and the configuration keys are a promise: what changes here breaks someone's nightly run."""
 
+import importlib
 import io
 import os
+import re
 import resource
+import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +16,7 @@ from typing import Any, cast
 import pytest
 from omegaconf import OmegaConf
 
+from jobs.__main__ import JOBS
 from jobs.command import load_values, run_job
 from jobs.console import JobConsole, ProgressDisplay
 from jobs.help import CONF, describe, dotted_keys
@@ -307,11 +312,11 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
             "'benchmark.generators': expected a list, got 'flux'; write benchmark.generators=[flux]",
         ),
         (["limits=4"], "config key 'limits': expected keys of its own, got 4; write limits.NAME=VALUE"),
-        (["limit=few"], "config key 'benchmark.limit': Input should be a valid integer"),
+        (["limit=few"], "config key 'benchmark.limit': expected a whole number, got 'few'"),
         (["model=api"], "config key 'model': a model is chosen for a role; write model@models.ROLE=NAME"),
         (["model@models.mine=api"], "to add it, write +model@models.mine=NAME"),
-        (["shard_rows=many"], "config key 'shard_rows': Input should be a valid integer"),
-        (["metrics.vqascore.reduction=mode"], "Input should be 'mean', 'product' or 'first', got 'mode'"),
+        (["shard_rows=many"], "config key 'shard_rows': expected a whole number, got 'many'"),
+        (["metrics.vqascore.reduction=mode"], "expected 'mean', 'product' or 'first', got 'mode'"),
         (["cluster.pools.answers.num_gpus=1.5"], "above 1 only whole GPUs can be given, got 1.5"),
         (["max_failed=7"], "max_failed: expected a share between 0 and 1, got 7"),
         (["cluster=gpu9"], "cluster=gpu9: no such choice; did you mean gpu8 or gpu1?"),
@@ -355,6 +360,91 @@ def test_a_bad_configuration_fails_in_one_line_with_the_remedy(
     lines = capsys.readouterr().err.splitlines()
     assert code in (1, os.EX_USAGE) and len(lines) == 1
     assert lines[0].startswith("error: ") and complaint in lines[0]
+
+
+def understood(job: str, *words: str) -> Any:
+    """The configuration that a job is given by these words."""
+    given: list[Any] = []
+    command = importlib.import_module(f"jobs.{job}").COMMAND
+    assert run_job(command, lambda config: given.append(config) or 0, words) == 0
+    return given[0]
+
+
+def refused(capsys: pytest.CaptureFixture[str], job: str, *words: str) -> str:
+    """The line that a job refuses these words with."""
+    command = importlib.import_module(f"jobs.{job}").COMMAND
+    assert run_job(command, lambda config: 0, words) == os.EX_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+SWEEP_WORDS = ["metric=vqascore", "metrics=vqascore", "metric=[vqascore]", "metrics=[vqascore]"]
+
+
+@pytest.mark.parametrize("word", SWEEP_WORDS)
+@pytest.mark.parametrize(
+    "job", ["sweep shapes", "score outputs", "nightly shapes", "diagnose shapes", "serve models=shapes",
+            "metaeval tifa160 protocol.path=p", "labels long protocol.path=p", "rehearse runs/1",
+            "rewards latest format=pairs output=o"]
+)  # fmt: skip
+def test_metric_and_metrics_are_the_same_key_of_every_job(job: str, word: str) -> None:
+    assert list(understood(*job.split(), word).metrics) == ["vqascore"]
+
+
+def test_metrics_without_brackets_and_their_own_options_are_understood() -> None:
+    assert list(understood("sweep", "metrics=clipscore,gecko").metrics) == ["clipscore", "gecko"]
+    assert understood("rewards", "format=pairs", "output=o", "metric={dsg: 2}").metrics == {"dsg": 2}
+    assert understood("sweep", "metrics={vqascore: {reduction: product}}").metrics["vqascore"].reduction == "product"
+
+
+def test_a_word_alone_is_what_the_job_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    assert understood("sweep").benchmark.name == understood("sweep", "shapes").benchmark.name == "shapes"
+    assert understood("sweep", "limit=3", "--dry-run").benchmark.name == "shapes"
+    assert understood("score", "outputs").benchmark.images == "outputs"
+    assert understood("report", "20260101-000000").run == "20260101-000000"
+    assert understood("view", "s3://bucket/store").store == "s3://bucket/store"
+    assert "'outputs': expected KEY=VALUE, such as" in refused(capsys, "ingest", "outputs")
+    assert "'sweep' is required; choose one: sweep=gecko_ablation, sweep=own_images" in refused(
+        capsys, "sweep", "benchmark.images=mine", "benchmark.prompts=p"
+    )
+
+
+@pytest.mark.parametrize("flag", ["dry-run", "dry_run", "verbose", "retry-failed"])
+def test_what_is_true_or_false_may_be_written_as_an_option(flag: str) -> None:
+    for words in ([f"--{flag}", "shapes", "limit=3"], ["shapes", f"--{flag}", "limit=3"]):
+        config = understood("sweep", *words)
+        assert getattr(config, flag.replace("-", "_")) is True and config.benchmark.limit == 3
+    assert understood("gc", "--delete").delete is True
+
+
+@pytest.mark.parametrize(
+    "path", ["out (1)/a=b.png", "ümlaut/漢字.csv", "it's here", "~/images", "s3://b/i?x=1", "C:\\images\\", "#1;!a"]
+)
+def test_any_path_is_read_as_it_is_typed(path: str) -> None:
+    assert understood("score", f"images={path}").benchmark.images == path
+    assert understood("status", f"store={path}").store == path
+
+
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        (["sweep", "images=[a"], "'benchmark.images=[a' cannot be read: expected KEY=VALUE, with every bracket"),
+        (["sweep", "dry_run=maybe"], "'dry_run': expected true or false, got 'maybe'"),
+        (["sweep", "limit=1.5"], "'benchmark.limit': expected a whole number, got 1.5"),
+        (["sweep", "limit=1,2"], "'benchmark.limit': expected a whole number, got [1, 2]"),
+        (["sweep", "+store=x"], "'store' is there already; write store=VALUE, without the +"),
+        (["report", "--run", "latest"], "--run: no such option; keys have no dashes, as in run=VALUE"),
+        (["metaeval"], "'protocol' is required; choose one: protocol=dsg_tifa160, "),
+        (["serve"], "metric=dpg_bench_levels or 36 others (see --help)"),
+    ],
+    ids=lambda words: words[-1],
+)
+def test_what_is_mistyped_is_answered_without_a_word_of_hydra(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, *words)
+    assert complaint in line
+    assert not any(foreign in line.casefold() for foreign in ("hydra", "override", "input should", "eof", "multirun"))
 
 
 @pytest.mark.parametrize(
@@ -449,7 +539,7 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
     done = job("jobs.sweep", "sweep=mine", f"--config-dir={tmp_path}", "--config")
     assert done.returncode == 0 and "max_failed: 0.5" in done.stdout
     assert "no such folder" in job("jobs.sweep", "sweep=mine", "--config-dir=/nowhere").stderr
-    assert "sweep=gecko_ablation|mine|own_images" in describe("sweep", str(tmp_path))
+    assert "sweep=gecko_ablation | mine | own_images" in describe("sweep", str(tmp_path))
 
 
 def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,9 +555,27 @@ def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_help_names_the_choices() -> None:
-    text = job("jobs.sweep", "--help").stdout
-    assert "sweep=gecko_ablation|own_images|own_rows|shapes" in text and "  model@models.ROLE=align_base|api|" in text
-    assert "|tifa|tifa_v1|unigenbench|viescore|vnli|vpeval|vq2|vq2_released|vqascore" in text
+    text = " ".join(job("jobs.sweep", "--help").stdout.split())
+    assert "sweep=gecko_ablation | own_images | own_rows | shapes" in text
+    assert " model@models.ROLE=align_base | api | " in text
+    assert "| tifa | tifa_v1 | unigenbench | viescore | vnli | vpeval | vq2 | vq2_released | vqascore" in text
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_help_has_an_example_that_is_understood_and_no_long_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = importlib.import_module(f"jobs.{name}").COMMAND
+    with pytest.raises(SystemExit):
+        run_job(command, lambda config: 0, ["--help"])
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 120
+    (example,) = re.findall(rf"^  python -m jobs\.{name}( .*|)$", told.partition("\nexample:\n")[2], flags=re.MULTILINE)
+    assert run_job(command, lambda config: 0, shlex.split(example)) == 0
+
+
+def test_every_job_tells_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_job(COMMAND, main, ["--version"])
+    assert capsys.readouterr().out == f"plumbline {version('plumbline-t2i')}\n"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("*.yaml")))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ def test_it_knows_every_job(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(sys.modules["jobs"].__path__[0])
     assert set(JOBS) == {file.stem for file in folder.glob("*.py") if ENTRY in file.read_text()}
     assert main([]) == 0
-    lines = capsys.readouterr().out.splitlines()[2:]
+    told = capsys.readouterr().out
+    assert "  plumbline score images=outputs  " in told
+    lines = told.splitlines()[-len(JOBS) :]
     assert [line.split()[0] for line in lines] == [*JOBS] and all(len(line.split()) > 3 for line in lines)
 
 
@@ -31,6 +34,11 @@ def test_a_job_gets_the_words_after_its_name(
         main(["status", "store=nowhere-at-all", "wach=true"])
     assert ended.value.code == 64
     assert "unknown config key 'wach'; did you mean watch?" in capsys.readouterr().err
+
+
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"plumbline {version('plumbline-t2i')}\n"
 
 
 def test_a_job_that_there_is_not_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,16 @@ def test_a_folder_of_image_files_is_scored_where_it_lies(tmp_path: Path) -> None
     assert not any(item.missing for item in again.plan.nodes)
 
 
+def test_a_table_that_names_image_files_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "mine")
+    prompts = (folder / "prompts.txt").read_text().splitlines()
+    lines = [f"atlas/{number:05d}.png,{prompt}" for number, prompt in enumerate(prompts)]
+    (folder / "best.csv").write_text("\n".join(["file,prompt", *reversed(lines)]))
+    given = [f"{folder}/best.csv", "models=shapes", "metric=clipscore", f"store={tmp_path}/store", "--dry-run"]
+    assert run_job(COMMAND, main, given) == 0
+    assert "4 prompts x 1 generators = 4 images, metrics clipscore" in capsys.readouterr().out
+
+
 def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,7 +109,8 @@ def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(
             "expected column(s) image or uri, found picture, caption, seed; rename or add them, or correct",
         ),
         (["images={folder}", "metrics=[vqa]"], "metric=vqa: no such choice; did you mean vq2 or vqascore?"),
-        (["images={folder}", "prompts=x"], "unknown config key 'prompts'"),
+        (["images={folder}", "prompts=/nowhere"], "/nowhere: not found"),
+        (["outputs"], "/outputs: not found; check the path"),
     ],
 )
 def test_what_cannot_be_scored_is_said_in_one_line(

@@ -366,7 +366,7 @@ def test_ratings_out_of_range_are_refused_or_left_out_with_a_note(tmp_path: Path
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("protocol.statistics=[person]", "protocol.statistics.0.: Input should be 'pearson', .*got 'person'"),
+        ("protocol.statistics=[person]", "protocol.statistics.0.: expected 'pearson', .*got 'person'"),
         ("protocol.reader=tifa", "protocol.reader: expected one of .*, got 'tifa'"),
         ("protocol.alpha=2", "between 0 and 1, got 2"),
         ("protocol.tasks=[rating]", "protocol.tasks"),
