@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,10 @@ LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""
 LARGEST_IMAGE = 20_000_000
 """Bytes of an encoded image that are sent; OpenAI takes no larger one."""
+
+
+SHORTEST_SECRET = 8
+"""Characters of a key that is looked for within words too; an endpoint that asks for none is given `k` or `EMPTY`."""
 
 
 class Asked(NamedTuple):
@@ -172,20 +177,21 @@ class OpenAiModel:
             return self._unavailable("gave an answer that is not JSON"), Usage()
 
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
-        """The endpoint's answer; newer models of OpenAI's own want the limit under its newer name."""
+        """The endpoint's answer; newer models of OpenAI's own want the limit under its newer name.
+
+        Requests that were under way when the first was refused are refused too, and each is sent once more.
+        """
         from openai import BadRequestError
 
         create: Any = self.client.chat.completions.create
+        limit_name = self.limit_name
         try:
-            return create(**self._named(arguments))
+            return create(**_with_limit_as(limit_name, arguments))
         except BadRequestError as error:
-            if self.limit_name != "max_tokens" or "max_completion_tokens" not in str(error):
+            if limit_name != "max_tokens" or "max_completion_tokens" not in str(error):
                 raise
         self.limit_name = "max_completion_tokens"
-        return create(**self._named(arguments))
-
-    def _named(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {self.limit_name if name == "max_tokens" else name: value for name, value in arguments.items()}
+        return create(**_with_limit_as(self.limit_name, arguments))
 
     def _arguments(self, request: Request, image: str | None = None) -> dict[str, Any]:
         """What is sent for a request; an image, as a data URL, stands before its first message."""
@@ -274,7 +280,7 @@ class OpenAiModel:
         """The service's own words in one line; some repeat the key they were sent."""
         said = error.body.get("message") if isinstance(error.body, dict) else None
         words = said if isinstance(said, str) and said.strip() else str(error)
-        return without_secrets(" ".join(words.replace(self.client.api_key, "***").split()))[:300]
+        return without_secrets(" ".join(_without_key(words, self.client.api_key).split()))[:300]
 
 
 def _shown(message: Message, image: str | None) -> dict[str, Any]:
@@ -282,6 +288,16 @@ def _shown(message: Message, image: str | None) -> dict[str, Any]:
         return {"role": message.role, "content": message.text}
     picture = {"type": "image_url", "image_url": {"url": image}}
     return {"role": message.role, "content": [picture, {"type": "text", "text": message.text}]}
+
+
+def _with_limit_as(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name if key == "max_tokens" else key: value for key, value in arguments.items()}
+
+
+def _without_key(words: str, key: str) -> str:
+    """Words in which nobody reads the key; one that is too short to be a secret is no part of a longer word."""
+    edges = (r"(?<!\w)", r"(?!\w)") if len(key) < SHORTEST_SECRET else ("", "")
+    return re.sub(re.escape(key).join(edges), "***", words)
 
 
 def _plain(token: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -100,6 +101,22 @@ def test_a_model_that_wants_the_limit_under_its_newer_name_gets_it(server: Serve
     replies = model.generate([ask()]) + model.generate([ask()])
     assert [reply.text for reply in replies if isinstance(reply, Generation)] == ["20", "20"]
     assert len(server.bodies) == 3
+
+
+def test_requests_that_were_under_way_get_the_newer_name_too(server: Server) -> None:
+    """Eight are sent before any is refused, as at the start of every worker."""
+    sent = threading.Barrier(8, timeout=20)
+
+    def script(number: int, body: dict[str, Any]) -> Answer:
+        if "max_tokens" in body:
+            sent.wait()
+            return failed(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+        return said(str(body["max_completion_tokens"]))
+
+    server.script = script
+    replies = connect(server, concurrency=8).generate([ask(str(number)) for number in range(32)])
+    assert [reply.text for reply in replies if isinstance(reply, Generation)] == ["20"] * 32
+    assert len(server.bodies) == 40
 
 
 # Many at once
@@ -229,6 +246,16 @@ def test_a_request_that_the_endpoint_does_not_take_says_why(server: Server, stat
 
 
 # The key
+
+
+def test_a_key_that_is_no_secret_leaves_the_services_words_whole(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "k")
+    server.script = lambda number, body: failed(400, "the token limit is 4k tokens; key k is known")
+    reply = only(connect(server).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert reply.message.endswith("the token limit is 4k tokens; key *** is known")
 
 
 @pytest.mark.parametrize("status", [401, 403])
