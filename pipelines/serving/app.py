@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -17,7 +17,7 @@ from operators.wires.wire import Asked, Reply, Wire, as_json
 from pipelines.serving.counts import Counts
 from pipelines.serving.listening import has_token
 from pipelines.serving.openapi import describe
-from pipelines.serving.service import Service, Unanswered
+from pipelines.serving.service import Answered, Service, Unanswered
 
 LARGE = 500_000
 """Bytes of a body from which on it is read beside the loop that serves others."""
@@ -42,6 +42,8 @@ class _Call:
     """The one that it is on, as far as is known."""
     held: int = 0
     """Bytes of its body."""
+    unfinished: Collection["asyncio.Future[Answered]"] = ()
+    """What it left in the queue."""
 
 
 class Gate:
@@ -53,20 +55,21 @@ class Gate:
         self.service, self.token, self.counts, self.ready = service, token, counts, ready
         self.load = service.load
         self.bodies = 0
-        """Bytes of the requests that are held."""
+        """Bytes of the requests that are not answered yet, or whose images still wait."""
 
     async def post(self, request: Request) -> Response:
         """Any wire's request."""
-        begun, wires = time.perf_counter(), wires_of(request.url.path)
+        begun, wires = time.perf_counter(), wires_of(request.scope["path"])
         call = _Call(wires[-1])
         try:
             reply, pause = await self._answer(request, wires, call), self.service.pause()
         except Unanswered as error:
             reply, pause = call.wire.refuse(error.status, str(error)), error.retry_after
+            call.unfinished = error.unfinished
         except PlumblineError as error:
             reply, pause = call.wire.refuse(error.status if isinstance(error, Refused) else 400, str(error)), 1
         finally:
-            self.bodies -= call.held
+            asyncio.gather(*call.unfinished).add_done_callback(lambda _: self._release(call))
         self.counts.requests.labels(call.wire.name, reply.status).inc()
         self.counts.seconds.labels(call.wire.name).observe(time.perf_counter() - begun)
         return _response(reply, pause)
@@ -112,6 +115,9 @@ class Gate:
             raise Refused(413, f"expected a body of at most {self.load.max_body} bytes; send fewer images a request")
         if self.bodies > self.load.max_bodies:
             raise Unanswered(429, "too many requests are held; ask again later", self.service.pause())
+
+    def _release(self, call: _Call) -> None:
+        self.bodies -= call.held
 
     def _read(self, wires: Sequence[Wire], body: bytes, call: _Call) -> list[Asked]:
         """What a body asks, by the wire that takes it."""

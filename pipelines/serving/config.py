@@ -37,7 +37,7 @@ class LoadConfig:
     max_body: int = 64_000_000
     """Bytes of one request."""
     max_bodies: int = 512_000_000
-    """Bytes of all requests that are held; a request beyond is answered by 429."""
+    """Bytes of all requests that are not answered, or left images in the queue; a request beyond is answered by 429."""
     cached_scores: int = 200_000
     """Scores that are remembered, about 0.3 KB each; 0 remembers none."""
 

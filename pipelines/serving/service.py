@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import math
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -35,10 +35,14 @@ class ReplicaDied(Exception):
 class Unanswered(Exception):
     """There is no answer now; the same request may have one later."""
 
-    def __init__(self, status: int, message: str, retry_after: int) -> None:
+    def __init__(
+        self, status: int, message: str, retry_after: int, unfinished: "Collection[asyncio.Future[Answered]]" = ()
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+        self.unfinished = unfinished
+        """Of the request's images, those that are still to be scored."""
 
 
 class Watch(Protocol):
@@ -129,7 +133,7 @@ class Service:
         if futures:
             _, late = await asyncio.wait(futures, timeout=self.load.deadline)
             if late:
-                raise Unanswered(503, f"no score after {self.load.deadline:g} seconds; ask again", self.pause())
+                raise Unanswered(503, f"no score after {self.load.deadline:g} seconds; ask again", self.pause(), late)
         return [
             self._in_order(one, known, job.answers.result() if job else {})
             for one, (known, job) in zip(asked, jobs, strict=True)
@@ -191,21 +195,23 @@ class Service:
         if self.suspects and self.tested is None and len(self.running) < self.load.replicas:
             self.tested = self.suspects.popleft()
             return [self.tested]
-        if not self.waiting or not self._is_due():
+        if not self.waiting or len(self.running) >= 2 * self.load.replicas:
             return []
         metrics = self.waiting[0].metrics
         batch = list(islice((job for job in self.waiting if job.metrics == metrics), self.load.batch))
+        if not self._is_due(batch):
+            return []
         taken = set(map(id, batch))
         self.waiting = deque(job for job in self.waiting if id(job) not in taken)
         return batch
 
-    def _is_due(self) -> bool:
+    def _is_due(self, batch: Sequence[_Job]) -> bool:
         """Whether a replica is idle and the first image waited long enough, or a full batch may be sent ahead."""
-        full = len(self.waiting) >= self.load.batch
+        full = len(batch) == self.load.batch
         if len(self.running) >= self.load.replicas:
             suspected = self.suspects or self.tested is not None
-            return full and not suspected and len(self.running) < 2 * self.load.replicas
-        waited = asyncio.get_running_loop().time() - self.waiting[0].since
+            return full and not suspected
+        waited = asyncio.get_running_loop().time() - batch[0].since
         return full or waited >= self.load.gather_seconds
 
     async def _run(self, batch: list[_Job]) -> None:
@@ -227,7 +233,7 @@ class Service:
             self.running.discard(task) if task else None
             if batch[0] is self.tested:
                 self.tested = None
-            self._start()
+        self._start()  # not where the task is cancelled: the loop ends then
 
     def _repeat(self, batch: Sequence[_Job]) -> None:
         """Puts images whose replica died before all others, but for those that too many died with."""

@@ -292,6 +292,29 @@ def test_what_all_requests_hold_is_bounded_and_given_back() -> None:
         assert client("POST", "/score", json=small).status_code == 200
 
 
+def test_a_body_counts_until_what_it_left_in_the_queue_is_scored() -> None:
+    """Two requests wait too long: their bodies are held by the queue although both are answered."""
+    free = asyncio.Event()
+
+    async def slow(batch: Sequence[Asked], metrics: Sequence[str]) -> Sequence[Answered]:
+        await free.wait()
+        return await score(batch, metrics)
+
+    client = Client(max_body=1000, max_bodies=1000, deadline=0.05, batch=1)
+    client.service.score_batch = slow
+    forms = [{"images": [b64(bytes([number]) * 300)], "prompts": ["p"]} for number in range(3)]
+
+    async def main() -> list[int]:
+        transport = httpx.ASGITransport(client.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
+            statuses = [(await asking.post("/score", json=form)).status_code for form in forms]
+            free.set()
+            await asyncio.sleep(0.05)
+            return [*statuses, (await asking.post("/score", json=forms[2])).status_code]
+
+    assert asyncio.run(main()) == [503, 503, 429, 200]
+
+
 def test_a_busy_service_says_429_on_every_wire() -> None:
     image = b64(b"a")
     client = Client(max_waiting=0)

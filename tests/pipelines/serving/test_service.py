@@ -88,6 +88,33 @@ def test_a_busy_replica_is_sent_ahead_a_full_batch_only() -> None:
     assert run(main()) == [1, 1, 4]
 
 
+def test_what_waits_for_other_metrics_does_not_fill_a_batch() -> None:
+    """Behind a busy replica: shuffled requests for two metrics, of which neither has a full batch until the last."""
+    free = asyncio.Event()
+    both, one = ("length", "bytes"), ("length",)
+
+    async def wait(prompts: Sequence[str]) -> None:
+        await free.wait()
+
+    async def main() -> tuple[list[int], list[tuple[str, ...]]]:
+        replicas = Replicas(wait)
+        serving = service(replicas, batch=4)
+        requests = [asyncio.ensure_future(serving.score([asked("busy")]))]
+        await asyncio.sleep(0.05)
+        for number, metrics in enumerate((both, one, one, both, one, both)):
+            requests.append(asyncio.ensure_future(serving.score([asked("x" * number, metrics=metrics)])))
+        await asyncio.sleep(0.05)
+        assert len(replicas.batches) == 1, "three of each wait, which is no batch of four"
+        requests.append(asyncio.ensure_future(serving.score([asked("last", metrics=both)])))
+        await asyncio.sleep(0.05)
+        sizes = [len(batch) for batch in replicas.batches]
+        free.set()
+        await asyncio.gather(*requests)
+        return sizes, replicas.metrics
+
+    assert run(main()) == ([1, 4], [one, both, one])
+
+
 def test_what_is_known_or_asked_already_is_computed_once() -> None:
     replicas = Replicas()
 
