@@ -65,9 +65,13 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A text whose addresses have lost their credentials and their queries, which may sign a request."""
+    """A text whose addresses have lost their credentials and their queries, which may sign a request.
+
+    Where an address has no scheme, a query is what begins as one: `?name=`.
+    """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
-    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\"]+", r"\1?***", text)
+    text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\"]+", r"\1?***", text)
+    return re.sub(r"(?<=[^\s'\"])\?[\w.~%-]+=[^\s'\"]+", "?***", text)
 
 
 EMPTY_PROMPT = RowError("empty_prompt", "the prompt has no text; fill in its `text`, or drop the prompt")

@@ -1,6 +1,7 @@
 """From encoded bytes to RGB images, each within the size limits or with its reason for not being one."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -73,8 +74,8 @@ class ImageLimits:
         for name in ("max_pixels", "max_bytes", "max_scans", "max_images"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"limits.{name}: expected at least 1, got {getattr(self, name)}")
-        if self.max_seconds <= 0:
-            raise ConfigError(f"limits.max_seconds: expected more than 0, got {self.max_seconds:g}")
+        if not 0 < self.max_seconds < math.inf:
+            raise ConfigError(f"limits.max_seconds: expected a number above 0, got {self.max_seconds:g}")
 
 
 def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:

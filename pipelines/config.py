@@ -1,6 +1,7 @@
 """A sweep's configuration as typed, frozen values; whatever does not fit is refused in one line."""
 
-from collections.abc import Hashable, Mapping
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -98,6 +99,8 @@ class StatusConfig:
 
 def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
     """The values as a `schema`; raises ConfigError naming the first key that does not fit, and what it expects."""
+    for key, number in _not_finite(values):
+        raise ConfigError(f"config key {key!r}: expected a finite number, got {number}")
     try:
         return cast(Config, _adapter(cast(Hashable, schema)).validate_python(values, extra="forbid"))
     except ValidationError as error:
@@ -108,6 +111,18 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
 @cache
 def _adapter(schema: Any) -> TypeAdapter[Any]:
     return TypeAdapter(schema)
+
+
+def _not_finite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """NaN and infinities, which no limit holds against, by their keys."""
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            yield from _not_finite(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
+        for value in values:
+            yield from _not_finite(value, key)
+    elif isinstance(values, float) and not math.isfinite(values):
+        yield key, values
 
 
 def _describe(error: ValidationError, kind: str | None) -> str:

@@ -237,8 +237,8 @@ def test_status_gc_and_train_have_exactly_these_keys() -> None:
 
 def test_serve_has_exactly_these_keys() -> None:
     serving = {
-        "": {"host", "port", "token_variable", "reward", "address", "replicas", "num_cpus", "num_gpus", "threads",
-             "batch", "gather_seconds", "deadline", "batch_deadline", "max_deaths",
+        "": {"host", "hosts", "port", "token_variable", "reward", "address", "replicas", "num_cpus", "num_gpus",
+             "threads", "batch", "gather_seconds", "deadline", "batch_deadline", "max_deaths",
              "max_waiting", "max_request_images", "max_body", "max_bodies",
              "cached_scores", "limits", "clips", "models", "metrics", "sentinel", "sentinel_images",
              "baseline", "baseline_generator", "store", "storage"},
@@ -318,6 +318,8 @@ def job(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["shard_rows=many"], "config key 'shard_rows': expected a whole number, got 'many'"),
         (["metrics.vqascore.reduction=mode"], "expected 'mean', 'product' or 'first', got 'mode'"),
         (["cluster.pools.answers.num_gpus=1.5"], "above 1 only whole GPUs can be given, got 1.5"),
+        (["limits.max_seconds=nan"], "config key 'limits.max_seconds': expected a finite number, got nan"),
+        (["cluster.wait_seconds=nan"], "config key 'cluster.wait_seconds': expected a finite number, got nan"),
         (["max_failed=7"], "max_failed: expected a share between 0 and 1, got 7"),
         (["cluster=gpu9"], "cluster=gpu9: no such choice; did you mean gpu8 or gpu1?"),
         (["metric=[clipscor]"], "metric=clipscor: no such choice; did you mean clipscore"),

@@ -115,6 +115,8 @@ def test_an_address_with_credentials_is_refused_without_repeating_them() -> None
     [
         ("no http://u:hush-hush@host:9000/b here", "no http://***@host:9000/b here"),
         ("https://host/a.png?X-Amz-Signature=hush-hush&b=1 failed", "https://host/a.png?*** failed"),
+        ("account.example.net/c/a.png?sig=hush-hush&b=1 failed", "account.example.net/c/a.png?*** failed"),
+        ("a 'part-?.parquet', b?c=", "a 'part-?.parquet', b?c="),
         ("mail a@b.c, a/b?c and s3://bucket/a.png", "mail a@b.c, a/b?c and s3://bucket/a.png"),
     ],
 )
@@ -135,5 +137,9 @@ def test_the_error_of_a_row_shows_no_credentials_of_its_address() -> None:
     def fetch(uri: str) -> bytes:
         raise OSError(f"cannot open {uri}")
 
-    error = decode_picture({"uri": f"https://u:{SECRET}@host/a.png?signature={SECRET}"}, ImageLimits(), fetch)
-    assert isinstance(error, RowError) and SECRET not in error.message and "https://***@host/a.png?***" in error.message
+    for uri, shown in (
+        (f"https://u:{SECRET}@host/a.png?signature={SECRET}", "https://***@host/a.png?***"),
+        (f"host/a.png?sv=2022&sig={SECRET}", "host/a.png?***"),
+    ):
+        error = decode_picture({"uri": uri}, ImageLimits(), fetch)
+        assert isinstance(error, RowError) and SECRET not in error.message and shown in error.message

@@ -173,9 +173,10 @@ def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
         ImageLimits(**{field: 0})
 
 
-def test_a_time_limit_of_nothing_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"limits\.max_seconds: expected more than 0, got 0"):
-        ImageLimits(max_seconds=0)
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf])
+def test_a_time_limit_that_limits_nothing_is_refused_by_name(seconds: float) -> None:
+    with pytest.raises(ConfigError, match=rf"limits\.max_seconds: expected a number above 0, got {seconds:g}"):
+        ImageLimits(max_seconds=seconds)
 
 
 @pytest.mark.parametrize("place", [0.3, 0.5, 0.9])
