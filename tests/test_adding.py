@@ -575,7 +575,7 @@ async def score(batch, metrics):
     return [{name: Answer(float(len(one.images[0]))) for name in metrics} for one in batch]
 
 gate = Gate(Service(score, Served({"m": "recipe"}, "m"), LoadConfig(), Counts()), None, Counts(), None)
-print(TestClient(make_app(gate)).post("/mine", json={"prompt": "p", "hex": "ffd8ff"}).json()["mine"])
+print(TestClient(make_app(gate, ["*"])).post("/mine", json={"prompt": "p", "hex": "ffd8ff"}).json()["mine"])
 """
 
 

@@ -15,6 +15,7 @@ from operators.errors import PlumblineError
 from operators.wires.table import WIRES, wires_of
 from operators.wires.wire import Asked, Reply, Wire, as_json
 from pipelines.serving.counts import Counts
+from pipelines.serving.guards import guards
 from pipelines.serving.listening import has_token
 from pipelines.serving.openapi import describe
 from pipelines.serving.service import Answered, Service, Unanswered
@@ -176,13 +177,14 @@ def _response(reply: Reply, pause: int) -> Response:
     return Response(reply.body, reply.status, headers, media_type=reply.media)
 
 
-def make_app(gate: Gate) -> Starlette:
-    """Every wire's path, and the pages about the service."""
+def make_app(gate: Gate, names: Sequence[str]) -> Starlette:
+    """Every wire's path, and the pages about the service, for who asks by one of its names."""
     paths = dict.fromkeys(wire.path for wire in WIRES)
     pages = {"/health": gate.health, "/rewards": gate.rewards, "/metrics": gate.metrics, "/openapi.json": gate.openapi}
     return Starlette(
         routes=[
             *(Route(path, gate.post, methods=["POST"]) for path in paths),
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
-        ]
+        ],
+        middleware=guards(names),
     )

@@ -9,6 +9,7 @@ from operators.images import ImageLimits
 from operators.metrics.table import AnyMetric
 from operators.models.checkpoints import ModelConfig
 from operators.scorer import ScorerConfig
+from pipelines.serving.listening import check_address
 from pipelines.storage import StorageConfig
 
 
@@ -69,6 +70,8 @@ class ServeConfig(LoadConfig):
     clips: Clips = field(default_factory=Clips)
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
+    hosts: tuple[str, ...] = ()
+    """Names by which it is asked beside this machine's own and `host`, as behind a reverse proxy; `*` is any."""
     port: int = 8000
     token_variable: str = "PLUMBLINE_TOKEN"
     """The environment variable that holds the token; the token itself is never configured."""
@@ -110,8 +113,7 @@ class ServeConfig(LoadConfig):
         for name in ("num_cpus", "num_gpus"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        if not 0 <= self.port < 65536:
-            raise ConfigError(f"port: expected 0 to 65535, got {self.port}")
+        check_address(self.port, self.hosts)
         if self.max_waiting < self.max_request_images or self.max_bodies < self.max_body:
             raise ConfigError("max_waiting, max_bodies: expected no less than max_request_images and max_body")
         self.scorer()

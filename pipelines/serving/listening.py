@@ -1,16 +1,54 @@
 """Where a server listens, who may reach it, and how it ends."""
 
+import asyncio
 import base64
 import binascii
 import hmac
 import ipaddress
+import logging
+import math
 import os
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from operators.errors import ConfigError
+
+IDLE_SECONDS = 10
+"""Without a request on it, after which a connection is closed."""
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+"""Names by which only this machine reaches itself."""
+NAME = re.compile(r"\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]")
+
+
+def check_address(port: int, hosts: Sequence[str]) -> None:
+    """Raises ConfigError for a port, or a name in `hosts`, that cannot be."""
+    if not 0 <= port < 65536:
+        raise ConfigError(f"port: expected 0 to 65535, got {port}")
+    for name in hosts:
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"hosts: expected names without scheme and port, as gpu-7, *.example.org, [fd00::7] or *, got {name!r}"
+            )
+
+
+def names_of(host: str, hosts: Sequence[str]) -> list[str]:
+    """By which names a server at `host` is asked: this machine's own, the host's, and `hosts`.
+
+    Where it listens at all addresses, and needs a token, those are any names until `hosts` has some.
+    """
+    if _is_everywhere(host) and not hosts:
+        return ["*"]
+    return list(dict.fromkeys([*LOOPBACK, f"[{host}]" if ":" in host else host, *hosts]))
+
+
+def _is_everywhere(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return host == ""
 
 
 @contextmanager
@@ -24,14 +62,33 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def run_app(app: Any, listener: socket.socket) -> None:
-    """Answers by an ASGI application until the process is told to stop."""
+def run_app(app: Any, listener: socket.socket, patience: float) -> None:
+    """Answers by an ASGI application until the process is told to stop, and then the requests that it has.
+
+    Those that take longer than `patience` seconds more are cut off; a second Ctrl-C cuts off all.
+    """
     import uvicorn
 
+    from pipelines.serving.guards import PromptConnection
+
     options = uvicorn.Config(
-        app, log_level="error", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=10
+        app,
+        http=PromptConnection,
+        ws="none",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(patience),
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_fault)
     uvicorn.Server(options).run(sockets=[listener])
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Whether a line of the log is about more than a request that was cut off."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def take_token(host: str, variable: str) -> str | None:

@@ -20,7 +20,7 @@ from pipelines.running.pools import ClusterConfig
 from pipelines.running.session import ray_session
 from pipelines.serving.baseline import read_baseline
 from pipelines.serving.config import ServeConfig
-from pipelines.serving.listening import listening, run_app, take_token
+from pipelines.serving.listening import listening, names_of, run_app, take_token
 from pipelines.serving.sentinel import Floats, Sentinel
 from pipelines.serving.service import ReplicaDied, Service
 
@@ -111,7 +111,7 @@ def _run(
     listener: socket.socket,
     handle: Any,
 ) -> None:
-    from pipelines.serving.app import Gate, make_app
+    from pipelines.serving.app import BODY_SECONDS, Gate, make_app
     from pipelines.serving.counts import Counts
 
     counts = Counts()
@@ -122,8 +122,9 @@ def _run(
         )
     counts.watch("waiting_images", "Images that wait for a replica", service.queued)
     counts.watch("cached_scores", "Scores that are remembered", lambda: len(service.cache))
-    app = make_app(Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle)))
-    run_app(app, listener)
+    gate = Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle))
+    app = make_app(gate, names_of(config.host, config.hosts))
+    run_app(app, listener, patience=BODY_SECONDS + config.deadline)
 
 
 def sentinel_of(config: ServeConfig, served: Served) -> Sentinel | None:

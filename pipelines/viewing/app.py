@@ -22,6 +22,7 @@ from operators.report.rendering import FILE_POLICY, render_trends, render_view, 
 from operators.summary import OVERALL, part_of
 from pipelines.cells.runs import Run
 from pipelines.report.trends import make_trends
+from pipelines.serving.guards import guards
 from pipelines.serving.listening import has_token
 from pipelines.storage import first_line
 from pipelines.viewing.browser import Browser, NoPicture, NotThere, OpenedRun, pick_of
@@ -34,8 +35,6 @@ MOST_OF_PROMPT = 600
 MOST_QUESTIONS = 100
 """Of one prompt and metric."""
 MOST_PAGES = 10**7
-OPEN_TO = ("127.0.0.1", "localhost", "[::1]")
-"""What this machine is called by its own browsers; a name that leads here from elsewhere is a trick."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -314,16 +313,13 @@ def _first(request: Request) -> int:
     return (max(_whole(request, "page", 1), 1) - 1) * ROWS
 
 
-def make_app(browser: Browser, token: str | None) -> Starlette:
-    """Every page of a store, for reading alone. Without a token it answers what is addressed to this machine alone."""
+def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starlette:
+    """Every page of a store, for reading alone, for who asks by one of the server's names."""
     pages = Pages(browser)
 
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        name = request.headers.get("host", "").rpartition("]")[0] or request.headers.get("host", "").partition(":")[0]
-        if token is None and (f"{name}]" if name.startswith("[") else name) not in OPEN_TO:
-            response: Response = PlainTextResponse(f"expected to be asked as {OPEN_TO[0]} or {OPEN_TO[1]}", 421)
-        elif token is not None and not has_token(token, request.headers.get("authorization", "")):
-            response = PlainTextResponse("expected the token as the password", 401)
+        if token is not None and not has_token(token, request.headers.get("authorization", "")):
+            response: Response = PlainTextResponse("expected the token as the password", 401)
             response.headers["WWW-Authenticate"] = 'Basic realm="plumbline"'
         else:
             response = await answer(request)
@@ -345,6 +341,6 @@ def make_app(browser: Browser, token: str | None) -> Starlette:
     }
     return Starlette(
         routes=[Route(path, page, methods=["GET"]) for path, page in routes.items()],
-        middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard), *guards(names)],
         exception_handlers=dict.fromkeys((PlumblineError, OSError, HTTPException), pages.refuse),
     )

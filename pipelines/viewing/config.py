@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from operators.errors import ConfigError
+from pipelines.serving.listening import check_address
 from pipelines.storage import StorageConfig
 
 
@@ -14,6 +15,8 @@ class ViewConfig:
     """Folder or s3:// prefix of the store."""
     host: str = "127.0.0.1"
     """Where it listens; a host that others reach needs a token."""
+    hosts: tuple[str, ...] = ()
+    """Names by which it is asked beside this machine's own and `host`, as behind a reverse proxy; `*` is any."""
     port: int = 8008
     """0 is any that is free."""
     token_variable: str = "PLUMBLINE_TOKEN"
@@ -23,7 +26,6 @@ class ViewConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 65536:
-            raise ConfigError(f"port: expected 0 to 65535, got {self.port}")
+        check_address(self.port, self.hosts)
         if self.memory < 100:
             raise ConfigError(f"memory: expected at least 100 megabytes, got {self.memory}")

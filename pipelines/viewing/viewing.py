@@ -6,10 +6,13 @@ from pathlib import Path
 
 from operators.errors import ConfigError, install
 from pipelines.cells.store import open_store
-from pipelines.serving.listening import listening, run_app, take_token
+from pipelines.serving.listening import listening, names_of, run_app, take_token
 from pipelines.viewing.browser import Browser
 from pipelines.viewing.config import ViewConfig
 from pipelines.viewing.rows import Database
+
+PAGE_SECONDS = 10
+"""That a page which is being made is waited for at the end."""
 
 
 def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
@@ -31,6 +34,7 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
             browser.check()
             with listening(config.host, config.port) as listener:
                 ready(f"http://{config.host}:{listener.getsockname()[1]}")
-                run_app(make_app(browser, token), listener)
+                app = make_app(browser, token, names_of(config.host, config.hosts))
+                run_app(app, listener, patience=PAGE_SECONDS)
         finally:
             browser.close()

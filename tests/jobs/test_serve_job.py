@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,7 +37,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Its sentinel compares with a run of another generator's images."""
     folder = tmp_path_factory.mktemp("serve")
     run_benchmark(write_benchmark(folder / "bench", ("garnet",), WATCHED), folder / "store", METRICS)
-    words = ["reward=vqascore", "sentinel=[saturation]", "baseline=latest", f"store={folder}/store"]
+    words = [
+        "reward=vqascore",
+        "sentinel=[saturation]",
+        "baseline=latest",
+        f"store={folder}/store",
+        "hosts=[rewards.example.org]",
+    ]
     with run_service(folder / "log", METRICS, "batch=8", f"sentinel_images={WATCHED}", *words) as running:
         yield running
 
@@ -124,6 +131,15 @@ def test_the_token_is_wanted_and_shown_nowhere(service: Running) -> None:
         assert TOKEN.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
+def test_it_answers_by_its_names_and_no_page_of_another_origin(service: Running) -> None:
+    def status(**headers: str) -> int:
+        return requests.get(f"{service.url}/rewards", headers=headers, timeout=60).status_code
+
+    assert status() == status(Host="rewards.example.org") == 200
+    assert status(Host="evil.example") == status(Host="[::1]evil.example") == 400
+    assert status(Origin="http://evil.example") == 403
+
+
 def faded(pair: Pair) -> Pair:
     """The same shapes where they were, in paler colours."""
     picture = ImageEnhance.Color(Image.open(io.BytesIO(pair.image)).convert("RGB")).enhance(0.1)
@@ -196,6 +212,34 @@ def test_a_replica_killed_under_load_costs_no_request(service: Running, offline:
     for pair, answer in zip(pairs, answers, strict=True):
         assert answer == pytest.approx(offline[pair], abs=1e-5)
     assert victim not in service.replicas()
+
+
+def half_open(port: int) -> list[socket.socket]:
+    """Connections that bring no request: some are silent, some have sent half a head."""
+    connections = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(20)]
+    for connection in connections[::2]:
+        connection.sendall(b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+    return connections
+
+
+@pytest.mark.slow
+def test_told_to_stop_under_load_it_answers_what_it_has_and_shows_no_traceback(tmp_path: Path) -> None:
+    """Images wait longer than uvicorn by itself would; clients that brought no request are not waited for."""
+    pairs = pack_pairs(24, ("atlas", "flint"))
+    with run_service(tmp_path / "log", "metric=[saturation]", "batch=64", "gather_seconds=14") as service:
+        idle = half_open(service.port)
+        assert all(connection.recv(1) == b"" for connection in idle)
+        half_open(service.port)
+        with ThreadPoolExecutor(len(pairs)) as clients:
+            futures = [clients.submit(ask_alone, service, pair) for pair in pairs]
+            waiting = f"plumbline_waiting_images {len(pairs)}.0"
+            while waiting not in requests.get(f"{service.url}/metrics", timeout=60).text:
+                assert not any(future.done() for future in futures)
+            service.process.send_signal(signal.SIGTERM)
+            assert all(isinstance(future.result()["saturation"], float) for future in futures)
+        assert service.process.wait(timeout=60) == 143
+        log = service.log.read_text()
+    assert "Traceback" not in log and log.splitlines()[-1] == "stopped serving", log
 
 
 def refusal(*words: str, token: str = "") -> str:

@@ -16,6 +16,7 @@ from tests.operators.report.made import make_run
         (["store=http://example.org"], 1, "expected a local path or an s3:// URL"),
         (["store={}/store", "host=0.0.0.0", "token_variable=NO_SUCH_TOKEN"], 1, "NO_SUCH_TOKEN"),
         (["store={}/store", "port=70000"], 64, "expected 0 to 65535"),
+        (["store={}/store", "hosts=[http://gpu-7]"], 64, "expected names without scheme and port"),
         (["store={}/store", "memory=10"], 64, "expected at least 100 megabytes"),
     ],
 )

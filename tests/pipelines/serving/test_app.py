@@ -23,7 +23,7 @@ from operators.wires.wire import Answer, Asked, Served
 from pipelines.serving.app import Gate, make_app
 from pipelines.serving.config import LoadConfig
 from pipelines.serving.counts import Counts
-from pipelines.serving.listening import is_loopback, take_token
+from pipelines.serving.listening import is_loopback, names_of, take_token
 from pipelines.serving.sentinel import Sentinel
 from pipelines.serving.service import Answered, Service
 
@@ -59,12 +59,12 @@ class Client:
 
         counts = Counts()
         self.service = Service(score, served, LoadConfig(**{"gather_seconds": 0, **load}), counts, sentinel)
-        self.app = make_app(Gate(self.service, token, counts, replicas))
+        self.app = make_app(Gate(self.service, token, counts, replicas), names_of("127.0.0.1", ("*.example.org",)))
 
     def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
                 return await client.request(method, path, **request)
 
         return asyncio.run(ask())
@@ -306,7 +306,7 @@ def test_a_body_counts_until_what_it_left_in_the_queue_is_scored() -> None:
 
     async def main() -> list[int]:
         transport = httpx.ASGITransport(client.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as asking:
             statuses = [(await asking.post("/score", json=form)).status_code for form in forms]
             free.set()
             await asyncio.sleep(0.05)
@@ -354,6 +354,56 @@ def test_the_pages_for_machines_name_every_wire() -> None:
     assert document["openapi"].startswith("3.1")
     assert set(document["paths"]) == {"/score", "/compute", "/", "/health", "/rewards", "/metrics", "/openapi.json"}
     assert "$ref" not in json.dumps(document)
+
+
+STRANGE_NAMES = (
+    "evil.example",
+    "127.0.0.1.evil.example:8000",
+    "",
+    "[::1]evil.example",
+    "[::2]:8000",
+    "example.org@evil",
+)
+OWN_NAMES = ("localhost:9000", "127.0.0.1", "[::1]:8000", "rewards.example.org")
+
+
+def test_a_name_that_leads_here_from_elsewhere_is_not_answered() -> None:
+    client = Client()
+    for name in STRANGE_NAMES:
+        assert client("GET", "/rewards", headers={"Host": name}).status_code == 400, name
+    for name in OWN_NAMES:
+        assert client("GET", "/rewards", headers={"Host": name}).status_code == 200, name
+
+
+def test_a_page_of_another_origin_learns_nothing_and_has_nothing_scored() -> None:
+    """As a web browser sends it: with the page's origin, and a form or a text, which it sends unasked."""
+    client = Client()
+    form = json.dumps({"images": [b64(b"a")], "prompts": ["p"]})
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:3000", "https://127.0.0.1"):
+        headers = {"Origin": origin, "Content-Type": "text/plain"}
+        assert client("GET", "/rewards", headers=headers).status_code == 403, origin
+        assert client("POST", "/score", content=form, headers=headers).status_code == 403, origin
+    assert not client.service.cache
+    headers = {"Origin": "http://127.0.0.1:8000"}
+    assert client("POST", "/score", content=form, headers=headers).json()["scores"] == [
+        {"align": 1.0, "brightness": 1.0}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "names"),
+    [
+        ("127.0.0.1", (), {"localhost", "127.0.0.1", "[::1]"}),
+        ("10.0.0.7", (), {"localhost", "127.0.0.1", "[::1]", "10.0.0.7"}),
+        ("fd00::7", ("gpu-7",), {"localhost", "127.0.0.1", "[::1]", "[fd00::7]", "gpu-7"}),
+        ("0.0.0.0", (), {"*"}),
+        ("::", ("gpu-7",), {"localhost", "127.0.0.1", "[::1]", "[::]", "gpu-7"}),
+    ],
+)
+def test_a_server_is_asked_by_this_machines_names_its_own_and_those_that_are_configured(
+    host: str, hosts: Sequence[str], names: set[str]
+) -> None:
+    assert set(names_of(host, hosts)) == names
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from pipelines.cells.store import Store
+from pipelines.serving.listening import names_of
 from pipelines.viewing.app import make_app
 from pipelines.viewing.browser import Browser
 from pipelines.viewing.rows import Database
@@ -18,7 +19,7 @@ class Asking:
     """Asks for pages as a browser on this machine does."""
 
     def __init__(self, browser: Browser, token: str | None = None) -> None:
-        self.browser, self.app = browser, make_app(browser, token)
+        self.browser, self.app = browser, make_app(browser, token, names_of("127.0.0.1", ()))
 
     def __call__(self, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:

@@ -1,0 +1,119 @@
+"""A real server: a connection that brings no request is closed, and the end waits for the requests that it has."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import requests
+
+from tests.serving import ROOT
+
+SERVER = """
+import asyncio, sys
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from pipelines.serving import listening
+
+async def answer(request):
+    body = await request.body()
+    print("asked", flush=True)
+    await asyncio.sleep(float(body or 0))
+    return PlainTextResponse("answered")
+
+listening.IDLE_SECONDS = 0.5
+with listening.listening("127.0.0.1", 0) as listener:
+    print(listener.getsockname()[1], flush=True)
+    listening.run_app(Starlette(routes=[Route("/", answer, methods=["POST"])]), listener, float(sys.argv[1]))
+"""
+
+
+class Server:
+    """One that answers after as many seconds as a request's body says."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        self.process, self.lines = process, process.stdout
+        self.port = int(self.lines.readline())
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def post(self, seconds: str) -> str:
+        return requests.post(f"http://127.0.0.1:{self.port}/", data=seconds, timeout=20).text
+
+    def errors(self) -> str:
+        """Ends it, and gives what it said."""
+        self.process.terminate()
+        return self.process.communicate(timeout=20)[1]
+
+
+@contextmanager
+def serving(patience: str) -> Iterator[Server]:
+    command = [sys.executable, "-c", SERVER, patience]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server ends a connection before the test's own limit."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> None:
+    """Silent, half a head, a byte now and then, and a body behind an answer; beside one whose body takes longer."""
+    with serving("5") as server, ExitStack() as opened:
+        slow, silent, half, trickling = (opened.enter_context(server.connect()) for _ in range(4))
+        slow.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n0")
+        half.sendall(b"POST / HTTP/1.1\r\nHost: loc")
+        trickling.sendall(b"POST / HTTP/1.1\r\n")
+        trickling.settimeout(0.1)
+        refused = opened.enter_context(server.connect())
+        refused.sendall(b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n0")
+        assert refused.recv(4096).startswith(b"HTTP/1.1 404")
+        for _ in range(100):
+            try:
+                trickling.sendall(b"X: y\r\n")
+                if not trickling.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        else:
+            pytest.fail("a head that never ends keeps its connection")
+        assert is_closed(silent) and is_closed(half) and is_closed(refused)
+        slow.sendall(b"0")
+        assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+        assert server.errors() == ""
+
+
+def test_told_to_stop_it_answers_the_requests_that_it_has() -> None:
+    with serving("15") as server, ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(server.post, "1.5") for _ in range(4)]
+        for _ in answers:
+            server.lines.readline()
+        server.process.send_signal(signal.SIGTERM)
+        assert [answer.result() for answer in answers] == ["answered"] * 4
+        assert server.errors() == ""
+
+
+def test_what_takes_longer_is_cut_off_in_a_line_and_without_a_traceback() -> None:
+    with serving("0.5") as server, ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(server.post, "60") for _ in range(4)]
+        for _ in answers:
+            server.lines.readline()
+        said = server.errors()
+        assert "Cancel 4 running task(s)" in said and "Traceback" not in said
