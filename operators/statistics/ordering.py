@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from operators.statistics.options import ZeroHandling
 Floats = NDArray[np.float64]
 
 MOST_EXACT = 50
+"""Pairs that differ, up to which a p-value is exact."""
+MOST_STEPS = 150_000
+"""Of more pairs it is where they have few different sums of ranks, so that pairs times sums are at most this."""
 ROUNDING = 1e-12
 """Differences of correlations this close are the same."""
 
@@ -21,7 +24,7 @@ class SignedRank(NamedTuple):
     """A Wilcoxon signed-rank test on paired values."""
 
     p_value: float
-    """Two-sided; 1 where no pair differs."""
+    """Two-sided, 1 where no pair differs; exact of few pairs, whatever ties there are, and normal of many."""
     effect: float
     """Matched-pairs rank-biserial correlation in [-1, 1]: (ranks for a - ranks for b) / all ranks; 0 where none
     differs."""
@@ -47,24 +50,38 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
     wins = float((differences > 0).mean() + (differences == 0).mean() / 2)
     if not differences.any():
         return SignedRank(1.0, 0.0, 0.0, wins, n)
-    p_value = float(stats.wilcoxon(differences, zero_method=zeros, method=_method(differences)).pvalue)
-    return SignedRank(p_value, _rank_biserial(differences, zeros), float(differences.mean()), wins, n)
+    ranks = _signed_ranks(differences, zeros)
+    above, below = ranks[ranks > 0].sum(), -ranks[ranks < 0].sum()
+    p_value = _exact_p_value(ranks)
+    if p_value is None:
+        p_value = float(stats.wilcoxon(differences, zero_method=zeros, method="asymptotic").pvalue)
+    return SignedRank(p_value, float((above - below) / (above + below)), float(differences.mean()), wins, n)
 
 
-def _method(differences: Floats) -> Literal["exact", "asymptotic"]:
-    """The exact distribution where it holds: few pairs, all different; scipy's own choice would permute ties,
-    slowly.
-    """
-    sizes = np.abs(differences)
-    exact = len(sizes) <= MOST_EXACT and sizes.all() and len(np.unique(sizes)) == len(sizes)
-    return "exact" if exact else "asymptotic"
-
-
-def _rank_biserial(differences: Floats, zeros: ZeroHandling) -> float:
+def _signed_ranks(differences: Floats, zeros: ZeroHandling) -> Floats:
+    """The ranks of the sizes of the differences that are not 0, with their signs; equal sizes share their mean rank."""
     ranked = differences if zeros == "pratt" else differences[differences != 0]
-    ranks = stats.rankdata(np.abs(ranked))
-    above, below = ranks[ranked > 0].sum(), ranks[ranked < 0].sum()
-    return float((above - below) / (above + below))
+    signed = np.sign(ranked) * stats.rankdata(np.abs(ranked))
+    return np.asarray(signed[signed != 0])
+
+
+def _exact_p_value(signed_ranks: Floats) -> float | None:
+    """Two-sided, over all equally likely signs of these ranks, ties as they are; None of many pairs.
+
+    scipy has it of ranks without ties alone, and draws signs where there are some. Half the smallest step between two
+    mean ranks makes all of them whole numbers, so that the chances of their sums grow rank by rank.
+    """
+    doubled = np.rint(2 * np.abs(signed_ranks)).astype(np.int64)
+    whole = doubled // np.gcd.reduce(doubled)
+    if len(whole) > MOST_EXACT and len(whole) * whole.sum() > MOST_STEPS:
+        return None
+    chances = np.zeros(whole.sum() + 1)
+    chances[0] = 1
+    for rank in whole:
+        chances[rank:] += chances[:-rank]
+        chances /= 2
+    above = whole[signed_ranks > 0].sum()
+    return min(1.0, 2 * float(chances[max(above, len(chances) - 1 - above) :].sum()))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

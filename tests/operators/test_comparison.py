@@ -61,6 +61,12 @@ def test_a_duel_has_its_size_interval_and_wins() -> None:
     assert duel.low <= duel.difference <= duel.high
 
 
+def test_five_prompts_won_alike_tell_nobody_apart_and_six_do() -> None:
+    for prompts, better in ((5, None), (6, "a")):
+        [duel] = paired(scores_table({"a": [1.0] * prompts, "b": [0.5] * prompts}), {})
+        assert (duel.better, duel.p_value) == (better, 2 ** (1 - prompts))
+
+
 def test_equal_runs_have_no_difference_at_all() -> None:
     [duel] = paired(scores_table({"after": [0.1, 0.2, 0.3], "before": [0.1, 0.2, 0.3]}), {})
     assert (duel.difference, duel.low, duel.high, duel.p_holm, duel.better) == (0, 0, 0, 1, None)

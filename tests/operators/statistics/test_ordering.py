@@ -1,11 +1,13 @@
 """Tests of difference: against scipy and published worked numbers, with nothing and with ties."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from operators.statistics.options import ZeroHandling
 from operators.statistics.ordering import holm, permutation, permuted_correlations, signed_rank
 
 
@@ -17,6 +19,45 @@ def test_the_signed_rank_test_is_scipys_with_its_effect_and_wins() -> None:
     assert found.difference == pytest.approx(float((a - b).mean()))
     assert found.win_rate == pytest.approx(float((a > b).mean()))
     assert -1 <= found.effect <= 1
+
+
+def enumerated(differences: np.ndarray, zeros: ZeroHandling) -> float:
+    """The two-sided p-value over every sign that the differences could have had."""
+    ranked = differences if zeros == "pratt" else differences[differences != 0]
+    ranks = stats.rankdata(np.abs(ranked))[ranked != 0]
+    sums = [np.dot(signs, ranks) for signs in product((-1, 1), repeat=len(ranks))]
+    own = float(np.dot(np.sign(ranked[ranked != 0]), ranks))
+    return float(np.mean(np.abs(sums) >= abs(own) - 1e-9))
+
+
+@pytest.mark.parametrize("zeros", ["wilcox", "pratt"])
+def test_of_few_pairs_the_p_value_is_that_of_all_signs_with_ties_and_zeros(zeros: ZeroHandling) -> None:
+    random = np.random.default_rng(0)
+    for n in [*range(1, 12)] * 4:
+        differences = random.choice([-0.5, -0.25, 0.0, 0.25, 0.5, 1.0], n)
+        if differences.any():
+            found = signed_rank(differences, np.zeros(n), zeros=zeros)
+            assert found.p_value == pytest.approx(enumerated(differences, zeros))
+
+
+@pytest.mark.parametrize("n", [5, 20, 60, 300])
+def test_generators_that_only_win_and_lose_alike_are_compared_by_the_exact_sign_test(n: int) -> None:
+    won = n // 2 + int(math.sqrt(n)) + 1
+    wins = np.array([1.0] * won + [-1.0] * (n - won) + [0.0] * 40)
+    exact = stats.binomtest(won, n).pvalue
+    assert signed_rank(wins, 0 * wins).p_value == pytest.approx(exact)
+
+
+def test_no_outcome_of_five_prompts_is_significant() -> None:
+    for differences in ([1.0] * 5, [0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.5, 0.5, 0.2, 0.2]):
+        assert signed_rank(np.array(differences), np.zeros(5)).p_value == 0.0625
+
+
+def test_equal_generators_of_few_levels_are_told_apart_in_5_of_100_cases_at_most() -> None:
+    random = np.random.default_rng(0)
+    for n in (6, 8, 15, 40):
+        found = [signed_rank(*random.integers(0, 3, (2, n)).astype(float)).p_value for _ in range(600)]
+        assert np.mean(np.array(found) < 0.05) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 600)
 
 
 def test_zeros_are_dropped_or_ranked_as_asked() -> None:
