@@ -17,7 +17,7 @@ from operators.building.tagging import Tagging
 from operators.building.taxonomy import Tag
 from operators.diagnosis.diagnosis import ShownTable
 from operators.diagnosis.texts import Property, properties
-from operators.errors import PlumblineError
+from operators.errors import PlumblineError, SourceError
 from operators.models.calls import Usage
 from operators.report.rendering import diagnosis_markdown
 from pipelines.building.config import BuildConfig
@@ -31,7 +31,7 @@ from pipelines.sources.shards import text_id
 from pipelines.storage import Location, locate, write_file, write_table
 from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
-Reason = Literal["near_duplicate", "not_drawn", "failed"]
+Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 Report = Callable[[Mapping[str, NodeProgress]], None]
 
 
@@ -102,6 +102,7 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
 
         parse = open_parser(config.parser)
     prompts = read_prompts(locate(config.prompts, config.storage), config.prompt_columns) if config.prompts else []
+    _require_skills(prompts, config)
     read = _unrepeated(prompts, config.near_duplicates)
     writings: dict[str, PlannedSweep] = {}
     if config.tagging is not None:
@@ -114,6 +115,17 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
         generation = Generation(options=asked)
         writings[generation.kind] = _plan(config, generation, [(text_id(text), text) for text in texts])
     return PlannedBuild(config, read, writings, published, properties({}, parse))
+
+
+def _require_skills(prompts: Sequence[Prompt], config: BuildConfig) -> None:
+    """Raises SourceError where prompts are to be drawn by skill and none has one, nor would get one."""
+    if config.drawing is None or config.tagging is not None or any(prompt.skills for prompt in prompts):
+        return
+    raise SourceError(
+        f"{config.prompts}: drawing balances skills, and none of {len(prompts)} prompts has one as "
+        f"{config.prompt_columns.skills}; set prompt_columns.skills to what the file calls them, or tagging=llm to "
+        "have a model tag the prompts, or drawing=null to keep all"
+    )
 
 
 def _plan(config: BuildConfig, metric: Tagging | Generation, texts: Sequence[tuple[str, str]]) -> PlannedSweep:
@@ -214,7 +226,9 @@ def _drawn(prompts: Sequence[Prompt], tags: Sequence[Mapping[str, Any]], config:
     return Parted(
         [prompts[place] for place in sorted(places)],
         [
-            LeftOut(prompt, "failed" if prompt.prompt_id in errors else "not_drawn", error=errors.get(prompt.prompt_id))
+            LeftOut(prompt, "failed", error=errors[prompt.prompt_id])
+            if prompt.prompt_id in errors
+            else LeftOut(prompt, "not_drawn" if prompt.skills else "no_skill")
             for prompt in others
         ],
     )

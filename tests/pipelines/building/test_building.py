@@ -129,6 +129,12 @@ def test_what_is_not_drawn_is_left_out_and_failed_prompts_are_told_apart(server:
     assert "3 cats above a dog" in {row["text"] for row in rows(tmp_path, "prompts")}  # the one with a rare skill
 
 
+def test_prompts_without_a_skill_are_left_out_by_that_reason(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "mixed.csv").write_text("text,skills\ntwo cats,count\nfog,\na red cup,colour\nrain,\n")
+    built = made(config_of(server, tmp_path, f"prompts={tmp_path}/mixed.csv", "drawing=balanced", "drawing.count=1"))
+    assert built.left_out == {"no_skill": 2, "not_drawn": 1} and built.prompts == 1
+
+
 @pytest.mark.usefixtures("here")
 def test_an_endpoint_that_is_busy_is_asked_again_by_the_next_run(server: Server, tmp_path: Path) -> None:
     config = config_of(server, tmp_path, *TAGGED, "models.llm.max_retries=0")
@@ -187,6 +193,10 @@ def test_a_bucket_is_as_good_as_a_folder(bucket: str, tmp_path: Path, server: Se
             "prompts: tagging and drawing are of prompts that are read; name their file",
         ),
         (["prompts=p.csv", "near_duplicates=0"], "near_duplicates: expected a share above 0 and at most 1, got 0"),
+        (
+            ["prompts=p.csv", "drawing=balanced", "drawing.count=1"],
+            "p.csv: drawing balances skills, and none of 1 prompts has one as skills; set prompt_columns.skills",
+        ),
         (["prompts=p.csv", "drawing=balanced"], "config key 'drawing.count' is required"),
         (["prompts=p.csv", "drawing=balanced", "drawing.count=0"], "drawing.count: expected at least 1, got 0"),
         (["prompts=p.csv", "taxonomy=geko"], "taxonomy=geko: no such choice; did you mean gecko"),
