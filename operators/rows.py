@@ -37,7 +37,8 @@ LEFT_OUT = pa.schema(
     ]
 )
 """The prompts that such a benchmark does not have, each with its `reason`: it is a `near_duplicate`, of the prompt
-`repeats`; it was `not_drawn`, or could not be for it has `no_skill`; or it `failed`, with its error: it has no tags, or was not written and has no text."""
+`repeats`; it was `not_drawn`, or could not be as it has `no_skill`; or it `failed`, with its error: it has no tags, or
+was not written and has no text."""
 
 TAGS = pa.schema(
     [
