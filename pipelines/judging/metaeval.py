@@ -74,7 +74,8 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
-    release = _in_range(protocol, read_release(protocol.reader, locate(protocol.path, storage)))
+    read = read_release(protocol.reader, locate(protocol.path, storage), protocol.columns)
+    release = _in_range(protocol, read)
     release = _reliable(protocol, release) if protocol.reliable else release
     wanted = {name for task in protocol.tasks for name in TASKS[task].reads}
     unwanted = {name for task in TASKS.values() for name in task.reads} - wanted

@@ -14,6 +14,7 @@ from operators.statistics.options import (
     Unsure,
     ZeroHandling,
 )
+from pipelines.judging.releases.long import RatingColumns
 from pipelines.judging.releases.readers import RELEASES
 from pipelines.storage import StorageConfig
 
@@ -30,6 +31,8 @@ class ProtocolConfig:
     """Which release's file format is read: one of pipelines/judging/releases."""
     path: str
     """The release's file or folder, local or s3://."""
+    columns: RatingColumns | None = None
+    """What ratings of one's own (the reader `long`) call their columns."""
     tasks: tuple[Task, ...]
     """What is computed."""
     match: Match | None = None
@@ -62,6 +65,10 @@ class ProtocolConfig:
     def __post_init__(self) -> None:
         if self.reader not in RELEASES:
             raise ConfigError(f"protocol.reader: expected one of {', '.join(RELEASES)}, got {self.reader!r}")
+        if self.columns is not None and self.reader != "long":
+            raise ConfigError(
+                f"protocol.columns: only ratings of one's own (long) have any, got some for {self.reader}"
+            )
         if not self.tasks:
             raise ConfigError(f"protocol.tasks: expected some of {', '.join(get_args(Task))}, got none")
         if not 0 < self.alpha < 1:

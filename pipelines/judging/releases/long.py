@@ -1,12 +1,13 @@
 """Ratings of one's own, as a long table: one row per rating.
 
 A .parquet, .csv, .tsv or .jsonl file with the columns rating, and image_id or both prompt_id and generator; and, if
-they are there, rater, template and skills. What is absent: an image is named `<prompt_id>/<generator>`, the prompt and
-the generator are null, the rater is `0`, the template `likert`. `skills` is a list, or text with
-semicolons between them.
+they are there, rater, template and skills; or with others, as `columns` names them. What is absent: an image is named
+`<prompt_id>/<generator>`, the prompt and the generator are null, the rater is `0`, the template `likert`. `skills` is a
+list, or text with semicolons between them.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 
@@ -16,35 +17,70 @@ from pipelines.judging.releases.tables import Sheet, read_sheet
 from pipelines.storage import Location
 from pipelines.tables import as_list
 
-COLUMNS = ("image_id", "prompt_id", "generator", "rater", "template", "rating", "skills")
-NAMED = "name the image by image_id, or by prompt_id and generator"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RatingColumns:
+    """What a table of ratings calls its columns."""
+
+    image_id: str = "image_id"
+    prompt_id: str = "prompt_id"
+    generator: str = "generator"
+    rater: str = "rater"
+    template: str = "template"
+    rating: str = "rating"
+    skills: str = "skills"
+
+    def all(self) -> dict[str, str]:
+        """By our names."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def read(location: Location) -> Release:
+USUAL = RatingColumns()
+
+
+def read(location: Location, columns: RatingColumns = USUAL) -> Release:
     """The table's ratings and its prompts' skills; an empty rating is a person's being unsure."""
-    sheet = read_sheet(location, COLUMNS).require(("rating",), "rename the column that holds the ratings")
-    if "image_id" not in sheet.names:
-        sheet.require(("prompt_id", "generator"), NAMED)
-    prompts, generators = sheet.texts("prompt_id"), sheet.texts("generator")
+    names = columns.all()
+    sheet = read_sheet(location, names.values())
+    _require(sheet, columns)
+    prompts, generators = sheet.texts(columns.prompt_id), sheet.texts(columns.generator)
     ratings = column_ratings(
         sheet,
-        list(_images(sheet, prompts, generators)),
+        list(_images(sheet, columns)),
         prompts,
-        sheet.numbers("rating").to_pylist(),
+        sheet.numbers(columns.rating).to_pylist(),
         generators=generators,
-        raters=_or_all(sheet, "rater", "0"),
-        templates=_or_all(sheet, "template", LIKERT),
+        raters=_or_all(sheet, columns.rater, "0"),
+        templates=_or_all(sheet, columns.template, LIKERT),
     )
-    other = [name for name in sheet.names if name not in COLUMNS]
+    other = [name for name in sheet.names if name not in names.values()]
     notes = [f"column(s) {', '.join(other)} are not read"] if other else []
-    return released(ratings=ratings, skills=skills_of(_skills(sheet)), notes=notes)
+    return released(ratings=ratings, skills=skills_of(_skills(sheet, columns)), notes=notes)
 
 
-def _images(sheet: Sheet, prompts: Sequence[str | None], generators: Sequence[str | None]) -> Iterator[str]:
-    ids = zip(sheet.texts("image_id"), prompts, generators, strict=True)
-    for row, (image_id, prompt_id, generator) in enumerate(ids):
+def _require(sheet: Sheet, columns: RatingColumns) -> None:
+    """Raises SourceError where there are no ratings, nothing names the images, or a column is not there that was named
+    otherwise than usual.
+    """
+    named = [name for name, usual in zip(columns.all().values(), USUAL.all().values(), strict=True) if name != usual]
+    sheet.require([columns.rating], "set protocol.columns.rating to the column that holds the ratings")
+    sheet.require(named, "set protocol.columns to what the table calls its columns")
+    if columns.image_id not in sheet.names:
+        sheet.require([columns.prompt_id, columns.generator], f"{_named(columns)}, and set protocol.columns to these")
+
+
+def _named(columns: RatingColumns) -> str:
+    return f"name the image by {columns.image_id}, or by {columns.prompt_id} and {columns.generator}"
+
+
+def _images(sheet: Sheet, columns: RatingColumns) -> Iterator[str]:
+    ids = (sheet.texts(name) for name in (columns.image_id, columns.prompt_id, columns.generator))
+    for row, (image_id, prompt_id, generator) in enumerate(zip(*ids, strict=True)):
         if image_id is None and (prompt_id is None or generator is None):
-            raise SourceError(f"{sheet.where(row)}: no image_id, and not both a prompt_id and a generator; {NAMED}")
+            raise SourceError(
+                f"{sheet.where(row)}: no {columns.image_id}, and not both a {columns.prompt_id} and a "
+                f"{columns.generator}; {_named(columns)}"
+            )
         yield image_id or f"{prompt_id}/{generator}"
 
 
@@ -52,11 +88,11 @@ def _or_all(sheet: Sheet, name: str, default: str) -> Sequence[str]:
     return sheet.ids(name) if name in sheet.names else [default] * len(sheet)
 
 
-def _skills(sheet: Sheet) -> Iterator[tuple[str | None, str | None]]:
-    if "skills" not in sheet.names:
+def _skills(sheet: Sheet, columns: RatingColumns) -> Iterator[tuple[str | None, str | None]]:
+    if columns.skills not in sheet.names:
         return
-    column = sheet.table.column("skills")
+    column = sheet.table.column(columns.skills)
     is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    cells = column.to_pylist() if is_list else [as_list(text) for text in sheet.texts("skills")]
-    for prompt_id, names in zip(sheet.texts("prompt_id"), cells, strict=True):
+    cells = column.to_pylist() if is_list else [as_list(text) for text in sheet.texts(columns.skills)]
+    for prompt_id, names in zip(sheet.texts(columns.prompt_id), cells, strict=True):
         yield from ((prompt_id, None if name is None else str(name)) for name in names or [None])

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from pipelines.judging.releases.long import RatingColumns
 from pipelines.judging.releases.release import Release
 from pipelines.storage import Location
 
@@ -24,8 +25,12 @@ RELEASES = (
 )
 
 
-def read_release(name: str, location: Location) -> Release:
-    """What the release of this name holds; raises SourceError naming the file and the row that does not fit."""
-    release = import_module(f"pipelines.judging.releases.{name}").read(location)
+def read_release(name: str, location: Location, columns: RatingColumns | None = None) -> Release:
+    """What the release of this name holds; raises SourceError naming the file and the row that does not fit.
+
+    `columns` are what ratings of one's own (`long`) call theirs.
+    """
+    reader = import_module(f"pipelines.judging.releases.{name}")
+    release = reader.read(location) if columns is None else reader.read(location, columns)
     assert isinstance(release, Release)
     return release

@@ -186,8 +186,9 @@ def row_name(url: str, row: int, key: str) -> str:
 def read_sheet(location: Location, only: Collection[str] | None = None) -> Sheet:
     """A table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), of `only` these columns where they are given.
 
-    Of Parquet nothing else is fetched, so that columns of images cost nothing. `name.field` stands for one field of a
-    column of structs. Raises SourceError where the file is of another kind, truncated, or without rows.
+    Where none of them is there, the first column stands for the rows. Of Parquet nothing else is fetched, so that
+    columns of images cost nothing. `name.field` stands for one field of a column of structs. Raises SourceError where
+    the file is of another kind, truncated, or without rows.
     """
     for suffix, reader in _FORMATS.items():
         if location.path.lower().endswith(suffix):
@@ -224,7 +225,7 @@ def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:
             columns.append(
                 name if not field or (pa.types.is_struct(kind) and kind.get_field_index(field) >= 0) else column
             )
-    return columns
+    return columns or schema.names[:1]
 
 
 def _records(location: Location, only: Collection[str] | None) -> Sheet:
@@ -246,7 +247,7 @@ def sheet_of(
     url: str, names: Sequence[str], records: Collection[Mapping[str, Any]], only: Collection[str] | None
 ) -> Sheet:
     """Records as a table, of `only` these columns where they are given."""
-    wanted = [name for name in names if only is None or name in only]
+    wanted = [name for name in names if only is None or name in only] or names[:1]
     columns = [_column([record.get(name) for record in records]) for name in wanted]
     return Sheet(url=url, names=names, table=pa.table(columns, names=wanted))
 

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from jobs.command import load_values
+from jobs.command import load_values, run_job
 from jobs.findings import show_agreement
+from jobs.metaeval import COMMAND, main
 from operators import rows
 from operators.errors import ConfigError, SourceError
 from operators.judging.judgement import Judgement
@@ -75,6 +76,55 @@ def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_writte
     kept = pd.read_parquet(tmp_path / "out" / "judgements.parquet")
     assert set(kept["metric"]) == {"good", "bad", "people"}
     assert kept["convention"].str.len().gt(0).all()
+
+
+OTHER_NAMES = {"rating": "stars", "prompt_id": "caption id", "generator": "model", "rater": "who", "template": "asked"}
+
+
+@pytest.fixture(params=["csv", "parquet", "jsonl"])
+def other_names(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Shuffled ratings by two raters of uneven numbers of images, under names of somebody's own."""
+    drawn = [
+        (f"p{n}", f"g{n % 3}", rater, "fit", 1 + n % 5) for n in range(11) for rater in "ab" if (n, rater) != (3, "b")
+    ]
+    frame = pd.DataFrame(drawn, columns=["prompt_id", "generator", "rater", "template", "rating"])
+    frame = frame.rename(columns=OTHER_NAMES).sample(frac=1, random_state=0)
+    path = tmp_path / f"ratings.{request.param}"
+    write = {"csv": frame.to_csv, "parquet": frame.to_parquet, "jsonl": frame.to_json}[request.param]
+    write(path, **({"orient": "records", "lines": True} if request.param == "jsonl" else {"index": False}))  # type: ignore[operator]
+    scores = pd.DataFrame({"prompt_id": [f"p{n}" for n in range(11)], "generator": [f"g{n % 3}" for n in range(11)]})
+    scores.assign(good=[n % 5 for n in range(11)]).to_csv(tmp_path / "scores.csv", index=False)
+    return path
+
+
+def test_ratings_of_other_names_are_read_where_they_are_named(other_names: Path) -> None:
+    named = [f"protocol.columns.{ours}={theirs}" for ours, theirs in OTHER_NAMES.items()]
+    given = ["protocol=long", f"protocol.path={other_names}", f"scores={other_names.parent}/scores.csv", *named]
+    found = run_metaeval(config(other_names.parent, *given, "protocol.statistics=[kendall_a,spearman]"))
+    assert value(found, "good", "spearman").value == pytest.approx(1)
+    assert value(found, "good", "kendall_a").value == pytest.approx(1 - 7 / 55)  # 7 of 55 pairs are ties
+    assert value(found, "good", "spearman").n == 11
+    assert {judged.template for judged in found.judgements} == {"fit"}
+    assert not any("not read" in note for note in found.notes)
+
+
+def test_ratings_of_other_names_are_refused_by_what_is_there_and_what_to_name(
+    other_names: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = other_names.parent
+    given = ["protocol=long", f"protocol.path={other_names}", f"scores={folder}/scores.csv", f"output={folder}/out"]
+    for named, message in (
+        ([], "expected column(s) rating, found caption id, model, who, asked, stars; set protocol.columns.rating"),
+        (["protocol.columns.rating=stars"], "expected column(s) prompt_id, generator, found caption id, model, who"),
+        (["protocol.columns.rating=stars", "protocol.columns.image_id=file"], "expected column(s) file, found caption"),
+    ):
+        assert run_job(COMMAND, main, [*given, *named]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_columns_are_of_ratings_of_ones_own(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"protocol\.columns: only ratings of one's own"):
+        config(tmp_path, "protocol=tifa160", "protocol.path=x", "+protocol.columns.rating=stars")
 
 
 def test_every_error_graph_has_its_own_values_in_a_file(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ COMPLAINTS = [
         json.dumps({"1.jpg": {"human_judgement": [{"caption": "a", "rating": 4.0}]}}),
         r"row 0 \('1\.jpg'\), judgement 0: expected a share of yeses from 0 to 1, found 4; is this the experts'",
     ),
-    ("long", "r.csv", "image_id\n1\n", r"expected column\(s\) rating, found image_id; rename"),
+    ("long", "r.csv", "image_id\n1\n", r"expected column\(s\) rating, found image_id; set protocol.columns.rating"),
     (
         "long",
         "r.csv",
