@@ -98,11 +98,12 @@ class Prompts:
         """The correct pairs and all pairs of rows between every two prompts, a row never paired with itself."""
         correct = np.zeros((self.count, self.count))
         order = np.concatenate(self.rows)
-        starts = np.searchsorted(self.codes[order], np.arange(self.count))
+        human, metric, codes = human[order], metric[order], self.codes[order]
+        starts = np.searchsorted(codes, np.arange(self.count))
         for first in range(0, len(order), ROWS_OF_PAIRS):
-            rows = order[first : first + ROWS_OF_PAIRS]
-            hits = pairwise_correct(human, metric, epsilon, rows)[:, order].astype(np.float64)
-            np.add.at(correct, self.codes[rows], np.add.reduceat(hits, starts, axis=1))
+            rows = np.arange(first, min(first + ROWS_OF_PAIRS, len(order)))
+            hits = pairwise_correct(human, metric, epsilon, rows)
+            np.add.at(correct, codes[rows], np.add.reduceat(hits, starts, axis=1, dtype=np.int32))
         sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
         own = np.diag(sizes)
         return correct - own, np.outer(sizes, sizes) - own

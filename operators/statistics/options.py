@@ -15,7 +15,14 @@ MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
 }
 PAIRWISE = ("pairwise_accuracy", "pairwise_accuracy_grouped")
 RatingStatistic = Literal[
-    "pearson", "spearman", "kendall_b", "kendall_c", "auroc", "pairwise_accuracy", "pairwise_accuracy_grouped"
+    "pearson",
+    "spearman",
+    "kendall_a",
+    "kendall_b",
+    "kendall_c",
+    "auroc",
+    "pairwise_accuracy",
+    "pairwise_accuracy_grouped",
 ]
 Level = Literal["nominal", "ordinal", "interval"]
 """The distance between two ratings in Krippendorff's alpha."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ MOST_EXACT = 50
 """Pairs that differ, up to which a p-value is exact."""
 MOST_STEPS = 150_000
 """Of more pairs it is where they have few different sums of ranks, so that pairs times sums are at most this."""
+DRAWN_TOGETHER = 512
 ROUNDING = 1e-12
 """Differences of correlations this close are the same."""
 
@@ -151,9 +153,17 @@ def _exchanged(differences: Floats, resamples: int, seed: int) -> Floats:
     """Sums (1 + resamples, k) of the differences (prompts, k) over the prompts that are exchanged: none in the first
     row, each with probability 1/2 in the others.
     """
+    prompts = len(differences)
+    drawn = (np.unpackbits(block, axis=1, count=prompts) @ differences for block in _draws(prompts, resamples, seed))
+    return np.concatenate([np.zeros((1, differences.shape[1])), *drawn])
+
+
+@lru_cache(maxsize=1)
+def _draws(prompts: int, resamples: int, seed: int) -> Sequence[NDArray[np.uint8]]:
+    """Which prompts each resample exchanges, as bits, in blocks: drawn once for all metrics of the same prompts."""
     random = np.random.default_rng(seed)
-    drawn = (random.integers(2, size=len(differences)) @ differences for _ in range(resamples))
-    return np.stack([np.zeros(differences.shape[1]), *drawn])
+    sizes = np.diff([*range(0, resamples, DRAWN_TOGETHER), resamples])
+    return [np.packbits(random.integers(2, size=(size, prompts)).astype(np.uint8), axis=1) for size in sizes]
 
 
 def _correlations(means: Floats) -> Floats:

@@ -62,10 +62,9 @@ def pairwise_correct(human: Floats, metric: Floats, epsilon: float, rows: Rows =
     """Which pairs of some rows with all (rows, n) are ordered alike or tied in both, scores within epsilon counting as
     tied.
     """
-    by_people = np.sign(human[rows, None] - human[None, :])
+    a, b = human[rows, None], human[None, :]
     difference = metric[rows, None] - metric[None, :]
-    by_metric = np.where(np.abs(difference) <= epsilon, 0.0, np.sign(difference))
-    return np.asarray(by_people == by_metric)
+    return np.asarray(((a > b) == (difference > epsilon)) & ((a < b) == (difference < -epsilon)))
 
 
 class _Best(NamedTuple):

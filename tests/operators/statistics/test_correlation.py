@@ -15,6 +15,7 @@ HUMAN, METRIC = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.9])
     [
         ("pearson", 0.97664),
         ("spearman", 0.94868),
+        ("kendall_a", 5 / 6),
         ("kendall_b", 5 / math.sqrt(5 * 6)),
         ("kendall_c", 2 * 5 * 3 / (16 * 2)),
     ],
@@ -28,7 +29,7 @@ def test_they_are_undefined_where_all_ratings_are_equal(name: str) -> None:
     assert math.isnan(STATISTICS[name](np.ones(4), METRIC))
 
 
-@pytest.mark.parametrize("name", ["pearson", "spearman", "kendall_b", "kendall_c"])
+@pytest.mark.parametrize("name", ["pearson", "spearman", "kendall_a", "kendall_b", "kendall_c"])
 def test_they_are_undefined_where_all_scores_are_equal_or_there_is_one(name: str) -> None:
     assert math.isnan(STATISTICS[name](HUMAN, np.ones(4)))
     assert math.isnan(STATISTICS[name](HUMAN[:1], METRIC[:1]))

@@ -1,7 +1,7 @@
 """Tests of difference: against scipy and published worked numbers, with nothing and with ties."""
 
 import math
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -106,6 +106,18 @@ def test_the_permutation_of_correlations_sees_the_better_metric_and_no_differenc
     truth, noise = random.normal(size=(2, 200))
     assert permuted_correlations(truth, truth + noise, noise, prompt_ids) == 1 / 10_000
     assert permuted_correlations(truth, noise, 3 * noise + 1, prompt_ids) == 1.0
+
+
+def test_draws_that_comparisons_share_are_those_of_each_by_itself() -> None:
+    random = np.random.default_rng(3)
+    human, *metrics = random.normal(size=(4, 40))
+    prompt_ids = [str(row // 3) for row in range(40)]
+    shared = [permuted_correlations(human, a, b, prompt_ids, resamples=700) for a, b in combinations(metrics, 2)]
+    alone = []
+    for a, b in combinations(metrics, 2):
+        permuted_correlations(human[:20], a[:20], b[:20], prompt_ids[:20], resamples=10)  # other draws in between
+        alone.append(permuted_correlations(human, a, b, prompt_ids, resamples=700))
+    assert shared == alone and len(set(shared)) == 3
 
 
 def test_a_difference_of_correlations_is_undefined_for_one_prompt_and_for_equal_scores() -> None:
