@@ -60,13 +60,17 @@ def _run(config: SweepConfig) -> int:
 
 def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
     """Wave after wave until the generators are told apart; gives the sweep of the prompts that were enough."""
-    from pipelines.adaptive import run_adaptive  # imports scipy
+    from operators.judging.adaptive import surety  # imports scipy
+    from pipelines.adaptive import run_adaptive
 
     @contextmanager
     def watch(now: PlannedSweep) -> Iterator[Callable[[Mapping[str, NodeProgress]], None]]:
         with ProgressDisplay(console, now.plan) as display:
             yield display.update
 
+    options = planned.config.adaptive
+    if options is not None and options.method == "asymptotic":
+        warn(console, surety(options.method, options.alpha))
     finished, now = run_adaptive(planned, watch, lambda seen: say(console, seen.line()))
     return now, finished
 

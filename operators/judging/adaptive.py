@@ -66,8 +66,8 @@ class Seen(NamedTuple):
         return self.counts()["undecided"] == 0 or self.prompts >= self.of_prompts
 
 
-def in_words(counts: Mapping[str, Any], alpha: float) -> str:
-    """What a reader must know of a run that stopped early; `counts` are the manifest's."""
+def in_words(counts: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """What a reader must know of a run that stopped early; `counts` and `options` (Adaptive's) are the manifest's."""
     unseen = counts["of_images"] - counts["images"]
     seen = (
         f"The scores are of a balanced random subsample: {counts['prompts']:,} of {counts['of_prompts']:,} prompts, "
@@ -77,8 +77,18 @@ def in_words(counts: Mapping[str, Any], alpha: float) -> str:
     left = "none is left" if not counts["undecided"] else f"{counts['undecided']} are undecided"
     return (
         f"{seen} Of {counts['pairs']} pairs, by every metric, {counts['told_apart']} are told apart, {counts['alike']} "
-        f"differ by no more than the indifference, and {left}; the probability that any of this would be otherwise "
-        f"with all prompts is {alpha:.0%} at most."
+        f"differ by no more than the indifference, and {left}. {surety(options['method'], options['alpha'])}"
+    )
+
+
+def surety(method: str, alpha: float) -> str:
+    """How probable false decisions are."""
+    if method == "betting":
+        return f"The probability that any of this would be otherwise with all prompts is {alpha:.0%} at most."
+    return (
+        f"adaptive=asymptotic does not promise that {alpha:.0%} at most of such decisions are false: where a loss that "
+        "only one prompt in a hundred has makes the difference, a third to a half were. adaptive=betting with the "
+        "scores' adaptive.range promises it."
     )
 
 
@@ -180,7 +190,7 @@ def _by_prompt(
         if least < low or most > high:
             raise ConfigError(
                 f"adaptive.range: expected scores from {low:g} to {high:g}, found {metric} from {least:.4g} to "
-                f"{most:.4g}; set adaptive.range to what it can give, or adaptive=asymptotic"
+                f"{most:.4g}; set adaptive.range to what it can give, or adaptive=asymptotic, which promises less"
             )
     hashes = hash_ids(prompt_ids)
     by_hash = np.argsort(hashes)

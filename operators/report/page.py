@@ -230,7 +230,7 @@ def _warnings(run: GatheredRun, state: Health) -> list[str]:
     """What a reader must know before trusting the rest."""
     warnings = []
     if seen := run.manifest.get("seen"):
-        warnings.append(in_words(seen, run.manifest["config"]["adaptive"]["alpha"]))
+        warnings.append(in_words(seen, run.manifest["config"]["adaptive"]))
     if limited := run.manifest.get("limited"):
         warnings.append(
             f"The scores are of the benchmark's first {limited['prompts']:,} of {limited['of_prompts']:,} prompts "

@@ -55,11 +55,12 @@ class Adaptive:
     """How generators are compared while prompts come in, and when that is enough."""
 
     alpha: float = 0.05
-    """The probability, over the random order of the prompts, that any decision is false."""
+    """The probability, over the random order of the prompts, that any decision is false, as `betting` promises."""
     indifference: float | Mapping[str, float] = 0.0
     """Differences of means up to this, in the unit of the scores, do not matter; or one for each metric."""
     method: Literal["betting", "asymptotic"] = "betting"
-    """`betting` holds exactly and wants the `range` of scores; `asymptotic` holds for many prompts and wants none."""
+    """`betting` holds exactly and wants the `range` of scores; `asymptotic` wants none, and does not hold where a loss
+    that few prompts have makes the difference."""
     range: tuple[float, float] = (0.0, 1.0)
     """The least and the greatest score that any metric can give."""
     growth: float = 0.25

@@ -195,8 +195,9 @@ def _false_table(told: Sequence[_Told], config: RehearseConfig) -> ShownTable:
     return ShownTable(
         "False decisions",
         f"Of {config.orders} random orders, those with any false decision, all pairs together, where at most "
-        f"{config.adaptive.alpha:.0%} are promised. As scored: what is not so of all prompts is false. Tied: the "
-        "scores are so shifted that all generators have one mean, and any decision is false. Naive: Student's t-test "
+        f"{config.adaptive.alpha:.0%} are promised by betting. As scored: what is not so of all prompts is false. "
+        "Tied: the scores are so shifted that all generators have one mean, and any decision is false. Naive: "
+        "Student's t-test "
         f"at 5% after every prompt from number {NAIVE_FIRST} on, the first that is significant counts; in brackets "
         "the share of pairs.",
         ("scores", "judge", "method", "pairs", "prompts", "as scored", "tied", "naive, as scored", "naive, tied"),

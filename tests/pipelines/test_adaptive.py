@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.sweep import main
 from operators.errors import ConfigError
 from operators.judging.adaptive import Seen
 from pipelines.adaptive import run_adaptive
@@ -80,6 +81,18 @@ def test_it_stops_when_enough_is_seen_and_says_what_was_not(
     assert page.cards and all(card.thumbnail for card in page.cards), "its images are found by a later report too"
     with pytest.raises(ConfigError, match="has scores of a subsample; run the sweep without adaptive"):
         gather_scores(now.store, "latest", None)
+
+
+def test_who_looks_without_a_range_is_told_that_nothing_is_promised(
+    folder: Path, tmp_path: Path, here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = sweep_config(folder, tmp_path, "metric=[clipscore]", "adaptive=asymptotic", "adaptive.growth=4")
+    assert main(config) == 0
+    terminal = " ".join("".join(capsys.readouterr()).split())
+    (report,) = tmp_path.glob("runs/*/report.html")
+    page = report.read_text("utf-8")
+    for text in (terminal, page):
+        assert "adaptive=asymptotic does not promise that 5% at most of such decisions are false" in text
 
 
 def test_the_same_command_again_computes_nothing_and_names_the_same_run(
