@@ -16,7 +16,8 @@ COMMAND = Command(
     "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n"
     "images=PATH is a folder of image files that tell their prompts (metadata.jsonl, prompts.txt, a .txt beside each\n"
     "image, or the images' names), with a folder per generator or none; a CSV or JSON Lines table that names image\n"
-    "files; WebDataset tars; a saved Hugging Face dataset; or Parquet, a file, a folder, or a folder per generator. metrics=[vqascore,clipscore] chooses metrics,\n"
+    "files; WebDataset tars; a saved Hugging Face dataset; or Parquet, a file, a folder, or a folder per generator.\n"
+    "metrics=[vqascore,clipscore] chooses metrics,\n"
     "models=shapes the tiny embedded models, benchmark.columns.prompt=NAME what holds the prompts where that is not\n"
     "called prompt, text or caption, and limit=12 the images of the first 12 prompts alone, as a trial.",
     SweepConfig,
