@@ -106,6 +106,7 @@ REMEDIES: Mapping[str, str] = {
     "not_finite": "set the model's dtype=float32; in a table from elsewhere, correct the number",
     "not_scored": "score the image, or leave its row out",
     "prompt_too_long": "shorten the prompt, lower the metric's max_tokens, or use a model with a longer context",
+    "quota_spent": "add credit to the account, or raise its limit, and run again",
     "reply_refused": "look at the prompt, or use another model",
     "request_refused": "act on the endpoint's message; shorten the prompt, or use a model that takes it",
     "shard_failed": "run again; if it stays, act on the message",

@@ -131,7 +131,11 @@ def _try(reader: Callable[[str], T], reply: Generation, *, cut_too: bool = False
     try:
         return reader(reply.text)
     except UnreadableReply as error:
-        return error
+        if reply.complete:
+            return error
+        return UnreadableReply(
+            f"{error}; it was cut at max_tokens (finish_reason=length): raise the metric's max_tokens"
+        )
 
 
 def _retry(request: Request, reply: Generation, again: str) -> Request:

@@ -59,6 +59,11 @@ class Generation(NamedTuple):
     """False where it was cut at max_tokens."""
     usage: Usage
 
+    @property
+    def took(self) -> Usage:
+        """The usage, with whether the reply was cut."""
+        return self.usage._replace(cut=int(not self.complete))
+
 
 class GenerateModel(Protocol):
     """`generate(conversations) -> text`."""

@@ -55,7 +55,7 @@ class TextOnlyVqa:
         texts = list(dict.fromkeys(question.text for question in questions))
         replies = self.language.generate([Request((Message("user", text),), LONGEST_REPLY) for text in texts])
         for reply in replies:
-            self.usage = self.usage.plus(reply.usage if isinstance(reply, Generation) else Usage())
+            self.usage = self.usage.plus(reply.took if isinstance(reply, Generation) else Usage())
         said = dict(zip(texts, replies, strict=True))
         return [_words(said[question.text]) for question in questions]
 

@@ -121,6 +121,8 @@ class VllmLikelihood:
         prompts = [self._prompt(features[question.image], self._asking(question.text)) for question in questions]
         params = SamplingParams(temperature=0.0, max_tokens=LONGEST_REPLY)
         outputs = self._run(prompts, [params] * len(prompts))
+        cut = [out for out in outputs if not isinstance(out, RowError) and out.outputs[0].finish_reason == "length"]
+        self._of_thread.usage = self.usage.plus(Usage(cut=len(cut)))
         return [out if isinstance(out, RowError) else out.outputs[0].text.strip() for out in outputs]
 
     def generate_from_images(self, features: Sequence[Image.Image], requests: Sequence[ImageRequest]) -> list[Reply]:

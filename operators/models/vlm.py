@@ -95,7 +95,7 @@ class ChatVlm:
         asked = [Asked(self._fitting(self._question(features, question, ())), request) for question in questions]
         replies = self._in_batches(self._speak, asked)
         for reply in replies:
-            self.usage = self.usage.plus(reply.usage)
+            self.usage = self.usage.plus(reply.took)
         return [reply.text.strip() for reply in replies]
 
     def generate_from_images(self, features: Sequence[Prefix], requests: Sequence[ImageRequest]) -> list[Reply]:

@@ -82,7 +82,7 @@ def _sum_usage(replies: Sequence[Reply], usage: Usage) -> Usage:
     """The usage with that of the replies."""
     for reply in replies:
         if isinstance(reply, Generation):
-            usage = usage.plus(reply.usage).plus(Usage(cut=not reply.complete))
+            usage = usage.plus(reply.took)
     return usage
 
 

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 OPENAI = VqaKind(name="openai", asks=FIRST_TOKEN)
 TRANSIENT = (408, 409, 429)
 """Answers beside the 5xx that another attempt may better; the SDK has made its attempts by the time they show."""
+SPENT = ("insufficient_quota", "billing_hard_limit_reached")
+"""What an error is called where an account has no quota left; some services answer 402 instead."""
+SPENT_SECONDS = 60.0
+"""After which such an account is asked again."""
 TOP_TOKENS = 20
 """The likeliest first tokens whose log-probabilities are asked for; OpenAI and vLLM by default give no more."""
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": TOP_TOKENS}
@@ -53,6 +58,14 @@ class Asked(NamedTuple):
     """What is made of the completion: the result, or a RowError."""
 
 
+class Spent(NamedTuple):
+    """An account has no quota left."""
+
+    at: float
+    """When the service said so, by the monotonic clock."""
+    error: RowError
+
+
 class OpenAiModel:
     """The calls served over HTTP, `concurrency` requests at once whoever asks for them."""
 
@@ -64,6 +77,7 @@ class OpenAiModel:
         self.name = model.config.checkpoint
         self.place = model.endpoint or "the OpenAI API"
         self.limit_name = "max_tokens"
+        self.spent: Spent | None = None
         self._threads = ThreadPoolExecutor(model.config.concurrency, thread_name_prefix="openai")
         self._of_thread = threading.local()
 
@@ -117,6 +131,8 @@ class OpenAiModel:
         """The model's own answer to every question."""
         asked = [Asked(self._question(features, question, LONGEST_REPLY), self._generation) for question in questions]
         replies: list[Generation | RowError] = self._each(asked)
+        cut = sum(not reply.complete for reply in replies if isinstance(reply, Generation))
+        self._of_thread.usage = self.usage.plus(Usage(cut=cut))
         return [reply if isinstance(reply, RowError) else reply.text.strip() for reply in replies]
 
     def preflight(self, call: Call) -> None:
@@ -163,6 +179,8 @@ class OpenAiModel:
     def _answer(self, asked: Asked) -> tuple[Any, Usage]:
         from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
+        if self.spent is not None and time.monotonic() < self.spent.at + SPENT_SECONDS:
+            return self.spent.error, Usage()
         try:
             completion = self._ask(asked.arguments)
             return asked.read(completion), _usage(getattr(completion, "usage", None))
@@ -227,7 +245,12 @@ class OpenAiModel:
             return choice
         text, reason = choice.message.content, getattr(choice, "finish_reason", None)
         if not isinstance(text, str) or not text:
-            return RowError("empty_reply", f"{self.name} gave no text (finish_reason {reason!r})", retryable=True)
+            cut = (
+                ": it was cut at max_tokens, to which a model's reasoning counts; raise it"
+                if reason == "length"
+                else ""
+            )
+            return RowError("empty_reply", f"{self.name} gave no text (finish_reason={reason}){cut}", retryable=True)
         return Generation(text, reason != "length", _usage(getattr(completion, "usage", None)))
 
     def _logprobs(self, choices: Sequence[str], completion: Any) -> list[list[float]] | RowError:
@@ -268,6 +291,12 @@ class OpenAiModel:
             raise ModelError(
                 f"{self.place}: answered 404 ({reason}); check the endpoint, and that it has a model {self.name!r}"
             ) from None
+        if status == 402 or error.code in SPENT:
+            found = f"{self.place} answered {status}, and was asked nothing more: no quota is left ({reason})"
+            self.spent = Spent(
+                time.monotonic(), RowError("quota_spent", f"{found}; add some and run again", retryable=True)
+            )
+            return self.spent.error
         if status in TRANSIENT or status >= 500:
             return self._unavailable(f"answered {status} ({reason})")
         return RowError("request_refused", f"{self.place} answered {status}: {reason}")

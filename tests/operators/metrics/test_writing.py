@@ -54,6 +54,11 @@ def test_a_cut_reply_is_asked_for_again_and_then_read_as_far_as_it_goes() -> Non
     assert run(ask(REQUEST, number), [reply("4", complete=False)], [reply("42", complete=False)]).result == 42
 
 
+def test_a_reply_that_cannot_be_read_because_it_was_cut_is_said_to_be_cut() -> None:
+    with pytest.raises(UnreadableReply, match=r"found 'fo'; it was cut at max_tokens \(finish_reason=length\)"):
+        run(ask(REQUEST, number), [reply("fo", complete=False)], [reply("fo", complete=False)])
+
+
 def test_of_several_replies_only_the_unreadable_are_asked_for_again() -> None:
     result, rounds = run(read_each([REQUEST] * 3, [number] * 3), ["1", "two", "3"], ["2"])
     assert result == [1, 2, 3]

@@ -245,6 +245,38 @@ def test_a_request_that_the_endpoint_does_not_take_says_why(server: Server, stat
     assert len(server.bodies) == 1
 
 
+def test_a_spent_quota_is_known_to_the_requests_that_follow(server: Server) -> None:
+    spent = {"message": "You exceeded your current quota", "type": "insufficient_quota", "code": "insufficient_quota"}
+
+    def script(number: int, body: dict[str, Any]) -> Answer:
+        return said("yes") if number < 5 else Answer(429, {"error": spent})
+
+    server.script = script
+    replies = connect(server, concurrency=3, max_retries=0).generate([ask(str(number)) for number in range(30)])
+    errors = [reply for reply in replies if isinstance(reply, RowError)]
+    assert len(errors) == 25 and len(server.bodies) <= 5 + 3
+    assert len(set(errors)) == 1 and (errors[0].kind, errors[0].retryable) == ("quota_spent", True)
+    assert "You exceeded your current quota" in errors[0].message
+
+
+def test_an_account_without_credit_is_asked_again_after_a_while(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script = lambda number, body: failed(402, "Insufficient Balance") if number == 0 else said("yes")
+    model = connect(server, concurrency=1)
+    assert [isinstance(reply, RowError) for reply in model.generate([ask(), ask()])] == [True, True]
+    assert len(server.bodies) == 1
+    monkeypatch.setattr(openai, "SPENT_SECONDS", 0.0)
+    assert only(model.generate([ask()])) == Generation("yes", True, Usage(1))
+
+
+def test_a_reply_that_reasoning_left_no_room_for_is_said_to_be_cut(server: Server) -> None:
+    server.script = lambda number, body: said("", reason="length")
+    reply = only(connect(server).generate([ask()]))
+    assert isinstance(reply, RowError)
+    assert "finish_reason=length" in reply.message and "cut at max_tokens" in reply.message
+
+
 # The key
 
 

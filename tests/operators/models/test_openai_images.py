@@ -243,6 +243,13 @@ def test_a_reply_is_the_models_words_without_the_white_space_around(server: Serv
     assert server.bodies[0]["max_tokens"] == 32 and "logprobs" not in server.bodies[0]
 
 
+def test_replies_that_are_used_though_they_were_cut_are_counted(server: Server) -> None:
+    server.script = lambda number, body: said("a red star", reason="length" if number < 2 else "stop")
+    model = connect(server, concurrency=1)
+    model.reply(features(model), [Question(index % 2, "What is it?", ()) for index in range(3)])
+    assert model.usage == Usage(3, cut=2)
+
+
 def test_what_calls_took_is_counted_for_the_thread_that_asked(server: Server) -> None:
     usage = {"prompt_tokens": 30, "completion_tokens": 1}
     answer = told(("Yes", -0.1))
