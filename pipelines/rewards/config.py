@@ -23,7 +23,8 @@ class RewardsConfig:
     format: str
     """A name of operators/rewards/formats."""
     output: str
-    """Folder or s3:// prefix; it holds one export."""
+    """Folder or s3:// prefix; it holds one export. `@run` in it is the run's id, so that the same command serves every
+    night."""
     run: str = "latest"
     """A run's id; `latest` is the newest."""
     metrics: tuple[str, ...] | Mapping[str, float] | None = None

@@ -9,6 +9,8 @@ from operators.errors import ConfigError
 from pipelines.cells.cells import digest
 from pipelines.storage import Location, create, readable_errors, write_errors, written_whole
 
+OF_RUN = "@run"
+"""What an output's address has in the place of its run's id."""
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
 """Stands from the first byte until the manifest does."""
@@ -54,8 +56,7 @@ class Output:
             self._create(UNFINISHED, _encoded({"key": self.key, "export": self.identity}))
             known = self._read(UNFINISHED) or {}
         if known.get("key") != self.key:
-            differs = _difference(known.get("export", {}), self.identity)
-            raise ConfigError(f"output {self.location.url}: holds another export ({differs}); choose another output")
+            raise ConfigError(f"output {self.location.url}: {_difference(known.get('export', {}), self.identity)}")
         return manifest
 
     def _require_empty(self) -> None:
@@ -152,5 +153,10 @@ def _encoded(value: Any) -> bytes:
 
 
 def _difference(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What the place holds instead of what is wanted there, and what to do."""
     names = sorted(name for name in {*known, *wanted} if known.get(name) != json.loads(json.dumps(wanted.get(name))))
-    return f"with another {names[0]}" if names else "of another version"
+    if "run_id" in names:
+        runs = f"the export of run {known.get('run_id')}, and this is of run {wanted['run_id']}"
+        return f"holds {runs}; choose another output, or end it in /{OF_RUN}, which gives each run a folder of its own"
+    differs = f"with another {names[0]}" if names else "of another version"
+    return f"holds another export ({differs}); choose another output"

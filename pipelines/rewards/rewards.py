@@ -21,7 +21,7 @@ from pipelines.rewards.config import VERSION, RewardsConfig
 from pipelines.rewards.gathered import ScoredRun, elements_of, gather_scores
 from pipelines.rewards.images import Copier
 from pipelines.rewards.making import NO_FAILURE, PlannedShard, Rewards, ShardMaker
-from pipelines.rewards.output import Output, ShardRecord
+from pipelines.rewards.output import OF_RUN, Output, ShardRecord
 from pipelines.storage import locate
 
 JOINED = ("json", "jsonl")
@@ -50,7 +50,8 @@ def export_rewards(config: RewardsConfig, report: Callable[[ShardRecord], None])
     run = gather_scores(store, config.run, _wanted(config))
     rewards = _rewards(run, config)
     scorer = _scorer(run, config)
-    output = Output(locate(config.output, config.storage), _identity(run, config, scorer))
+    place = locate(config.output.replace(OF_RUN, run.run_id), config.storage)
+    output = Output(place, _identity(run, config, scorer))
     planned = list(_plan(run, config, rewards))
     if not planned:
         raise ConfigError(_nothing(run, rewards))

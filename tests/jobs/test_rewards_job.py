@@ -1,5 +1,6 @@
 """The command that makes training data, as a newcomer runs it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,32 @@ def test_what_cannot_be_done_is_one_line(
     assert run_job(COMMAND, main, [*options, f"store={store}", f"output={tmp_path}/out"]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {complaint}") and not (tmp_path / "out").exists()
+
+
+def score_again(bench: Path, store: Path) -> None:
+    """Another run of the benchmark, with one metric more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "_compute", compute_here)
+        run_sweep(plan_sweep(sweep_config(bench, store, "metric=[clipscore,saturation]")), lambda progress: None)
+
+
+def test_the_same_command_every_night_exports_each_run_to_a_folder_of_its_own(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights = shutil.copytree(store, tmp_path / "store")
+    options = ["run=latest", "format=rewards", "metrics=[clipscore]", f"store={nights}"]
+    latest = nights / "runs" / "latest"
+    first = latest.read_text().strip()
+    for output in ("each/@run", "one"):
+        assert run_job(COMMAND, main, [*options, f"output={tmp_path}/{output}"]) == 0
+    score_again(store.parent / "bench", nights)
+    second = latest.read_text().strip()
+    assert [run_job(COMMAND, main, [*options, f"output={tmp_path}/each/@run"]) for _ in range(2)] == [0, 0]
+    assert f"stands already in {tmp_path}/each/{second}/" in capsys.readouterr().out
+    assert {folder.name for folder in (tmp_path / "each").iterdir()} == {first, second} and first != second
+    assert run_job(COMMAND, main, [*options, f"output={tmp_path}/one"]) == 1
+    said = capsys.readouterr().err
+    assert f"holds the export of run {first}, and this is of run {second}" in said and "/@run" in said
 
 
 def test_weights_of_metrics_are_given_by_name(store: Path, tmp_path: Path) -> None:
