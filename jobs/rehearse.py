@@ -18,15 +18,17 @@ COMMAND = Command(
 
 
 def main(config: RehearseConfig) -> int:
-    """Shows the tables, and writes them as a page where one is asked for; 0."""
+    """Shows the tables, writes them as a page where one is asked for, and ends with the answer in a sentence; 0."""
     console = make_console()
-    tables = rehearse_all(config)
-    for table in tables:
+    found = rehearse_all(config)
+    for table in found.tables:
         show_table(console, table.title, table.names, table.rows, numbers=slice(3, None))
         say(console, table.caption)
     if config.page is not None:
-        write_page(config, tables)
+        write_page(config, found.tables)
         say(console, f"written to {config.page}")
+    for answer in found.answers:
+        say(console, answer)
     return 0
 
 

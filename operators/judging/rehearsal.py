@@ -68,6 +68,11 @@ class Rehearsed(NamedTuple):
         """By order, the share of the prompts after which all pairs were decided."""
         return np.asarray(self.used().max(axis=-1))
 
+    def usually_early(self) -> NDArray[np.bool_]:
+        """By pair, whether it was decided before the last prompt in half of the orders or more."""
+        early: NDArray[np.bool_] = (self.used() < 1).mean(axis=0) >= 0.5
+        return early
+
     def decided_early(self) -> float:
         """The share of pairs that were decided before the last prompt."""
         return float((self.used() < 1).mean())

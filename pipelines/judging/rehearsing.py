@@ -1,9 +1,10 @@
 """Rehearsals of adaptive sweeps: on scores or ratings that are all there, how many prompts would have done?"""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from operators.judging.rehearsal import (
     tied,
 )
 from operators.report.rendering import diagnosis_markdown
-from operators.report.words import number
+from operators.report.words import names, number, plural
 from operators.statistics.options import Adaptive
 from operators.statistics.prediction_powered import FEWEST_LABELS
 from operators.statistics.sequential import FIRST_ASYMPTOTIC, PER_LOOK
@@ -78,6 +79,7 @@ class Judged(NamedTuple):
     """One judge's scores of images: a metric's, or people's ratings."""
 
     source: str
+    """The release, or the file or folder of scores."""
     judge: str
     pairs: Sequence[Pair]
     labels: Sequence[str]
@@ -87,11 +89,8 @@ class Judged(NamedTuple):
     """Whether its scores keep to the range."""
     deviation: float
     """Of its scores, the standard one."""
-
-    @property
-    def people(self) -> bool:
-        """Whether it is no metric."""
-        return self.judge.startswith(PEOPLE)
+    by_pair: bool
+    """Whether its pairs are shown one by one: people's, and those of a table of one's own."""
 
     @property
     def methods(self) -> list[Adaptive]:
@@ -100,8 +99,17 @@ class Judged(NamedTuple):
         return [*ways, replace(self.options, method="asymptotic")]
 
 
-def rehearse_all(config: RehearseConfig) -> list[ShownTable]:
-    """False decisions, costs by indifference, and of people or of scores of one's own the costs by pair.
+class Rehearsal(NamedTuple):
+    """What was found of all judges."""
+
+    answers: Sequence[str]
+    """How many prompts would have done, a sentence for each judge."""
+    tables: Sequence[ShownTable]
+    """False decisions, costs by indifference, and of people or of scores of one's own the costs by pair."""
+
+
+def rehearse_all(config: RehearseConfig) -> Rehearsal:
+    """Looks at every judge's scores, in every way that they can be looked at.
 
     Raises ConfigError where no two generators share prompts, SourceError where a table cannot be read.
     """
@@ -111,10 +119,9 @@ def rehearse_all(config: RehearseConfig) -> list[ShownTable]:
     told = [[_tell(judged, options, config) for options in judged.methods] for judged in judges]
     flat = list(chain.from_iterable(told))
     labels = [coverage_table(published, config.storage)] if (published := _published(config)) else []
-    by_pair = [
-        _pairs_table(of_judge) for of_judge in told if not of_judge[0].judged.source or of_judge[0].judged.people
-    ]
-    return [_false_table(flat, config), _cost_table(flat, config), *by_pair, *labels]
+    by_pair = [_pairs_table(of_judge) for of_judge in told if of_judge[0].judged.by_pair]
+    tables = [_false_table(flat, config), _cost_table(flat, config), *by_pair, *labels]
+    return Rehearsal([_answer(of_judge[0], config) for of_judge in told], tables)
 
 
 def _published(config: RehearseConfig) -> list[ProtocolConfig]:
@@ -130,20 +137,25 @@ def _judges(config: RehearseConfig) -> Iterator[Judged]:
         for template, ratings in rated.groupby("template", sort=False):
             judge = PEOPLE if rated["template"].nunique() == 1 else f"{PEOPLE}, {template}"
             scale = protocol.rating_range or (float(rated["score"].min()), float(rated["score"].max()))
-            yield from _judged(protocol.name, judge, ratings, labels, replace(config.adaptive, range=scale))
-        yield from _metrics(protocol.name, of_metrics(release.scores, config.metrics), labels, config)
+            options = replace(config.adaptive, range=scale)
+            yield from _judged(protocol.name, judge, ratings, labels, options, by_pair=True)
+        yield from _metrics(protocol.name, of_metrics(release.scores, config.metrics), labels, config, by_pair=False)
     if config.scores is not None:
-        yield from _metrics("", read_scores(locate(config.scores, config.storage), config.metrics), {}, config)
+        location = locate(config.scores, config.storage)
+        name = PurePosixPath(location.path).name
+        yield from _metrics(name, read_scores(location, config.metrics), {}, config, by_pair=True)
 
 
-def _metrics(source: str, scores: pa.Table, labels: Mapping[str, str], config: RehearseConfig) -> Iterator[Judged]:
+def _metrics(
+    source: str, scores: pa.Table, labels: Mapping[str, str], config: RehearseConfig, *, by_pair: bool
+) -> Iterator[Judged]:
     frame = scores.select(["metric", "generator", "prompt_id", "score"]).to_pandas()
     for metric, of_metric in frame.groupby("metric", sort=False):
-        yield from _judged(source, str(metric), of_metric, labels, config.adaptive)
+        yield from _judged(source, str(metric), of_metric, labels, config.adaptive, by_pair=by_pair)
 
 
 def _judged(
-    source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: Adaptive
+    source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: Adaptive, *, by_pair: bool
 ) -> Iterator[Judged]:
     """The judge, where it scored two generators on enough prompts; several images of a prompt are averaged."""
     wide = frame.pivot_table(index="prompt_id", columns="generator", values="score", aggfunc="mean", sort=True)
@@ -153,7 +165,7 @@ def _judged(
     pairs = compared_pairs(wide)
     if pairs:
         of_prompts = [labels.get(str(prompt), "") for prompt in wide.index]
-        yield Judged(source, judge, pairs, of_prompts, options, within, float(np.nanstd(values)))
+        yield Judged(source, judge, pairs, of_prompts, options, within, float(np.nanstd(values)), by_pair)
 
 
 class _Told(NamedTuple):
@@ -191,6 +203,28 @@ def name_of(spread: float) -> str:
     return f"{spread:g} sd"
 
 
+def _answer(told: _Told, config: RehearseConfig) -> str:
+    """How many prompts would have done by a judge, at the indifference that is given; and how often that was wrong."""
+    own = config.adaptive.indifference_of(told.judged.judge)
+    found = told.found[-1 if own else 0]
+    within = f", or as alike as {own:g}" if own else ""
+    wrong = f"In {percent(found.any_false())} of {config.orders} orders a decision was false."
+    return f"{told.judged.source}, {told.judged.judge}: {_enough(found, within)} ({told.options.method}). {wrong}"
+
+
+def _enough(found: Rehearsed, within: str) -> str:
+    """How many prompts tell the pairs apart, but for those that take all prompts."""
+    early = found.usually_early()
+    late = [f"{pair.a} and {pair.b}" for pair, known in zip(found.pairs, early, strict=True) if not known]
+    needed = math.ceil(found.prompts * float(found.used()[:, early].max(axis=1, initial=0).mean()))
+    pairs = f"{'the other' if late else 'all'} {plural(int(early.sum()), 'pair')}"
+    enough = f"{needed} of {found.prompts} prompts tell {pairs} apart{within}, on average"
+    if not late:
+        return enough
+    lacking = f"it takes all {found.prompts} prompts or more to tell {names(late)} apart{within}"
+    return f"{lacking}; {enough}" if early.any() else lacking
+
+
 def _false_table(told: Sequence[_Told], config: RehearseConfig) -> ShownTable:
     return ShownTable(
         "False decisions",
@@ -218,21 +252,21 @@ def _naive_false(pairs: Sequence[Pair], judged: Judged, config: RehearseConfig) 
 
 
 def _cost_table(told: Sequence[_Told], config: RehearseConfig) -> ShownTable:
-    names = list(dict.fromkeys(name for one in told for name in _zones(one.judged, config)))
+    zones = list(dict.fromkeys(name for one in told for name in _zones(one.judged, config)))
     return ShownTable(
         "What it costs, by indifference",
         "The share of the prompts, and so of the images, after which every pair is decided or found to differ by no "
         f"more than the indifference: the mean of {config.orders} orders. Indifferences are told in standard "
         "deviations (sd) of the judge's scores, whose size stands beside. Without any, the closest pair decides.",
-        ("scores", "judge", "method", "sd", "none", *names),
-        [_cost_row(one, names, config) for one in told],
+        ("scores", "judge", "method", "sd", "none", *zones),
+        [_cost_row(one, zones, config) for one in told],
     )
 
 
-def _cost_row(one: _Told, names: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
+def _cost_row(one: _Told, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
     shares = [percent(float(found.used_in_all().mean())) for found in one.found]
     by_name = dict(zip(_zones(one.judged, config), shares[1:], strict=True))
-    return (*one.row, number(one.judged.deviation), shares[0], *(by_name.get(name, EMPTY) for name in names))
+    return (*one.row, number(one.judged.deviation), shares[0], *(by_name.get(name, EMPTY) for name in zones))
 
 
 def _pairs_table(told: Sequence[_Told]) -> ShownTable:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jobs.command import load_values
-from jobs.rehearse import main
+from jobs.command import load_values, run_job
+from jobs.rehearse import COMMAND, main
 from operators.errors import ConfigError
 from pipelines.config import read_config
 from pipelines.judging.rehearsing import RehearseConfig, rehearse_all
@@ -38,7 +38,8 @@ def scores(tmp_path: Path) -> Path:
 
 def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path, tmp_path: Path) -> None:
     wanted = config(f"scores={scores}", "orders=20", "adaptive.indifference=0.3", f"page={tmp_path}/page.md")
-    false, cost, by_pair = rehearse_all(wanted)
+    false, cost, by_pair = rehearse_all(wanted).tables
+    assert {row[0] for row in (*false.rows, *cost.rows)} == {"scores.csv"} and "scores.csv gecko" in by_pair.title
     assert [row[1:5] for row in false.rows] == [("gecko", way, "3", "64") for way in ("betting", "asymptotic")]
     assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
     assert cost.names[-1] == "given"
@@ -50,8 +51,36 @@ def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path
     assert "### False decisions" in (tmp_path / "page.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("overrides", "answer"),
+    [
+        (["adaptive.indifference=0.3"], r"\d\d of 64 prompts tell all 3 pairs apart, or as alike as 0.3, on average"),
+        (
+            [],
+            "it takes all 64 prompts or more to tell close and last apart; "
+            r"\d\d of 64 prompts tell the other 2 pairs apart, on average",
+        ),
+    ],
+    ids=("indifferent", "exact"),
+)
+def test_the_question_is_answered_in_a_sentence(
+    overrides: list[str], answer: str, scores: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_job(COMMAND, main, [f"scores={scores}", "orders=20", "spreads=[]", *overrides]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    whole = rf"scores.csv, gecko: {answer} \(betting\). In 0.0% of 20 orders a decision was false."
+    assert re.fullmatch(whole, last), last
+
+
+def test_scores_too_alike_for_any_decision_are_said_to_be(tmp_path: Path) -> None:
+    frame = [{"prompt_id": f"p{n}", "generator": name, "m": n % 7 / 10} for n in range(40) for name in "ab"]
+    pd.DataFrame(frame).to_csv(tmp_path / "s.csv", index=False)
+    (answer,) = rehearse_all(config(f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")).answers
+    assert answer.startswith("s.csv, m: it takes all 40 prompts or more to tell a and b apart (betting). In 0.0%")
+
+
 def test_scores_beyond_the_range_are_looked_at_by_the_asymptotic_sequence_alone(scores: Path) -> None:
-    false, *_ = rehearse_all(config(f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]"))
+    false, *_ = rehearse_all(config(f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]")).tables
     assert [row[2] for row in false.rows] == ["asymptotic"]
 
 
@@ -69,7 +98,9 @@ def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> Non
 @needs_reference
 def test_people_who_rated_genai_bench_are_told_apart_with_fewer_images_than_were_wanted() -> None:
     path = REFERENCE / "genai_bench/genai_bench_527_image_ratings.json"
-    false, _, by_pair = rehearse_all(config("protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]"))
+    false, _, by_pair = rehearse_all(
+        config("protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")
+    ).tables
     assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
     thirteen = by_pair.rows[12]
     assert all(float(thirteen[place].rstrip("%")) < 71 for place in (4, 6))
