@@ -41,7 +41,16 @@ def names_of(host: str, hosts: Sequence[str]) -> list[str]:
     """
     if _is_everywhere(host) and not hosts:
         return ["*"]
-    return list(dict.fromkeys([*LOOPBACK, f"[{host}]" if ":" in host else host, *hosts]))
+    return list(dict.fromkeys([*LOOPBACK, _in_address(host), *hosts]))
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    """The address of a server that listens at `host`."""
+    return f"http://{_in_address(host)}:{listener.getsockname()[1]}"
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _is_everywhere(host: str) -> bool:

@@ -20,7 +20,7 @@ from pipelines.running.pools import ClusterConfig
 from pipelines.running.session import ray_session
 from pipelines.serving.baseline import read_baseline
 from pipelines.serving.config import ServeConfig
-from pipelines.serving.listening import listening, names_of, run_app, take_token
+from pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
 from pipelines.serving.sentinel import Floats, Sentinel
 from pipelines.serving.service import ReplicaDied, Service
 
@@ -70,7 +70,7 @@ def serve(config: ServeConfig, ready: Callable[[str], None]) -> None:
         ray_session(ClusterConfig(address=config.address, pools={})),
         run_replicas(config) as handle,
     ):
-        ready(f"http://{config.host}:{listener.getsockname()[1]}")
+        ready(url_of(config.host, listener))
         _run(config, token, served, sentinel, listener, handle)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from operators.errors import ConfigError, install
 from pipelines.cells.store import open_store
-from pipelines.serving.listening import listening, names_of, run_app, take_token
+from pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
 from pipelines.viewing.browser import Browser
 from pipelines.viewing.config import ViewConfig
 from pipelines.viewing.rows import Database
@@ -33,7 +33,7 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
         try:
             browser.check()
             with listening(config.host, config.port) as listener:
-                ready(f"http://{config.host}:{listener.getsockname()[1]}")
+                ready(url_of(config.host, listener))
                 app = make_app(browser, token, names_of(config.host, config.hosts))
                 run_app(app, listener, patience=PAGE_SECONDS)
         finally:

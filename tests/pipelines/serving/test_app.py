@@ -23,7 +23,7 @@ from operators.wires.wire import Answer, Asked, Served
 from pipelines.serving.app import Gate, make_app
 from pipelines.serving.config import LoadConfig
 from pipelines.serving.counts import Counts
-from pipelines.serving.listening import is_loopback, names_of, take_token
+from pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
 from pipelines.serving.sentinel import Sentinel
 from pipelines.serving.service import Answered, Service
 
@@ -404,6 +404,11 @@ def test_a_server_is_asked_by_this_machines_names_its_own_and_those_that_are_con
     host: str, hosts: Sequence[str], names: set[str]
 ) -> None:
     assert set(names_of(host, hosts)) == names
+
+
+def test_the_address_of_a_server_is_one_that_can_be_asked() -> None:
+    with listening("::1", 0) as listener:
+        assert url_of("::1", listener) == f"http://[::1]:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
