@@ -3,6 +3,7 @@
 Source: Angelopoulos, Duchi and Zrnic 2023, PPI++: Efficient Prediction-Powered Inference (section 2, power tuning).
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,23 @@ from scipy import stats
 Floats = NDArray[np.float64]
 
 FEWEST_LABELS = 12
-"""Below so many nothing is said: intervals of 95% then cover less than 94% of too many pairs (docs/adaptive.md)."""
+"""Below so many nothing is said."""
+FEWEST_DIFFERENT = 6
+"""Nor where fewer labels are other than their median: mostly equal ones would tell too small an error."""
+TIGHTEST = 40
+"""Labels at which an interval that holds at every number of them is the least wide for what it promises."""
+
+
+def enough(labels: Floats) -> NDArray[np.bool_]:
+    """Whether anything is said of the mean of what labels (..., n) are of."""
+    return np.asarray((labels.shape[-1] >= FEWEST_LABELS) & (different(labels) >= FEWEST_DIFFERENT))
+
+
+def different(labels: Floats) -> NDArray[np.int64]:
+    """How many labels (..., n) are other than their median, which is what most are where most are equal."""
+    if not labels.shape[-1]:
+        return np.zeros(labels.shape[:-1], np.int64)
+    return np.asarray((labels != np.median(labels, axis=-1, keepdims=True)).sum(axis=-1))
 
 
 class Powered(NamedTuple):
@@ -33,9 +50,22 @@ class Powered(NamedTuple):
     predictions: int
 
     def interval(self, level: float) -> tuple[Floats, Floats]:
-        """The ends; a little wider than the paper's, by Student's quantile and for the power that is fitted."""
-        reach = self.error * widening(self.labels) * stats.t.ppf((1 + level) / 2, self.labels - 1)
-        return self.estimate - reach, self.estimate + reach
+        """The ends, which hold at every number of labels at once: who looks again while labels come in is wrong as
+        seldom as who looks once.
+        """
+        far = self.error * reach(self.labels, level)
+        return self.estimate - far, self.estimate + far
+
+
+def reach(n: "int | NDArray[np.int64]", level: float) -> Floats:
+    """How many standard errors the ends are away: an asymptotic confidence sequence (Waudby-Smith et al. 2024, theorem
+    2.2), for few labels wider by Student's quantile and for the power that is fitted.
+    """
+    alpha = 1 - level
+    spread = np.asarray(n) / TIGHTEST * (math.log(1 - 2 * math.log(alpha)) - 2 * math.log(alpha))
+    always = np.sqrt(2 * (spread + 1) / spread * np.log(np.sqrt(spread + 1) / alpha))
+    few = stats.t.ppf(1 - alpha / 2, np.asarray(n) - 1) / stats.norm.ppf(1 - alpha / 2)
+    return np.asarray(always * few * widening(n))
 
 
 def widening(n: "int | NDArray[np.int64]") -> Floats:
@@ -77,6 +107,5 @@ def labels_needed(found: Powered, level: float, chance: float) -> int | None:
     everything = found.labels + found.predictions
     n = np.arange(found.labels, everything)
     error = np.sqrt(found.of_predictions / (everything - n) + found.of_residuals / n)
-    reach = widening(n) * stats.t.ppf((1 + level) / 2, n - 1) + stats.norm.ppf(chance)
-    enough = np.flatnonzero(np.abs(found.estimate) >= reach * error)
-    return int(n[enough[0]]) if len(enough) else None
+    shown = np.flatnonzero(np.abs(found.estimate) >= (reach(n, level) + stats.norm.ppf(chance)) * error)
+    return int(n[shown[0]]) if len(shown) else None

@@ -1,5 +1,6 @@
 """Which images people should still rate to tell two generators apart, where a metric has scored all of them."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -17,7 +18,15 @@ from operators.judging.matching import complete_ids
 from operators.judging.ratings import mean_ratings
 from operators.metrics.metric import direction
 from operators.report.words import number, signed
-from operators.statistics.prediction_powered import FEWEST_LABELS, Powered, labels_needed, powered_mean
+from operators.statistics.prediction_powered import (
+    FEWEST_DIFFERENT,
+    FEWEST_LABELS,
+    Powered,
+    different,
+    enough,
+    labels_needed,
+    powered_mean,
+)
 from operators.statistics.sequential import NOBODY, balanced_order
 from pipelines.judging.metaeval import open_release
 from pipelines.judging.protocols import ProtocolConfig
@@ -27,7 +36,7 @@ from pipelines.storage import StorageConfig, locate, write_file
 
 Floats = NDArray[np.float64]
 
-MEASURED = (4, 6, 8, 12, 20, 30, 50)
+MEASURED = (12, 16, 20, 25, 30, 40, 50)
 """Numbers of labels at which the coverage is measured."""
 LEVEL = 0.95
 DRAWS = 1000
@@ -48,7 +57,7 @@ class LabelsConfig:
     generators: tuple[str, ...] = ()
     """The two, or more, to be told apart; all where empty."""
     alpha: float = 0.05
-    """The probability of error of all intervals together, which share it evenly."""
+    """The probability of error of all intervals together, which share it evenly, however often one looks."""
     chance: float = 0.8
     """With which the labels that are asked for show the difference, if it is what it seems."""
     seed: int = 0
@@ -73,13 +82,18 @@ class PairLabels(NamedTuple):
     metric: Floats
     """Likewise by the metric, in the direction in which more is better."""
     found: Powered | None
-    """None where too few are rated."""
+    """None where too few are rated, or are rated otherwise than most."""
     level: float
 
     @property
+    def labels(self) -> Floats:
+        """People's differences on the prompts of which both images are rated and scored."""
+        return self.people[np.isfinite(self.people) & np.isfinite(self.metric)]
+
+    @property
     def rated(self) -> int:
-        """Prompts of which both images are rated and scored."""
-        return int((np.isfinite(self.people) & np.isfinite(self.metric)).sum())
+        """How many prompts these are."""
+        return len(self.labels)
 
     @property
     def better(self) -> str | None:
@@ -90,9 +104,13 @@ class PairLabels(NamedTuple):
         return self.a if low > 0 else self.b if high < 0 else None
 
     def needed(self, chance: float) -> int | None:
-        """Further prompts to rate; None where all that are scored would not do."""
+        """Further prompts to rate; None where all that are scored would not do.
+
+        Of ratings that are mostly equal, as many as would make enough of them different.
+        """
         if self.found is None:
-            return FEWEST_LABELS - self.rated
+            mostly = math.ceil(self.rated * FEWEST_DIFFERENT / max(int(different(self.labels)), 1))
+            return max(FEWEST_LABELS, min(mostly, 2 * self.rated)) - self.rated
         wanted = labels_needed(self.found, self.level, chance)
         return None if wanted is None else max(wanted - self.rated, 0)
 
@@ -162,7 +180,7 @@ def _pairs(people: pd.DataFrame, predicted: pd.DataFrame, config: LabelsConfig) 
         known = scored[labelled], scored[others]
         if others.sum() < 2:  # all are rated: there is nothing that the metric could add
             known = np.zeros(labelled.sum()), np.zeros(2)
-        found = powered_mean(said[labelled], *known) if labelled.sum() >= FEWEST_LABELS else None
+        found = powered_mean(said[labelled], *known) if enough(said[labelled]) else None
         yield PairLabels(a, b, said, scored, found, level)
 
 
@@ -202,9 +220,9 @@ def shown_labels(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
     return ShownTable(
         f"{config.protocol.name}: people's ratings with {plan.metric}",
         "Difference: of people's mean ratings, by prediction-powered inference, with intervals that cover all pairs "
-        f"with {1 - config.alpha:.0%}. Worth: to how many ratings one amounts beside the metric's scores; the metric "
-        "sharpens what people say and replaces nobody. The intervals hold where the rated prompts were chosen by "
-        "chance.",
+        f"with {1 - config.alpha:.0%}, however often one looks while ratings come in. Worth: to how many ratings one "
+        "amounts beside the metric's scores; the metric sharpens what people say and replaces nobody. The intervals "
+        "hold where the rated prompts were chosen by chance.",
         ("pair", "prompts rated", "worth", "difference", "interval", "better", "further prompts"),
         [_shown(pair, config.chance) for pair in plan.pairs],
     )
@@ -215,11 +233,17 @@ def _shown(pair: PairLabels, chance: float) -> tuple[str, ...]:
     wanted = pair.needed(chance)
     further = "more than there are" if wanted is None else str(wanted)
     if pair.found is None:
-        return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, f"not told below {FEWEST_LABELS} prompts", further
+        return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, _why_not(pair), further
     low, high = pair.found.interval(pair.level)
     interval = f"{signed(float(low))} to {signed(float(high))}"
     told = (number(float(pair.found.worth), 2), signed(float(pair.found.estimate)), interval)
     return name, rated, *told, pair.better or "undecided", "0" if pair.better else further
+
+
+def _why_not(pair: PairLabels) -> str:
+    if pair.rated < FEWEST_LABELS:
+        return f"not told below {FEWEST_LABELS} prompts"
+    return f"not told: {pair.rated - int(different(pair.labels))} of {pair.rated} rated alike"
 
 
 def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
@@ -227,28 +251,29 @@ def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, 
     rows = []
     random = np.random.default_rng(seed)
     for protocol in protocols:
-        pools = list(_pools(open_release(protocol, storage)))
-        for labels in MEASURED if pools else ():
-            drawn = [_drawn(people, metric, labels, random) for people, metric in pools]
-            covered, worth = (np.array(column) for column in zip(*drawn, strict=True))
+        drawn = [_drawn(people, metric, random) for people, metric in _pools(open_release(protocol, storage))]
+        for place, labels in enumerate(MEASURED if drawn else ()):
+            covered, missed, worth = (np.array([pool[place][part] for pool in drawn]) for part in range(3))
             rows.append(
                 (
                     protocol.name,
-                    str(len(pools)),
+                    str(len(drawn)),
                     str(labels),
-                    percent(float(covered.mean())),
-                    percent(float(np.quantile(covered, 0.1))),
+                    percent(float(np.nanmean(covered))),
+                    percent(float(missed.mean())),
+                    percent(float(np.quantile(missed, 0.9))),
                     number(float(np.median(worth)), 2),
                     f"{number(float(worth.min()), 2)} to {number(float(worth.max()), 2)}",
                 )
             )
     return ShownTable(
         "Intervals of people's ratings with a metric beside",
-        f"Of every pair of generators and every released metric, {DRAWS} draws of so many rated prompts, and of as "
-        f"many scored ones as there are: how often the {LEVEL:.0%} interval covers the difference over all; its mean, "
-        "and its tenth percentile over pairs and metrics. Worth: to how many ratings one amounts, likewise the median "
-        "and the extremes.",
-        ("ratings", "pairs x metrics", "prompts rated", "covered", "tenth percentile", "worth", "from"),
+        f"Of every pair of generators and every released metric, {DRAWS} draws of so many rated prompts, each with "
+        "those before it, and of as many scored ones as there are: how often the interval covers the difference over "
+        f"all, where one is told; and how often any has missed it so far, where {1 - LEVEL:.0%} are promised: its mean, "
+        "and its ninetieth percentile over pairs and metrics. Worth: to how many ratings one amounts, the median and the "
+        "extremes.",
+        ("ratings", "pairs x metrics", "prompts rated", "covered", "missed so far", "ninetieth", "worth", "from"),
         rows,
     )
 
@@ -265,11 +290,20 @@ def _pools(release: Release) -> Iterator[tuple[Floats, Floats]]:
             yield both["people"].to_numpy(np.float64), both["metric"].to_numpy(np.float64)
 
 
-def _drawn(people: Floats, metric: Floats, labels: int, random: np.random.Generator) -> tuple[float, float]:
-    """The share of draws whose interval covers the mean, and the labels' worth."""
-    rated = random.integers(len(people), size=(DRAWS, labels))
-    others = random.integers(len(people), size=(DRAWS, max(len(people) - labels, 2)))
-    found = powered_mean(people[rated], metric[rated], metric[others])
-    low, high = found.interval(LEVEL)
-    truth = people.mean()
-    return float(((low <= truth) & (truth <= high)).mean()), float(np.median(found.worth))
+def _drawn(people: Floats, metric: Floats, random: np.random.Generator) -> list[tuple[float, float, float]]:
+    """By number of labels, the share of draws whose interval covers the mean, of those in which one is told, the share
+    in which one did not until then, and the labels' worth.
+    """
+    rated = random.integers(len(people), size=(DRAWS, MEASURED[-1]))
+    others = metric[random.integers(len(people), size=(DRAWS, len(people)))]
+    missed, measured = np.zeros(DRAWS, bool), []
+    for labels in MEASURED:
+        first = rated[:, :labels]
+        found = powered_mean(people[first], metric[first], others)
+        told = enough(people[first])
+        low, high = found.interval(LEVEL)
+        covers = (low <= people.mean()) & (people.mean() <= high)
+        missed |= told & ~covers
+        covered = float(covers[told].mean()) if told.any() else math.nan
+        measured.append((covered, float(missed.mean()), float(np.median(found.worth))))
+    return measured

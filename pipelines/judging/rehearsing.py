@@ -30,7 +30,7 @@ from operators.judging.rehearsal import (
 from operators.report.rendering import diagnosis_markdown
 from operators.report.words import names, number, plural
 from operators.statistics.options import Adaptive
-from operators.statistics.prediction_powered import FEWEST_LABELS
+from operators.statistics.prediction_powered import FEWEST_DIFFERENT, FEWEST_LABELS
 from operators.statistics.sequential import FIRST_ASYMPTOTIC, PER_LOOK
 from pipelines.judging.labelling import coverage_table
 from pipelines.judging.metaeval import open_release
@@ -304,6 +304,7 @@ def write_page(config: RehearseConfig, tables: Sequence[ShownTable]) -> None:
         first_asymptotic=FIRST_ASYMPTOTIC,
         fewest=FEWEST_PROMPTS,
         fewest_labels=FEWEST_LABELS,
+        fewest_different=FEWEST_DIFFERENT,
     )
     location = locate(config.page, config.storage)
     write_file(location, location.path, (text.rstrip() + "\n").encode())
