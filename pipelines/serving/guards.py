@@ -1,5 +1,7 @@
-"""What stands before every page of a server: names, origins, and the time that a client may take."""
+"""What stands before every page of a server: names, origins, the time that a client may take, and what its end is."""
 
+import logging
+import socket
 from asyncio import TimerHandle, Transport
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +11,10 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn import Server
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+LOG = logging.getLogger(__name__)
 
 
 def guards(names: Sequence[str]) -> list[Middleware]:
@@ -68,3 +73,13 @@ class PromptConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
             self.transport.close()
+
+
+class PatientServer(Server):
+    """uvicorn's server, which says whom it waits for at its end."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends after the requests that are under way."""
+        if under_way := len(self.server_state.tasks):
+            LOG.warning("requests that are answered before the end: %d; a second Ctrl-C cuts them off", under_way)
+        await super().shutdown(sockets)

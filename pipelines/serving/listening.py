@@ -78,7 +78,7 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
     """
     import uvicorn
 
-    from pipelines.serving.guards import PromptConnection
+    from pipelines.serving.guards import PatientServer, PromptConnection
 
     options = uvicorn.Config(
         app,
@@ -92,7 +92,7 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
         timeout_graceful_shutdown=math.ceil(patience),
     )
     logging.getLogger("uvicorn.error").addFilter(_is_fault)
-    uvicorn.Server(options).run(sockets=[listener])
+    PatientServer(options).run(sockets=[listener])
 
 
 def _is_fault(record: logging.LogRecord) -> bool:

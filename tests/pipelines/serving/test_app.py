@@ -407,7 +407,7 @@ def test_a_server_is_asked_by_this_machines_names_its_own_and_those_that_are_con
 
 
 def test_the_address_of_a_server_is_one_that_can_be_asked() -> None:
-    with listening("::1", 0) as listener:
+    with listening("127.0.0.1", 0) as listener:
         assert url_of("::1", listener) == f"http://[::1]:{listener.getsockname()[1]}"
 
 

@@ -107,7 +107,20 @@ def test_told_to_stop_it_answers_the_requests_that_it_has() -> None:
             server.lines.readline()
         server.process.send_signal(signal.SIGTERM)
         assert [answer.result() for answer in answers] == ["answered"] * 4
-        assert server.errors() == ""
+        assert server.errors() == "requests that are answered before the end: 4; a second Ctrl-C cuts them off\n"
+
+
+def test_a_second_interruption_cuts_off_what_is_under_way() -> None:
+    with serving("60") as server, ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(server.post, "60")
+        server.lines.readline()
+        server.process.send_signal(signal.SIGINT)
+        while "before the end" not in server.process.stderr.readline():
+            continue
+        server.process.send_signal(signal.SIGINT)
+        said = server.process.communicate(timeout=20)[1]
+        assert answer.exception(timeout=20) is not None or answer.result() != "answered"
+        assert "Exception in ASGI" not in said
 
 
 def test_what_takes_longer_is_cut_off_in_a_line_and_without_a_traceback() -> None:
