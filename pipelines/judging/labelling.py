@@ -270,9 +270,9 @@ def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, 
         "Intervals of people's ratings with a metric beside",
         f"Of every pair of generators and every released metric, {DRAWS} draws of so many rated prompts, each with "
         "those before it, and of as many scored ones as there are: how often the interval covers the difference over "
-        f"all, where one is told; and how often any has missed it so far, where {1 - LEVEL:.0%} are promised: its mean, "
-        "and its ninetieth percentile over pairs and metrics. Worth: to how many ratings one amounts, the median and the "
-        "extremes.",
+        f"all, where one is told; and how often any has missed it so far, where {1 - LEVEL:.0%} are promised: its "
+        "mean, and its ninetieth percentile over pairs and metrics. Worth: to how many ratings one amounts, the median "
+        "and the extremes.",
         ("ratings", "pairs x metrics", "prompts rated", "covered", "missed so far", "ninetieth", "worth", "from"),
         rows,
     )
