@@ -88,7 +88,7 @@ class PairLabels(NamedTuple):
     @property
     def labels(self) -> Floats:
         """People's differences on the prompts of which both images are rated and scored."""
-        return self.people[np.isfinite(self.people) & np.isfinite(self.metric)]
+        return np.asarray(self.people[np.isfinite(self.people) & np.isfinite(self.metric)])
 
     @property
     def rated(self) -> int:
