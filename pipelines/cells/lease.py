@@ -7,7 +7,6 @@ stalled for so long sees the higher number before it publishes anything. One tha
 lease; the file stays, so that no number is given twice.
 """
 
-import json
 import os
 import socket
 import threading
@@ -20,9 +19,10 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from operators.errors import PlumblineError
+from pipelines.cells.checksums import DamagedError, decode_json, encode_json
 from pipelines.cells.store import Store
 from pipelines.storage import create
 
@@ -319,11 +319,11 @@ def _numbers(store: Store, name: str) -> list[int]:
 
 
 def _encode(holder: Holder) -> bytes:
-    return json.dumps(asdict(holder)).encode() + b"\n"
+    return encode_json(asdict(holder)).encode()
 
 
 def _decode(text: str) -> Holder | None:
     try:
-        return _HOLDER.validate_json(text)
-    except ValidationError:
+        return _HOLDER.validate_python(decode_json(text))
+    except (DamagedError, ValueError, RecursionError):
         return None

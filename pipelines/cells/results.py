@@ -268,10 +268,13 @@ class PartMaker:
         known = stored.provenance
         if not self.store.adopt(self.standing[part.identity], part.path, known["sha256"]):
             return None
+        try:
+            failed = self.store.read_file(part.path, ERROR_COLUMNS) if known["n_null"] else rows.SCORES.empty_table()
+        except StoreError:
+            return None
         tally = Tally(self.skills)
         tally.merge_table(stored.table)
         shards = [(cell.shard, cell.shard.rows) for cell in part.cells]
-        failed = self.store.read_table(part.path, ERROR_COLUMNS) if known["n_null"] else rows.SCORES.empty_table()
         return CountedPart(
             metric=part.metric,
             tally=tally,

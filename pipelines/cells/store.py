@@ -19,6 +19,16 @@ from operators.models.calls import Usage
 from operators.models.parts import digest_file
 from operators.rows import count_errors, error_kinds, kept_of, usage_of
 from pipelines.cells.cells import Cell, Outcome
+from pipelines.cells.checksums import (
+    DIGEST_KEY,
+    NO_DIGEST,
+    DamagedError,
+    check_digest,
+    check_table,
+    decode_json,
+    encode_json,
+    with_digest,
+)
 from pipelines.storage import (
     Location,
     StorageConfig,
@@ -36,9 +46,6 @@ from pipelines.storage import (
     write_file,
 )
 
-DIGEST_MARK = "sha256:"
-NO_DIGEST = DIGEST_MARK + "0" * 64
-"""Stands in place of a cell's digest while that is made, and checked."""
 DRAFT = ".draft.parquet"
 LATEST = "runs/latest"
 MARK = "store.json"
@@ -189,8 +196,11 @@ class Store:
         self, path: str, data: bytes, columns: Sequence[str] | None = None, encoded: Sequence[str] = ()
     ) -> pa.Table:
         try:
-            return _read_parquet(data, columns, encoded).replace_schema_metadata(None)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            check_table(data)
+            table = _read_parquet(data, columns, encoded)
+            _check_subject(path, table)
+            return table.replace_schema_metadata(None)
+        except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = first_line(error)
             raise StoreError(
                 f"{self.location.at(path)}: the table is damaged ({problem}); delete it and run the sweep again"
@@ -203,7 +213,7 @@ class Store:
 
     def write_table(self, path: str, table: pa.Table) -> str:
         """A run's output table; the SHA-256 of its file, by which `adopt` knows it."""
-        data = _to_parquet(table)
+        data = encode_table(_subject(path), table)
         self._replace(path, data)
         return hashlib.sha256(data).hexdigest()
 
@@ -258,14 +268,39 @@ class Store:
 
     def write_tally(self, identity: str, table: pa.Table, **provenance: Any) -> None:
         """Keeps what was counted of a part of some run's scores."""
-        self._replace(_tally_path(identity), encode_cell(table, provenance))
+        self._replace(_tally_path(identity), encode_cell(table, {"part": identity, **provenance}))
 
     def read_tally(self, identity: str) -> StoredCell | None:
-        """What was counted of a part; None where it is not there or damaged."""
+        """What was counted of a part; None where it is not there, damaged, or another part's."""
         try:
-            return self.read_cell(_tally_path(identity))
+            tally = self.read_cell(_tally_path(identity))
         except StoreError:
             return None
+        return tally if tally.provenance.get("part") == identity else None
+
+    def is_sound(self, path: str) -> bool:
+        """Whether a run's table is as it was written; on S3, which keeps its own checksums, it is not read for that."""
+        if not isinstance(self.location.fs, LocalFileSystem):
+            return True
+        try:
+            self.read_file(path, [])
+        except StoreError:
+            return False
+        return True
+
+    def write_json(self, path: str, content: Mapping[str, Any]) -> None:
+        """A small JSON file, which holds its own digest."""
+        self.write_text(path, encode_json(content))
+
+    def read_json(self, path: str) -> dict[str, Any] | None:
+        """The fields of a JSON file, without its digest; empty where it is damaged, None where there is none."""
+        text = self.read_text(path)
+        if text is None:
+            return None
+        with suppress(DamagedError, ValueError, RecursionError):
+            content = decode_json(text)
+            return content if isinstance(content, dict) else {}
+        return {}
 
     def write_text(self, path: str, text: str) -> None:
         self._replace(path, text.encode())
@@ -291,14 +326,16 @@ class Store:
     def digest_file(self, path: Path, *, remember: bool) -> str:
         """SHA-256 of a local file's content; what was remembered of its path, size and modification time is used."""
         state = path.stat()
-        identity = f"{path.absolute()}\0{state.st_size}\0{state.st_mtime_ns}"
-        note = f"digests/{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
-        remembered = self.read_text(note)
-        if remembered is None:
-            remembered = digest_file(path)
-            if remember:
-                self.write_text(note, remembered)
-        return remembered
+        file = {"path": str(path.absolute()), "size": state.st_size, "modified_ns": state.st_mtime_ns}
+        identity = "\0".join(map(str, file.values()))
+        note = f"digests/{hashlib.sha256(identity.encode(errors='surrogateescape')).hexdigest()[:32]}"
+        known = self.read_json(note)
+        if known and known == {**file, "sha256": known.get("sha256")}:
+            return str(known["sha256"])
+        sha256 = digest_file(path)
+        if remember:
+            self.write_json(note, {**file, "sha256": sha256})
+        return sha256
 
 
 def open_store(url: str, storage: StorageConfig) -> Store:
@@ -341,36 +378,35 @@ def _content(location: Location, path: str) -> bytes:
         ) from error
 
 
-class DamagedError(Exception):
-    """Bytes are not those of a cell that was written."""
-
-
 def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
     """A cell's file: Parquet with page checksums, its provenance, and the SHA-256 of all of its other bytes."""
-    data = _to_parquet(table, {"plumbline": json.dumps(provenance), "plumbline_digest": NO_DIGEST})
-    before, _, after = _around_digest(data)
-    return before + _digest(before, after) + after
+    return with_digest(_to_parquet(table, {"plumbline": json.dumps(provenance), DIGEST_KEY: NO_DIGEST}))
+
+
+def encode_table(name: str, table: pa.Table) -> bytes:
+    """The file of a run's table: as a cell's, and in place of the provenance what it is."""
+    return encode_cell(table, {"table": name})
 
 
 def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell:
     """A cell of its file; raises DamagedError, before anything is parsed, where a bit is not as it was written."""
-    before, digest, after = _around_digest(data)
-    if _digest(before, after) != digest:
-        raise DamagedError(f"its {len(data)} bytes are not those that were written")
+    check_digest(data)
     table = _read_parquet(data, columns)
     provenance = json.loads(table.schema.metadata[b"plumbline"])
     return StoredCell(table.replace_schema_metadata(None), provenance)
 
 
-def _around_digest(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """The bytes before the digest, the digest itself and the bytes after it."""
-    place = max(data.rfind(DIGEST_MARK.encode()), 0)
-    end = place + len(NO_DIGEST)
-    return data[:place], data[place:end], data[end:]
+def _subject(path: str) -> str:
+    """What a run's table is, whichever run it stands in: its name, and of a part of the scores its identity, if any."""
+    name = path.rpartition("/")[2].removesuffix(".parquet").rpartition("-")[2]
+    return "" if name.isdigit() else name
 
 
-def _digest(before: bytes, after: bytes) -> bytes:
-    return DIGEST_MARK.encode() + hashlib.sha256(before + NO_DIGEST.encode() + after).hexdigest().encode()
+def _check_subject(path: str, table: pa.Table) -> None:
+    """Raises DamagedError where another table stands at a path; one that does not say what it is was written before."""
+    said = json.loads((table.schema.metadata or {}).get(b"plumbline", b"{}")).get("table")
+    if said not in (None, _subject(path)):
+        raise DamagedError(f"it is the table {said}")
 
 
 def _to_parquet(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:

@@ -24,12 +24,13 @@ from operators.metrics.metric import direction
 from operators.run_scores import RunScores
 from operators.statistics.agreement import reliable_prompts
 from operators.statistics.options import MATCH_COLUMNS, Match, Sampling
+from pipelines.cells.store import encode_table
 from pipelines.judging.elements import read_elements
 from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
 from pipelines.judging.releases.readers import read_release
 from pipelines.judging.releases.release import Release
 from pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
-from pipelines.storage import Location, StorageConfig, locate, write_file, write_table
+from pipelines.storage import Location, StorageConfig, locate, write_file
 
 TURNED = "a lower score is better, so that its scores count with their signs turned"
 FRAMES = {"graphs": rows.GRAPHS, "words": rows.WORD_MATCHES}
@@ -321,4 +322,5 @@ def _write_table(
 ) -> None:
     """Writes the records' columns that the schema has; what is undefined is null."""
     frame = pd.DataFrame(records, columns=schema.names)
-    write_table(folder, folder.at(f"{name}.parquet"), pa.Table.from_pandas(frame, schema, preserve_index=False))
+    table = pa.Table.from_pandas(frame, schema, preserve_index=False)
+    write_file(folder, folder.at(f"{name}.parquet"), encode_table(name, table))

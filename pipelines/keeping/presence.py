@@ -6,7 +6,6 @@ at the same moment one at least sees the other. How old a sign is, is told by th
 writing of two of its files.
 """
 
-import json
 import logging
 import math
 import os
@@ -66,7 +65,7 @@ class Presence:
 
     def renew(self) -> None:
         """Writes the sign again."""
-        self.store.write_text(self.path, json.dumps(self.content) + "\n")
+        self.store.write_json(self.path, self.content)
 
 
 @contextmanager
@@ -99,18 +98,10 @@ def signs(store: Store) -> list[Sign]:
     """The signs of all sweeps, also of dead ones; one that cannot be read says nothing."""
     found = []
     for file in store.entries(SWEEPS):
-        text = store.read_text(file.path) if file.path.endswith(".json") else None
-        if text is not None:  # or it has just been taken away
-            found.append(Sign(file.path, _content(text), file.written))
+        content = store.read_json(file.path) if file.path.endswith(".json") else None
+        if content is not None:  # or it has just been taken away
+            found.append(Sign(file.path, content, file.written))
     return found
-
-
-def _content(text: str) -> dict[str, Any]:
-    with suppress(ValueError, RecursionError):
-        content = json.loads(text)
-        if isinstance(content, dict):
-            return content
-    return {}
 
 
 class Deleting(NamedTuple):

@@ -1,6 +1,5 @@
 """What came of a night, and the file that says so."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -90,13 +89,10 @@ _OUTCOME = TypeAdapter(Outcome)
 
 def read_outcome(store: Store, run_id: str) -> Outcome | None:
     """What a night told of a run; None where none has, or its file was harmed."""
-    text = store.read_text(outcome_path(run_id))
-    if text is None:
-        return None
+    values = store.read_json(outcome_path(run_id)) or {}
     try:
-        values = json.loads(text)
         return _OUTCOME.validate_python({key: value for key, value in values.items() if key != "summary"})
-    except (ValidationError, ValueError, AttributeError):
+    except ValidationError:
         return None
 
 

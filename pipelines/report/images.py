@@ -83,11 +83,11 @@ def _ratings(given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
-    """The cells that the run's scores were read from; none where the run does not tell them."""
-    try:
-        return scores_cells(store, run_id)
-    except PlumblineError:
-        return []
+    """The cells that the run's scores were read from; none where the run's table of cells is gone.
+
+    Raises StoreError where that is damaged.
+    """
+    return scores_cells(store, run_id) if store.exists(f"runs/{run_id}/cells.parquet") else []
 
 
 def _find_places(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Places:

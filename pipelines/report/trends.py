@@ -21,6 +21,8 @@ from pipelines.report.checkpoints import CHECKPOINTS, check_checkpoints
 from pipelines.storage import StorageConfig
 
 MOST_RUNS = 120
+MOST_PROBLEMS = 8
+"""Runs that cannot be read and are named one by one."""
 UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -81,17 +83,19 @@ def make_trends(
 ) -> MadeTrends:
     """What a benchmark's runs say one after the other; raises ConfigError where it has none."""
     standing = list_runs(store)
+    problems = [run.problem for run in standing if run.manifest is None]
+    if problems and len(problems) == len(standing):
+        raise ConfigError(problems[-1])
     chosen, warnings = _choose(standing, benchmark)
     with ThreadPoolExecutor(READERS) as pool:
         read = list(pool.map(lambda run: _read(store, run), chosen))
-    whole = [run for run in read if run is not None]
-    damaged = len(read) - len(whole) + sum(run.manifest is None for run in standing)
-    if damaged:
-        warnings.append(f"{plural(damaged, 'run')} cannot be read: the summary is damaged, or the manifest.")
+    whole = [run for run in read if isinstance(run, TrendRun)]
+    problems += [run for run in read if isinstance(run, str)]
     if not whole:
-        raise ConfigError(
-            f"store {store.location.url}: no run can be read (python -m jobs.status); run the sweep again"
-        )
+        raise ConfigError(problems[-1])
+    warnings += [f"A run cannot be read: {problem}." for problem in problems[:MOST_PROBLEMS]]
+    if len(problems) > MOST_PROBLEMS:
+        warnings.append(f"{plural(len(problems), 'run')} cannot be read (python -m jobs.status).")
     means = to_frame(whole)
     page = build_trends(whole[-runs:], means, Checkpoints(re.compile(checkpoints)), warnings)
     return MadeTrends(page, means, len(whole))
@@ -130,10 +134,13 @@ REASONS = (
 """Why a run is not drawn where there are others, and what is said of it."""
 
 
-def _read(store: Store, run: Run) -> TrendRun | None:
-    """A run with its summary; None where it cannot be read, or has no time."""
+def _read(store: Store, run: Run) -> TrendRun | str:
+    """A run with its summary, or why it cannot be read."""
+    path = f"runs/{run.run_id}/summary.parquet"
     try:
-        read = TrendRun(run.run_id, run.manifest or {}, store.read_table(f"runs/{run.run_id}/summary.parquet"))
-        return read if read.time and len(read.summary) else None
-    except (PlumblineError, KeyError, ValueError, TypeError):
-        return None
+        read = TrendRun(run.run_id, run.manifest or {}, store.read_table(path))
+        return read if read.time and len(read.summary) else f"{store.location.at(path)}: has no rows"
+    except PlumblineError as error:
+        return str(error)
+    except (KeyError, ValueError, TypeError) as error:
+        return f"run {run.run_id}: its manifest does not say when it was ({error})"

@@ -1,9 +1,10 @@
 """Files of a release: tables as columns of text or numbers, and JSON, with errors that name file, row and remedy."""
 
+import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 from operators.errors import SourceError
 from operators.rows import require_once
 from pipelines import tables
+from pipelines.cells.checksums import DamagedError, check_table
 from pipelines.storage import Location, first_line, readable_errors
 from pipelines.tables import AGAIN, JSON_LINES, SEPARATORS, as_object
 
@@ -202,7 +204,7 @@ def read_sheet(location: Location, only: Collection[str] | None = None) -> Sheet
 
 
 def _parquet(location: Location, only: Collection[str] | None) -> Sheet:
-    with _file_errors(location), location.fs.open(location.path, "rb") as stream:
+    with _file_errors(location), _opened(location, only) as stream:
         try:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             names = file.schema_arrow.names
@@ -213,6 +215,18 @@ def _parquet(location: Location, only: Collection[str] | None) -> Sheet:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(f"{location.url}: not readable as Parquet ({first_line(error)}); {AGAIN}") from error
     return Sheet(url=location.url, names=names, table=table)
+
+
+def _opened(location: Location, only: Collection[str] | None) -> IO[bytes]:
+    """A file to read columns from; one that is read whole and was written by us is checked first."""
+    if only is not None:
+        return cast(IO[bytes], location.fs.open(location.path, "rb"))
+    content = read_content(location)
+    try:
+        check_table(content)
+    except DamagedError as error:
+        raise SourceError(f"{location.url}: the table is damaged ({error}); run the sweep again") from error
+    return io.BytesIO(content)
 
 
 def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:

@@ -16,9 +16,9 @@ from operators import rows
 from operators.errors import ConfigError
 from pipelines import storage
 from pipelines.cells.cells import Cell
+from pipelines.cells.checksums import DamagedError
 from pipelines.cells.store import (
     BrokenCell,
-    DamagedError,
     Store,
     StoreError,
     decode_cell,

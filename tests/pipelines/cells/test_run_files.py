@@ -1,0 +1,212 @@
+"""A run's own files are believed no more than cells: one turned bit is seen, told in a line, and made anew."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from jobs.command import run_job
+from pipelines.cells.lease import Holder, see, take
+from pipelines.cells.runs import read_manifest
+from pipelines.cells.store import Store, StoreError
+from pipelines.keeping.presence import present, signs
+from pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
+from pipelines.storage import StorageConfig
+from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
+from tests.jobs.test_rerun import METRIC
+from tests.made_scores import write_scores
+
+TABLES = ("scores", "summary", "errors")
+FILES = ("manifest.json", "cells.parquet", "summary.parquet", "errors.parquet", "scores.parquet/00000-*.parquet")
+
+
+class Standing:
+    """A store with a run in which some rows have no score."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bench = write_benchmark(folder / "bench", generators=("flint", "atlas"), count=9)
+        shuffled = random.Random(1).sample(prompts(9), 9)
+        write_rows(self.bench / "prompts.parquet", shuffled, row_group=5)
+        drawn = random.Random(2).sample(images("atlas", 9), 7)
+        write_rows(self.bench / "images/atlas/00000.parquet", drawn, row_group=3)
+        self.store = folder / "store"
+        self.first = self.run()
+        self.tables = tables(self.first)
+        shutil.copytree(self.store, folder / "kept", copy_function=shutil.copy2)
+
+    def run(self) -> FinishedSweep:
+        config = sweep_config(self.bench, self.store, METRIC, "max_failed=0.5")
+        write_scores(config)
+        return run_sweep(plan_sweep(config), lambda progress: None)
+
+    def restored(self) -> Path:
+        """The store, as the first run left it: a run stands in no other place."""
+        shutil.rmtree(self.store)
+        shutil.copytree(self.folder / "kept", self.store, copy_function=shutil.copy2)
+        return self.store
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Standing:
+    return Standing(tmp_path_factory.mktemp("standing"))
+
+
+def turn_a_bit(path: Path, seed: int) -> None:
+    """Another bit for every seed; nothing is left of the file's other names."""
+    data = bytearray(path.read_bytes())
+    place = random.Random(seed).randrange(8 * len(data))
+    data[place // 8] ^= 1 << place % 8
+    path.unlink()
+    path.write_bytes(data)
+
+
+def tables(run: FinishedSweep) -> dict[str, pd.DataFrame]:
+    return {name: pd.read_parquet(f"{run.folder}/{name}.parquet") for name in TABLES}
+
+
+def assert_like_the_first(standing: Standing, run: FinishedSweep) -> None:
+    assert run.exit_code == standing.first.exit_code == 2 and not run.computed
+    for name, table in tables(run).items():
+        pd.testing.assert_frame_equal(table, standing.tables[name])
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+@pytest.mark.parametrize("file", FILES)
+def test_a_run_with_a_turned_bit_is_made_anew_of_its_cells(file: str, seed: int, standing: Standing) -> None:
+    store = standing.restored()
+    (path,) = (store / "runs" / standing.first.run_id).glob(file)
+    turn_a_bit(path, seed)
+    again = standing.run()
+    assert not again.unchanged and again.run_id != standing.first.run_id
+    assert_like_the_first(standing, again)
+
+
+def test_a_run_whose_parts_or_tallies_are_exchanged_is_made_anew_of_its_cells(standing: Standing) -> None:
+    for folder in (f"runs/{standing.first.run_id}/scores.parquet", "tallies"):
+        store = standing.restored()
+        one, other = sorted((store / folder).glob("*-*.parquet" if folder != "tallies" else "*.parquet"))[:2]
+        content = one.read_bytes(), other.read_bytes()
+        for path, exchanged in ((other, content[0]), (one, content[1])):
+            path.unlink()
+            path.write_bytes(exchanged)
+        if folder == "tallies":
+            (store / f"runs/{standing.first.run_id}/cells.parquet").unlink()
+        again = standing.run()
+        assert not again.unchanged and standing.run().unchanged
+        assert_like_the_first(standing, again)
+
+
+def test_a_run_that_was_written_before_files_held_digests_is_read_as_it_is(standing: Standing) -> None:
+    """As pandas and DuckDB write a table, and as jq writes a manifest."""
+    store = Store(url=str(standing.restored()), storage=StorageConfig())
+    folder = Path(store.url) / "runs" / standing.first.run_id
+    pd.read_parquet(folder / "summary.parquet").to_parquet(folder / "summary.parquet")
+    manifest = read_manifest(store, standing.first.run_id)
+    store.write_text(f"runs/{standing.first.run_id}/manifest.json", json.dumps(manifest))
+    assert read_manifest(store, standing.first.run_id) == manifest
+    assert store.read_table(f"runs/{standing.first.run_id}/summary.parquet").num_rows
+
+
+COMMANDS = {
+    "report": ([], FILES),
+    "trends": ([], ("manifest.json", "summary.parquet")),
+    "gc": ([], ("cells.parquet",)),
+    "rewards": (
+        ["output=OUT", "format=pairs"], ("manifest.json", "cells.parquet", "scores.parquet/00000-*.parquet")
+    ),
+    "export": (["output=OUT", "format=lance"], ("manifest.json", "scores.parquet/00000-*.parquet")),
+    "status": ([], ("manifest.json",)),
+    "metaeval": (["scores=RUN", "protocol=shapes"], ("manifest.json", "scores.parquet/00000-*.parquet")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("job, file", [(job, file) for job, (_, files) in COMMANDS.items() for file in files])
+def test_a_damaged_file_is_named_in_one_line_by_whoever_reads_it(
+    job: str, file: str, standing: Standing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = standing.restored()
+    (path,) = (store / "runs" / standing.first.run_id).glob(file)
+    turn_a_bit(path, 7)
+    module = import_module(f"jobs.{job}")
+    given = [text.replace("OUT", str(tmp_path / "out")).replace("RUN", str(path.parent)) for text in COMMANDS[job][0]]
+    given = [text.replace("/scores.parquet", "") for text in given] if job == "metaeval" else given
+    store_key = [] if job == "metaeval" else [f"store={store}"]
+    code = run_job(module.COMMAND, module.main, [*store_key, *given])
+    printed = capsys.readouterr()
+    assert code == (0 if job == "status" else 1)
+    (line,) = [line for line in (printed.out + printed.err).splitlines() if str(path) in line]
+    assert "damaged" in line and ("run the sweep again" in line or "collect again" in line)
+
+
+def every_turned_bit(store: Store, path: str, read: Callable[[], object], expected: object) -> None:
+    """What is read of a small file is as expected whichever of its bits is turned (of 200 that are drawn).
+
+    Or it is what was written: a bit in the name of the field that holds the digest harms nothing else.
+    """
+    location, sound = store.location, read()
+    whole = bytearray(location.fs.cat_file(location.at(path)))
+    for place in random.Random(0).sample(range(8 * len(whole)), 200):
+        harmed = bytearray(whole)
+        harmed[place // 8] ^= 1 << place % 8
+        location.fs.pipe_file(location.at(path), bytes(harmed))
+        assert read() in (expected, sound), f"bit {place}"
+    location.fs.pipe_file(location.at(path), bytes(whole))
+
+
+def test_a_damaged_digest_of_weights_is_computed_anew(tmp_path: Path) -> None:
+    store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
+    weights, others = tmp_path / "weights", tmp_path / "others"
+    weights.write_bytes(b"one")
+    others.write_bytes(b"two")
+    digests = [store.digest_file(file, remember=True) for file in (weights, others)]
+    note, other = store.files("digests")
+    contents = [store.read_text(path) or "" for path in (note, other)]
+    for path in (note, other):
+        every_turned_bit(
+            store, path, lambda: [store.digest_file(file, remember=False) for file in (weights, others)], digests
+        )
+    store.write_text(note, contents[1])
+    store.write_text(other, contents[0])
+    assert [store.digest_file(file, remember=True) for file in (weights, others)] == digests
+    assert sorted(contents) == sorted(store.read_text(path) or "" for path in (note, other)), "they are mended"
+    store.write_text(note, "0" * 64)
+    assert [store.digest_file(file, remember=False) for file in (weights, others)] == digests
+
+
+def test_a_damaged_lease_sign_or_outcome_is_taken_for_none(tmp_path: Path) -> None:
+    store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
+    lease = take(store, "nightly", "nightly")
+    assert isinstance(see(store, "nightly").holder, Holder) and lease.number == 1
+    (path,) = store.files("leases/nightly")
+    every_turned_bit(store, path, lambda: see(store, "nightly").holder, None)
+    with present(store, run="r", uses=["scores/1"]) as presence:
+        assert [sign.content["uses"] for sign in signs(store)] == [["scores/1"]]
+        every_turned_bit(store, presence.path, lambda: [sign.content for sign in signs(store)], [{}])
+    outcome = Outcome(
+        run_id="r", exit_code=0, benchmark="b", began="", ended="", report="", counts={"coverage": 1.0},
+        compared_with=None, not_compared=None, regressions=[], improvements=[], sentences=[],
+    )  # fmt: skip
+    store.write_json(outcome_path("r"), outcome.to_json())
+    assert read_outcome(store, "r") == outcome
+    every_turned_bit(store, outcome_path("r"), lambda: read_outcome(store, "r"), None)
+
+
+def test_no_turned_bit_of_a_runs_table_is_read_as_another_value(standing: Standing) -> None:
+    store = Store(url=str(standing.restored()), storage=StorageConfig())
+    path = f"runs/{standing.first.run_id}/summary.parquet"
+    whole = store.read_table(path)
+
+    def read() -> object:
+        try:
+            return store.read_table(path) == whole
+        except StoreError as error:
+            return "damaged" in str(error)
+
+    every_turned_bit(store, path, read, True)
