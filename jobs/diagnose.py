@@ -11,6 +11,7 @@ from jobs.console import ProgressDisplay, make_console, say, show_plan, show_tab
 from jobs.logs import logged
 from jobs.words import OF_SWEEPS
 from operators.diagnosis.diagnosis import shown_tables
+from pipelines.cells.runs import name_newest
 from pipelines.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
 from pipelines.endings import OVER_BUDGET
 from pipelines.report.diagnoses import write_diagnosis
@@ -55,6 +56,7 @@ def _run(console: Console, config: DiagnoseConfig) -> int:
     if config.diagnosis.page is not None:
         write_page(config, diagnosis)
     written = write_report(sweep.store, finished.run_id, sources=sweep.sources)
+    name_newest(sweep.store, finished.run_id)
     lost = sum(effect.n_null for effect in diagnosis.effects)
     if lost:
         warn(console, f"{lost} images that a metric scored have no score without what it is denied; run again")

@@ -15,7 +15,7 @@ from jobs.words import OF_SWEEPS
 from operators.errors import PlumblineError
 from operators.report.words import plural
 from pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
-from pipelines.cells.runs import by_date
+from pipelines.cells.runs import LATEST_REPORT, by_date, name_newest
 from pipelines.cells.store import Store, open_store
 from pipelines.endings import HELD, LOST
 from pipelines.keeping.retention import retain
@@ -92,6 +92,7 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
         else:
             say(console, f"nothing new since run {finished.run_id}: {outcome.report}")
             code = finished.exit_code  # as the run that stands did, without its regressions
+            name_newest(store, finished.run_id, lease.renew)
         dropped = _drop_runs(console, store, outcome, options, lease.renew)
         say(console, outcome.summary())
         console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {code}")
@@ -107,7 +108,6 @@ def _conclude(
     """A run that no night has told of: a new one, or one that was left when its night ended early."""
     from jobs.report import show_report  # imports scipy and the charts
     from pipelines.nightly.concluding import conclude
-    from pipelines.report.report import LATEST_REPORT
 
     show_leaderboards(console, finished, verbose=config.verbose)
     show_judged(console, planned, finished)

@@ -11,6 +11,7 @@ from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, 
 from jobs.logs import logged
 from jobs.words import OF_SWEEPS
 from operators.errors import PlumblineError
+from pipelines.cells.runs import name_newest
 from pipelines.config import SweepConfig
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
@@ -50,12 +51,21 @@ def _run(config: SweepConfig) -> int:
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
     show_judged(console, planned, finished)
-    if not planned.store.exists(f"runs/{finished.run_id}/report.html"):
-        report = f"jobs.report run={finished.run_id}"
-        _afterwards(console, "report", report, lambda: _report(console, planned, finished))
+    code = finished.exit_code if _is_reported(console, planned, finished) else 1
     show_renewed(console, finished)
-    console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {finished.exit_code}")
-    return finished.exit_code
+    console.print(f"computed {finished.computed} cells, run {finished.run_id}, exit code {code}")
+    return code
+
+
+def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> bool:
+    """Whether the run has a report, made now where it had none; with it the run is the newest."""
+    command = f"jobs.report run={finished.run_id}"
+    reported = planned.store.exists(f"runs/{finished.run_id}/report.html") or _afterwards(
+        console, "report", command, lambda: _report(console, planned, finished)
+    )
+    if reported:
+        name_newest(planned.store, finished.run_id)
+    return reported
 
 
 def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
@@ -75,8 +85,8 @@ def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, Fi
     return now, finished
 
 
-def _afterwards(console: Console, what: str, command: str, make: Callable[[], None]) -> None:
-    """Makes what a finished run is shown with; that it cannot be made changes nothing about the run.
+def _afterwards(console: Console, what: str, command: str, make: Callable[[], None]) -> bool:
+    """Makes what a finished run is shown with, and says whether it could be made; the run's tables stand all the same.
 
     `command` makes it later.
     """
@@ -84,6 +94,8 @@ def _afterwards(console: Console, what: str, command: str, make: Callable[[], No
         make()
     except PlumblineError as error:
         warn(console, f"no {what}: {error}; make it later by python -m {command}")
+        return False
+    return True
 
 
 def show_judged(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:

@@ -1,6 +1,5 @@
 """A sweep: benchmark prompts x generators x metrics, from sources to a run's tables."""
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -23,12 +22,11 @@ from operators.stages.table import STAGES
 from operators.statistics.options import Sampling
 from operators.summary import best_first
 from pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
-from pipelines.cells.lease import LeaseLost
 from pipelines.cells.plan import Plan, make_plan, with_missing
 from pipelines.cells.results import Results, error_counts, gather_results
 from pipelines.cells.retry import Retried, count_retried
-from pipelines.cells.runs import CELLS, NameRun, Run, by_time, name_newest, newest_first, run_ids
-from pipelines.cells.store import LATEST, Store, open_store
+from pipelines.cells.runs import CELLS, NameRun, Run, by_time, commit_run, newest_first
+from pipelines.cells.store import Store, open_store
 from pipelines.config import SweepConfig
 from pipelines.costs import Cost, ask_services, spent
 from pipelines.endings import exit_code
@@ -174,10 +172,10 @@ def run_sweep(
 ) -> FinishedSweep:
     """Computes what is missing and writes the run; with nothing missing, Ray is not even imported.
 
-    Where the newest run stands on the same and is whole, it is the result, and no other run is written. `hold` is
-    called before anything of the run is published, and raises where that may not be any more.
+    Where the newest run stands on the same and is whole, it is the result, and no other run is written. The run is the
+    newest once it is named (`name_newest`), which comes with its report. `hold` is called before anything of the run is
+    published, and raises where that may not be any more.
     """
-    name_newest(planned.store, hold)
     standing = _standing_run(planned)
     if standing is not None:
         LOG.info("nothing changed since run %s", standing.run_id)
@@ -391,7 +389,8 @@ def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
         if manifest.get("stands_on") != _stands_on(planned):
             return None
         results = _read_results(planned, folder, manifest["counts"])
-        if len(store.files(results.path)) != results.parts:
+        parts = store.files(results.path)
+        if len(parts) != results.parts or not all(map(store.is_sound, (f"{folder}/cells.parquet", *parts))):
             return None
     except (PlumblineError, KeyError):
         return None
@@ -475,7 +474,7 @@ def _write_run(
     seconds: Mapping[str, float],
     hold: Callable[[], None],
 ) -> None:
-    """The tables first, the manifest after them, and last the name of the newest run."""
+    """The tables first, and the manifest after them."""
     store, folder = planned.store, f"runs/{run_id}"
     usage = model_usage(planned.plan, outcomes)
     for name in ("summary", "errors"):
@@ -511,15 +510,7 @@ def _write_run(
         manifest["seen"] = _seen_counts(planned)
     if planned.sources.whole is not None:
         manifest["limited"] = _limited_counts(planned.sources, planned.sources.whole)
-    hold()
-    store.write_text(f"{folder}/manifest.json", json.dumps(manifest, indent=1) + "\n")
-    hold()
-    store.write_text(LATEST, run_id + "\n")
-    try:
-        hold()
-    except LeaseLost:  # in that moment: what has taken its place may have ended already
-        store.write_text(LATEST, run_ids(store)[-1] + "\n")
-        raise
+    commit_run(store, run_id, manifest, hold)
 
 
 def _seen_counts(planned: PlannedSweep) -> dict[str, Any]:

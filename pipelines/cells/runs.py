@@ -1,11 +1,13 @@
-"""The runs of a store: how they are named, which stand in it, what their manifests say, and which is the newest."""
+"""The runs of a store: how they are called, which stand in it and in which order, and what their manifests say."""
 
 import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,10 +17,18 @@ from typing_extensions import TypedDict
 
 from operators.errors import ConfigError
 from operators.models.calls import Usage
+from pipelines.cells.checksums import DamagedError, decode_json
+from pipelines.cells.lease import LeaseLost
 from pipelines.cells.store import LATEST, Store, draft_path
 from pipelines.storage import create, write_errors
 
 READERS = 16
+ORDER = "order"
+"""The folder of the runs' places."""
+UNNAMED = ".unnamed"
+LATEST_REPORT = "latest/report.html"
+"""In the store: the newest run's report, at an address that stays."""
+ANEW = "run the sweep again, which makes the run anew, or delete the run's folder"
 
 
 class Counts(TypedDict, total=False):
@@ -105,6 +115,10 @@ NameRun = Callable[[Store, datetime], str]
 DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 
 
+def _unheld() -> None:
+    """Nobody has a lease to lose."""
+
+
 def by_time(store: Store, began: datetime) -> str:
     """The id of a run, by when it began: 20261123-020000-123456."""
     return f"{began:%Y%m%d-%H%M%S-%f}"
@@ -134,28 +148,122 @@ def _in_time(run_id: str) -> str:
     return DAY.sub(r"\1\2\3", run_id, count=1) if DAY.match(run_id) else run_id
 
 
+class Place(NamedTuple):
+    """Where a run stands in the order of a store's runs, as the name of an empty file says it: no clock has a part."""
+
+    number: int
+    """Grows with every run that is written or named."""
+    run_id: str
+    named: bool
+    """Whether the run was named the newest then; else it was written then, and its report was to come."""
+
+    @property
+    def path(self) -> str:
+        return f"{ORDER}/{self.number:08}-{self.run_id}{'' if self.named else UNNAMED}"
+
+
+def _places(store: Store) -> list[Place]:
+    """All places, the last one last; of a store that was written before there were any, the one that it names."""
+    names = [path.rpartition("/")[2].partition("-") for path in store.files(ORDER)]
+    places = [
+        Place(int(number), run_id.removesuffix(UNNAMED), not run_id.endswith(UNNAMED))
+        for number, _, run_id in names
+        if number.isdigit()
+    ]
+    named = (store.read_text(LATEST) or "").strip() if not places else ""
+    return sorted(places) or ([Place(0, named, named=True)] if named and "/" not in named else [])
+
+
+def _take_place(store: Store, run_id: str, *, named: bool) -> Place:
+    """Puts a run behind all others, where it may stand a second time."""
+    places = _places(store)
+    if places and places[0].number == 0:  # of a store without places, in which it is no file
+        store.write_text(places[0].path, "")
+    place = Place(places[-1].number + 1 if places else 1, run_id, named)
+    store.write_text(place.path, "")
+    return place
+
+
+@contextmanager
+def _published(store: Store, run_id: str, *, named: bool, hold: Callable[[], None]) -> Iterator[None]:
+    """Has a run stand behind all others, unless `hold` tells that another has the lease: before, or in that moment."""
+    hold()
+    place = _take_place(store, run_id, named=named)
+    try:
+        yield
+        hold()
+    except LeaseLost:
+        store.remove_all([place.path])
+        raise
+    store.remove_all([other.path for other in _places(store) if other.run_id == run_id and other != place])
+
+
+def leave_order(store: Store, run_id: str) -> None:
+    """Takes a run out of the order, before it is removed."""
+    store.remove_all([place.path for place in _places(store) if place.run_id == run_id])
+
+
+def commit_run(store: Store, run_id: str, manifest: Mapping[str, Any], hold: Callable[[], None] = _unheld) -> None:
+    """Writes a run's manifest, by which it stands; it becomes the newest when it is named, once it has a report.
+
+    `hold` raises LeaseLost where the run may not be published any more.
+    """
+    with _published(store, run_id, named=False, hold=hold):
+        store.write_json(_manifest_path(run_id), manifest)
+
+
+def name_newest(store: Store, run_id: str, hold: Callable[[], None] = _unheld) -> None:
+    """Makes a run the newest and shows it where people look; nothing is written where it is that already."""
+    last = max((place for place in _places(store) if place.named), default=None)
+    if last is None or last.run_id != run_id:
+        with _published(store, run_id, named=True, hold=hold):
+            pass
+        show_newest(store)
+    elif (store.read_text(LATEST) or "").strip() != run_id:
+        show_newest(store)
+
+
+def awaits_name(store: Store, run_id: str) -> bool:
+    """Whether a run was written after the newest was named, and is to be named with its report."""
+    places = _places(store)
+    last_named = max((place.number for place in places if place.named), default=-1)
+    return any(place.run_id == run_id and place.number > last_named for place in places)
+
+
+def show_newest(store: Store) -> None:
+    """Writes the newest run's id, and its report, to where people look for them, each whole.
+
+    Looks again until they are the newest's, for another run may have been named meanwhile.
+    """
+    shown = None
+    while (newest := newest_run(store)) not in (None, shown):
+        store.write_text(LATEST, f"{newest}\n")
+        html = store.read_text(f"runs/{newest}/report.html")
+        if html is not None:
+            store.write_text(LATEST_REPORT, html)
+        shown = newest
+
+
 def run_ids(store: Store) -> list[str]:
-    """The runs that have a manifest, oldest first."""
+    """The runs that have a manifest, oldest first; those that have no place in the order come first, by their time."""
     folders = store.folders("runs")
+    numbers = {place.run_id: place.number for place in _places(store)}
     with ThreadPoolExecutor(READERS) as pool:
         stands = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
     there = [run_id for run_id, is_there in zip(folders, stands, strict=True) if is_there]
-    return sorted(there, key=lambda run_id: (_in_time(run_id), run_id))
+    return sorted(there, key=lambda run_id: (numbers.get(run_id, -1), _in_time(run_id), run_id))
 
 
 def newest_first(store: Store) -> Iterator[Run]:
-    """The run that ended last, and then the others by their time, each with its manifest as it is asked for."""
+    """All runs, the last one first, each with its manifest as it is asked for."""
     newest = newest_run(store)
-    if newest is not None:
-        yield _run(store, newest, latest=True)
-        for run_id in reversed(run_ids(store)):
-            if run_id != newest:
-                yield _run(store, run_id, latest=False)
+    for run_id in reversed(run_ids(store)):
+        yield _run(store, run_id, latest=run_id == newest)
 
 
 def earlier_runs(store: Store, run_id: str) -> Iterator[Run]:
     """The runs before this one with their manifests, newest first, each read when it is asked for."""
-    for earlier in reversed([one for one in run_ids(store) if _in_time(one) < _in_time(run_id)]):
+    for earlier in reversed(list(takewhile(run_id.__ne__, run_ids(store)))):
         yield _run(store, earlier, latest=False)
 
 
@@ -164,34 +272,10 @@ def _manifest_path(run_id: str) -> str:
 
 
 def newest_run(store: Store) -> str | None:
-    """The run that ended last; where what it left is gone, the last of those that stand."""
-    named = (store.read_text(LATEST) or "").strip()
-    if named and "/" not in named and store.exists(_manifest_path(named)):
-        return named
-    return next(reversed(run_ids(store)), None)
-
-
-def name_newest(store: Store, hold: Callable[[], None]) -> None:
-    """Names as the newest a run whose sweep died when its manifest was written and its name was not yet told.
-
-    That is one which began after the newest and did not end before it. `hold` is called before anything is written.
-    """
-    newest = newest_run(store)
-    if newest is None:
-        return
-    ended = _ended(_run(store, newest, latest=True))
-    later = [run_id for run_id in store.folders("runs") if _in_time(run_id) > _in_time(newest)]
-    for run_id in sorted(later, key=_in_time, reverse=True):
-        ended_later = _ended(_run(store, run_id, latest=False))
-        if ended_later and ended_later >= ended:
-            hold()
-            store.write_text(LATEST, run_id + "\n")
-            return
-
-
-def _ended(run: Run) -> str:
-    """When a run ended, in UTC, as its manifest says; empty where it does not."""
-    return str((run.manifest or {}).get("ended") or "")
+    """The run that was named last, of those that stand; where none was named, the last of all."""
+    named = (place.run_id for place in reversed(_places(store)) if place.named)
+    standing = next((run_id for run_id in named if store.exists(_manifest_path(run_id))), None)
+    return standing or next(reversed(run_ids(store)), None)
 
 
 def find_run(store: Store, run: str, key: str = "run") -> str:
@@ -221,15 +305,17 @@ def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
 def parse_manifest(text: str, url: str) -> dict[str, Any]:
     """What a manifest's file holds; raises ConfigError naming it where it is damaged."""
     try:
-        content = json.loads(text)
+        content = decode_json(text)
         _MANIFEST.validate_python(content, strict=True)
         json.dumps(content, ensure_ascii=False).encode()  # half a character could not be shown
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ConfigError(f"{url}: not a manifest ({where}: {first['msg']}); delete the run's folder") from error
+        raise ConfigError(f"{url}: not a manifest ({where}: {first['msg']}); {ANEW}") from error
+    except DamagedError as error:
+        raise ConfigError(f"{url}: the manifest is damaged ({error}); {ANEW}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{url}: not a manifest ({error}); delete the run's folder") from error
+        raise ConfigError(f"{url}: not a manifest ({error}); {ANEW}") from error
     return dict(content)
 
 

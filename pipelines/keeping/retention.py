@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from operators.errors import ConfigError
-from pipelines.cells.runs import Run, list_runs
+from pipelines.cells.runs import Run, leave_order, list_runs
 from pipelines.cells.store import Store, StoredFile
 from pipelines.keeping.config import KeepRuns
 from pipelines.keeping.presence import deleting, signs
@@ -76,6 +76,7 @@ def retain(
 def remove_run(store: Store, run_id: str) -> None:
     """Removes a run whole, its manifest first: so what an interruption leaves of it is no run any more."""
     store.remove_all([f"runs/{run_id}/manifest.json"])
+    leave_order(store, run_id)
     store.remove_folder(f"runs/{run_id}")
 
 

@@ -1,6 +1,5 @@
 """What came of a night is worked out: its run beside an earlier one, what became worse, and who is told."""
 
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -55,12 +54,12 @@ def conclude(
     baseline = find_baseline(store, run_id, manifest, config.compare)
     hold()
     try:
-        written = write_report(store, run_id, compare=baseline.run_id, sources=sources)
+        written = write_report(store, run_id, compare=baseline.run_id, sources=sources, hold=hold)
     except PlumblineError as error:
         if baseline.run_id is None:
             raise
         baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
-        written = write_report(store, run_id, sources=sources)
+        written = write_report(store, run_id, sources=sources, hold=hold)
     hold()
     trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS)
     outcome = _outcome(run_id, manifest, baseline, written, config)
@@ -70,7 +69,7 @@ def conclude(
         problem = send(config.webhook, outcome.to_json())
         outcome = replace(outcome, webhook="delivered" if problem is None else problem)
         hold()
-    store.write_text(outcome_path(run_id), json.dumps(outcome.to_json(), indent=1) + "\n")
+    store.write_json(outcome_path(run_id), outcome.to_json())
     return Told(outcome, written, trends.problem)
 
 

@@ -1,6 +1,6 @@
 """A run's report: its tables, its prompts and the images of its gallery, gathered from where they lie, and written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +15,15 @@ from operators.report.picking import pick_images
 from operators.report.rendering import render, to_csv, to_markdown
 from operators.run_scores import RunScores
 from operators.summary import Skills
-from pipelines.cells.runs import earlier_runs, find_run, newest_run, read_manifest
+from pipelines.cells.runs import (
+    awaits_name,
+    earlier_runs,
+    find_run,
+    name_newest,
+    newest_run,
+    read_manifest,
+    show_newest,
+)
 from pipelines.cells.store import Store
 from pipelines.report.agreement import read_agreement
 from pipelines.report.diagnoses import read_diagnosis
@@ -25,8 +33,6 @@ from pipelines.sources.sources import Sources, skills_of
 from pipelines.storage import StorageConfig, first_line, is_storage_error
 
 MOST_IMAGES = 96
-LATEST_REPORT = "latest/report.html"
-"""In the store: the newest run's report, at an address that stays."""
 SHARED = ("generator", "metric")
 """Columns of a run's scores whose values many rows share."""
 
@@ -82,8 +88,11 @@ def write_report(
     images: int = MOST_IMAGES,
     bradley_terry: bool = False,
     sources: Sources | None = None,
+    hold: Callable[[], None] = lambda: None,
 ) -> WrittenReport:
     """Writes report.html, summary.csv and summary.md into the run's folder; raises ConfigError where there is no run.
+
+    A run that was written after the newest becomes the newest by it, unless `hold` raises LeaseLost.
 
     `sources` are the run's, where they have just been read; else they are opened anew. Prompts and images that can no
     longer be read are shown as missing, with the reason.
@@ -100,22 +109,11 @@ def write_report(
         ("summary.md", to_markdown(page)),
     ):
         store.write_text(f"runs/{run_id}/{name}", text)
-    if newest_run(store) == run_id:
-        _show_latest(store)
+    if awaits_name(store, run_id):
+        name_newest(store, run_id, hold)
+    elif newest_run(store) == run_id:
+        show_newest(store)
     return WrittenReport(page, f"{store.location.url}/runs/{run_id}/report.html", len(html.encode()))
-
-
-def _show_latest(store: Store) -> None:
-    """Puts the newest run's report to the address that stays, each time whole; looks again until it is the newest's,
-    for another run may have ended meanwhile.
-    """
-    shown = None
-    while (newest := newest_run(store)) != shown:
-        html = store.read_text(f"runs/{newest}/report.html")
-        if html is None:  # whoever made that run is about to write it
-            return
-        store.write_text(LATEST_REPORT, html)
-        shown = newest
 
 
 def _require_metric(run: GatheredRun, reward: str | None) -> None:

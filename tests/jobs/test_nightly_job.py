@@ -19,7 +19,7 @@ from jobs.nightly import COMMAND, LEASE, main
 from jobs.sweep import COMMAND as SWEEP
 from jobs.sweep import main as sweep_main
 from pipelines.cells.lease import Clock, Lease, LeaseHeld, standing, take
-from pipelines.cells.runs import newest_run, run_ids
+from pipelines.cells.runs import commit_run, name_newest, newest_run, run_ids
 from pipelines.cells.store import LATEST, Store
 from pipelines.endings import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
 from pipelines.nightly import concluding
@@ -109,8 +109,7 @@ class Nights:
         return run_job(COMMAND, main, self.arguments(*overrides))
 
     def outcome(self, run_id: str | None = None) -> dict[str, Any] | None:
-        text = self.store.read_text(f"runs/{run_id or newest_run(self.store)}/nightly.json")
-        return None if text is None else dict(json.loads(text))
+        return self.store.read_json(f"runs/{run_id or newest_run(self.store)}/nightly.json")
 
     def latest_report(self) -> str:
         return self.store.read_text("latest/report.html") or ""
@@ -271,8 +270,8 @@ class Rival:
 
     ID = "2099-01-01"
 
-    def __init__(self, nights: Nights, at: int, *, first: bool = True) -> None:
-        self.nights, self.at, self.first = nights, at, first
+    def __init__(self, nights: Nights, at: int) -> None:
+        self.nights, self.at = nights, at
         self.looks = 0
         self.renew = Lease.renew
 
@@ -281,34 +280,31 @@ class Rival:
         if self.looks == self.at:
             store, before = self.nights.store, run_ids(self.nights.store)[0]
             take(store, LEASE, "rival", clock=Hasty())
-            for name in ("manifest.json", "report.html"):
-                store.write_text(f"runs/{self.ID}/{name}", store.read_text(f"runs/{before}/{name}") or "")
-            if self.first:
-                store.write_text(LATEST, self.ID)
+            store.write_text(f"runs/{self.ID}/report.html", "the rival's")
+            commit_run(store, self.ID, store.read_json(f"runs/{before}/manifest.json") or {})
+            name_newest(store, self.ID)
         self.renew(lease)
 
 
 @pytest.mark.parametrize(
     "at, published",
-    [(1, False), (2, True), (3, True), (4, True), (5, True), (6, True)],
-    ids=["manifest", "latest", "after latest", "report", "trends", "outcome"],
+    [(1, False), (2, True), (3, True), (4, True), (5, True), (6, True), (7, True)],
+    ids=["manifest", "after manifest", "report", "name", "after name", "trends", "outcome"],
 )
 def test_a_night_that_lost_its_lease_publishes_nothing_over_the_other_one(
     at: int, published: bool, nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights.run()
     first = newest_run(nights.store)
-    before = nights.latest_report()
     nights.add("flint", 0.4)
-    rival = Rival(nights, at, first=at != 3)  # after `latest`: it was written over the rival's in that moment
+    rival = Rival(nights, at)
     monkeypatch.setattr(Lease, "renew", lambda lease: rival.look(lease))
     assert nights.run() == 5
     ours = set(run_ids(nights.store)) - {first, Rival.ID}
     assert len(ours) == published and newest_run(nights.store) == Rival.ID
     assert all(nights.outcome(run_id) is None for run_id in ours)
-    if at < 5:
-        assert nights.latest_report() == before
-    if at < 6:
+    assert nights.latest_report() == "the rival's"
+    if at < 7:
         assert nights.in_trends() == {first}
     assert "was not heard of for too long, and rival on" in capsys.readouterr().out
     assert standing(nights.store)[LEASE].holder is not None, "the rival's lease stands"
@@ -408,10 +404,10 @@ def test_runs_that_are_not_kept_any_more_go_once_the_night_has_told(
 ) -> None:
     nights.run()
     first = newest_run(nights.store)
-    manifest = json.loads(nights.store.read_text(f"runs/{first}/manifest.json") or "")
+    manifest = nights.store.read_json(f"runs/{first}/manifest.json") or {}
     for day, benchmark in ((1, "small"), (2, "small"), (3, "other")):
         old = manifest | {"began": f"2020-01-0{day}T02:00:00+00:00", "benchmark": benchmark}
-        nights.store.write_text(f"runs/2020-01-0{day}/manifest.json", json.dumps(old))
+        nights.store.write_json(f"runs/2020-01-0{day}/manifest.json", old)
     nights.add("flint", 0.4)
     capsys.readouterr()
     assert nights.run("nightly.keep_runs.last=1", "nightly.json=true") == 3

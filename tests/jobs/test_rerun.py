@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,9 +11,11 @@ import pytest
 from jobs.command import run_job
 from jobs.sweep import COMMAND, main
 from pipelines.cells import store
-from pipelines.cells.runs import newest_run, run_ids
+from pipelines.cells.runs import by_time, find_run, newest_run, run_ids
 from pipelines.cells.store import Store, StoreError
+from pipelines.report.report import write_report
 from pipelines.storage import Location, StorageConfig
+from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, SMALL, prompts, sweep_config, write_benchmark, write_rows
 from tests.made_scores import write_scores
 
@@ -31,10 +34,18 @@ class Sweep:
     def score(self) -> None:
         write_scores(sweep_config(self.bench, self.store.url, *self.overrides))
 
-    def run(self) -> int:
+    def arguments(self, *overrides: str) -> list[str]:
         given = [f"store={self.store.url}", f"benchmark.prompts={self.bench}/prompts.parquet", "sweep=shapes", *SMALL]
         given += [f"benchmark.images={self.bench}/images", "benchmark.name=small"]
-        return run_job(COMMAND, main, [*given, *self.overrides])
+        return [*given, *self.overrides, *overrides]
+
+    def run(self, *overrides: str) -> int:
+        return run_job(COMMAND, main, self.arguments(*overrides))
+
+    def change(self, skill: str) -> None:
+        """Labels the prompts otherwise, so that the next sweep makes another run."""
+        write_rows(self.bench / "prompts.parquet", [{**prompt, "skills": [skill]} for prompt in prompts(8)])
+        self.score()
 
     def files(self) -> dict[str, int]:
         return {str(path): path.stat().st_mtime_ns for path in Path(self.store.url).rglob("*") if path.is_file()}
@@ -122,9 +133,7 @@ def test_a_run_whose_cells_could_not_be_read_when_it_was_gathered_does_not_stand
 
 def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> None:
     sweep.run()
-    labelled = [{**prompt, "skills": ["relabelled"]} for prompt in prompts(8)]
-    write_rows(sweep.bench / "prompts.parquet", labelled)
-    sweep.score()
+    sweep.change("relabelled")
     sweep.run()
     newest = newest_run(sweep.store)
     summary = pq.read_table(f"{sweep.store.url}/runs/{newest}/summary.parquet")
@@ -132,6 +141,30 @@ def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> N
     (sweep.bench / "images/golem").mkdir()
     sweep.run()
     assert len(run_ids(sweep.store)) == 3
+
+
+def test_what_a_sweep_names_is_the_newest_run_whatever_clock_the_last_one_had(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = sweep_config(sweep.bench, sweep.store.url, *sweep.overrides)
+    ahead = run_sweep(
+        plan_sweep(config),
+        lambda progress: None,
+        name=lambda store, began: by_time(store, began + timedelta(minutes=10)),
+    )
+    write_report(sweep.store, ahead.run_id)
+    assert newest_run(sweep.store) == ahead.run_id
+    sweep.change("relabelled")
+    for wanted in ("", "nothing changed since run "):
+        assert sweep.run() == 0
+        (second,) = set(run_ids(sweep.store)) - {ahead.run_id}
+        assert f"{wanted}{second}" in capsys.readouterr().out and find_run(sweep.store, "latest") == second
+    assert sweep.run("benchmark.name=other") == 0
+    assert find_run(sweep.store, "latest") == run_ids(sweep.store)[-1] not in (ahead.run_id, second)
+    assert sweep.run() == 0
+    assert f"nothing changed since run {second}" in capsys.readouterr().out
+    report = sweep.store.read_text(f"runs/{second}/report.html")
+    assert find_run(sweep.store, "latest") == second and sweep.store.read_text("latest/report.html") == report
 
 
 def test_agreement_with_people_that_could_not_be_told_is_told_by_the_next_sweep(tmp_path: Path) -> None:

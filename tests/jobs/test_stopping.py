@@ -1,14 +1,23 @@
 """A job that is told to end, ends: with its own code, nothing left running, and all that was committed kept."""
 
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import pytest
+
+from jobs.command import run_job
+from jobs.report import COMMAND as REPORT
+from jobs.report import main as report
+from pipelines.cells.runs import find_run, newest_run, run_ids
 from tests.bench_of import write_benchmark
+from tests.jobs.test_rerun import Sweep
 
 ROOT = Path(__file__).parent.parent.parent
+MODULE = (sys.executable, "-m", "jobs.sweep")
 
 
 def processes_of(session: int) -> list[int]:
@@ -49,3 +58,47 @@ def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
+
+
+def test_a_sweep_that_is_ended_before_its_report_stands_leaves_the_newest_run_as_it_was_and_is_not_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, waiting = Sweep(tmp_path), threading.Event()
+    assert sweep.run() == 0
+    first = newest_run(sweep.store)
+    sweep.change("relabelled")
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen([*MODULE, *sweep.arguments()], cwd=ROOT, stdout=log, stderr=log)
+    while len(list(Path(sweep.store.url).glob("runs/*/manifest.json"))) < 2:
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        waiting.wait(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM and "Traceback" not in (tmp_path / "log").read_text()
+    (left,) = set(run_ids(sweep.store)) - {first}
+    assert not sweep.store.exists(f"runs/{left}/report.html"), "it was ended in time"
+    assert find_run(sweep.store, "latest") == first == (sweep.store.read_text("runs/latest") or "").strip()
+    capsys.readouterr()
+    assert sweep.run() == 0 and f"nothing changed since run {left}" in capsys.readouterr().out
+    assert find_run(sweep.store, "latest") == left and sweep.store.exists(f"runs/{left}/report.html")
+
+
+def test_a_sweep_whose_report_cannot_be_written_fails_says_so_and_leaves_the_newest_run_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = Sweep(tmp_path)
+    assert sweep.run() == 0
+    first = newest_run(sweep.store)
+    sweep.change("relabelled")
+
+    def limit() -> None:
+        """What is larger than a report's tables cannot be written, as where a disk or a quota is used up."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+
+    done = subprocess.run([*MODULE, *sweep.arguments()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
+    (left,) = set(run_ids(sweep.store)) - {first}
+    printed = " ".join(done.stdout.split())
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "no report: " in printed and f"python -m jobs.report run={left}" in printed and "exit code 1" in printed
+    assert newest_run(sweep.store) == first
+    assert run_job(REPORT, report, [f"store={sweep.store.url}", f"run={left}"]) == 0
+    assert newest_run(sweep.store) == left

@@ -10,9 +10,11 @@ import pytest
 from jobs.command import run_job
 from jobs.status import COMMAND, main
 from operators.errors import ConfigError
+from pipelines.cells.lease import LeaseLost
 from pipelines.cells.runs import (
     by_date,
     by_time,
+    commit_run,
     earlier_runs,
     find_run,
     list_runs,
@@ -23,6 +25,7 @@ from pipelines.cells.runs import (
     run_ids,
 )
 from pipelines.cells.store import LATEST, Store
+from pipelines.keeping.retention import remove_run
 from pipelines.report.report import write_report
 from pipelines.storage import StorageConfig
 from tests.operators.report.made import make_run
@@ -53,7 +56,7 @@ def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(
     store.write_text(LATEST, "a\n")
     for other in ("seeds1", "ab", "whats"):
         Store(url=f"{root}/{other}", storage=StorageConfig()).write_text("runs/c/manifest.json", "{}")
-    assert run_ids(store) == ["a", "b"] and newest_run(store) == "a"
+    assert run_ids(store) == ["b", "a"] and newest_run(store) == "a"
 
 
 @pytest.mark.parametrize("latest", [b"20991231-000000-000000", b"\xff\xfe\x00", b""])
@@ -82,7 +85,7 @@ def test_a_damaged_manifest_is_one_line_and_the_other_runs_are_shown(
 ) -> None:
     path = store.location.at(f"runs/{NEW}/manifest.json")
     store.location.fs.pipe_file(path, content)
-    with pytest.raises(ConfigError, match="delete the run's folder") as refusal:
+    with pytest.raises(ConfigError, match=r"run the sweep again, .* or delete the run's folder") as refusal:
         read_manifest(store, NEW)
     assert str(refusal.value).startswith(f"{path}: not a manifest (") and complaint in str(refusal.value)
     old, new = list_runs(store)
@@ -129,38 +132,117 @@ def test_runs_named_by_date_and_by_time_stand_in_the_order_in_which_they_began(s
     ]
     for run_id in ids[::-1]:
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
-    assert run_ids(store) == [OLD, NEW, *ids]
-    assert [run.run_id for run in earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], NEW, OLD]
+    assert run_ids(store) == [OLD, *ids, NEW]
+    assert [run.run_id for run in earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], OLD]
     assert newest_run(store) == NEW, "the one that ended last, as it is told"
     assert [run.run_id for run in newest_first(store)][:3] == [NEW, ids[-1], ids[-2]]
 
 
-ENDED = {"ended": "2026-01-02T03:00:00+00:00"}
+class Runs:
+    """Runs of a store, whatever clock they are called by."""
+
+    def __init__(self, url: str) -> None:
+        self.store = Store(url=url, storage=StorageConfig())
+
+    def write(self, run_id: str) -> None:
+        commit_run(self.store, run_id, {"run_id": run_id})
+
+    def report(self, run_id: str) -> None:
+        self.store.write_text(f"runs/{run_id}/report.html", f"of {run_id}")
+        name_newest(self.store, run_id)
+
+    def end(self, run_id: str) -> None:
+        self.write(run_id)
+        self.report(run_id)
+
+    def shown(self) -> set[str | None]:
+        """By whoever looks for the newest."""
+        store = self.store
+        latest, page = store.read_text(LATEST), store.read_text("latest/report.html")
+        last = next(newest_first(store)).run_id
+        return {newest_run(store), find_run(store, "latest"), (latest or "").strip(), (page or "")[3:], last}
 
 
-@pytest.mark.parametrize(
-    "run_id, manifest, is_newest",
-    [
-        ("2026-01-03", {"ended": "2026-01-03T03:00:00+00:00"}, True),
-        ("2026-01-03", ENDED, True),
-        ("2026-01-03", {"ended": "2026-01-02T02:59:59+00:00"}, False),  # it was overtaken
-        ("2026-01-03", {}, False),
-        ("2026-01-03", None, False),
-        ("2026-01-01-230000", {"ended": "2026-01-03T03:00:00+00:00"}, False),  # it lost its lease
-    ],
-)
-def test_a_run_that_its_sweep_could_not_name_any_more_is_named_the_newest(
-    run_id: str, manifest: dict[str, str] | None, is_newest: bool, tmp_path: Path
+@pytest.fixture(params=["folder", "s3"])
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Runs:
+    return Runs(str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/store")
+
+
+AHEAD, BEHIND = "20260102-001000-000000", "20260102-000000-000000"
+"""What the clocks of two machines call runs of which the second began last."""
+
+
+def test_the_newest_run_is_the_one_that_ended_last_whatever_the_clocks_say(runs: Runs) -> None:
+    runs.end(AHEAD)
+    assert runs.shown() == {AHEAD}
+    runs.end(BEHIND)
+    assert runs.shown() == {BEHIND}
+    name_newest(runs.store, BEHIND)
+    assert runs.shown() == {BEHIND} and run_ids(runs.store) == [AHEAD, BEHIND]
+    assert [run.run_id for run in earlier_runs(runs.store, BEHIND)] == [AHEAD]
+    assert not list(earlier_runs(runs.store, AHEAD))
+    name_newest(runs.store, AHEAD)  # its sweep came again and found nothing changed, as it may beside another's
+    assert runs.shown() == {AHEAD} and len(runs.store.files("order")) == 2
+
+
+def test_a_run_without_its_report_is_not_the_newest_and_the_first_that_a_sweep_looks_at(runs: Runs) -> None:
+    runs.write(AHEAD)
+    assert newest_run(runs.store) == AHEAD, "there is no other"
+    runs.report(AHEAD)
+    runs.write(BEHIND)
+    assert newest_run(runs.store) == AHEAD and next(newest_first(runs.store)).run_id == BEHIND
+    runs.end("20260101-000000-000000")
+    assert runs.shown() == {"20260101-000000-000000"}
+    runs.report(BEHIND)
+    assert runs.shown() == {BEHIND}
+
+
+def test_the_newest_run_is_known_where_its_name_is_damaged_and_another_one_where_it_is_gone(runs: Runs) -> None:
+    store = runs.store
+    runs.end(AHEAD)
+    runs.end(BEHIND)
+    for harmed in (b"", b"\xff\xfe", AHEAD.encode(), b"20991231-000000-000000"):
+        store.location.fs.pipe_file(store.location.at(LATEST), harmed)
+        assert newest_run(store) == BEHIND
+        name_newest(store, BEHIND)
+        assert runs.shown() == {BEHIND}
+    remove_run(store, BEHIND)
+    assert newest_run(store) == AHEAD and [place[15:] for place in store.files("order")] == [AHEAD]
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_run_whose_sweep_lost_its_lease_is_neither_written_nor_named_over_the_other_ones(
+    looks: int, runs: Runs
 ) -> None:
-    store = Store(url=str(tmp_path), storage=StorageConfig())
-    name_newest(store, pytest.fail)
-    store.write_text("runs/2026-01-02/manifest.json", json.dumps(ENDED))
-    store.write_text(f"runs/{run_id}/manifest.json", "{" if manifest is None else json.dumps(manifest))
-    store.write_text("runs/2026-01-04/claim.json", "{}")
-    store.write_text(LATEST, "2026-01-02\n")
-    held: list[str] = []
-    name_newest(store, lambda: held.append("held"))
-    assert newest_run(store) == (run_id if is_newest else "2026-01-02") and len(held) == is_newest
+    left = [looks]
+
+    def lose() -> None:
+        if not left[0]:
+            runs.end("rival")
+            raise LeaseLost("another is at work")
+        left[0] -= 1
+
+    runs.end(AHEAD)
+    for publish in (
+        lambda: commit_run(runs.store, BEHIND, {}, hold=lose),
+        lambda: name_newest(runs.store, AHEAD, hold=lose),
+    ):
+        runs.end("other")
+        left[0] = looks
+        with pytest.raises(LeaseLost):
+            publish()
+        assert runs.shown() == {"rival"}
+        assert BEHIND not in " ".join(runs.store.files("order"))
+        assert run_ids(runs.store)[-3:] == [AHEAD, "other", "rival"], "each keeps the place that it had"
+
+
+def test_a_store_without_an_order_has_the_newest_run_that_it_names(store: Store) -> None:
+    store.write_text(LATEST, OLD)
+    assert newest_run(store) == OLD == next(newest_first(store)).run_id
+    commit_run(store, AHEAD, {})
+    assert newest_run(store) == OLD and run_ids(store) == [NEW, OLD, AHEAD]
+    name_newest(store, AHEAD)
+    assert newest_run(store) == AHEAD and run_ids(store) == [NEW, OLD, AHEAD]
 
 
 def test_a_day_has_one_run_of_its_name_and_no_two_runs_share_a_folder(store: Store) -> None:

@@ -47,6 +47,7 @@ def publish(store: Store, run_id: str, *, is_told: bool = True, **manifest: Any)
 def test_the_newest_that_a_night_told_of_comes_before_newer_ones_that_none_did(store: Store) -> None:
     for run_id in BEFORE:
         publish(store, run_id, is_told=False)
+    publish(store, TONIGHT, is_told=False)
     publish(store, "2026-11-24")
     assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2], "never a later one"
     publish(store, BEFORE[1])
