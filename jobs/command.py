@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from jobs import refusal
 from jobs.help import CONF, ROOT, as_written, choices_of, describe, dotted_keys, groups_of, listed
@@ -25,6 +26,8 @@ from jobs.words import as_override, chooses, in_full
 from operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
 from pipelines.config import read_config
 
+UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
+"""What Hydra and its readers raise for files that they cannot take."""
 OURS = "ConfigError raised while resolving interpolation: "
 """How Hydra begins the message of a resolver of ours."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
@@ -179,8 +182,9 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
         values = resolve(composed)
     except ConfigError as error:
         raise ConfigError(hide(str(error), overrides)) from error
-    except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
-        raise ConfigError(hide(_explain(error, name, overrides, config_dir), overrides)) from error
+    except (*UNREADABLE, AssertionError) as error:
+        problem = _broken_file(config_dir) or _explain(error, name, overrides, config_dir)
+        raise ConfigError(hide(problem, overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
     return values
@@ -208,6 +212,17 @@ def _register_resolvers() -> None:
 def _compose(name: str, overrides: Sequence[str]) -> DictConfig:
     with initialize_config_dir(str(CONF), version_base="1.3", job_name=name):
         return compose(name, overrides=list(overrides))
+
+
+def _broken_file(config_dir: str | None) -> str | None:
+    """What is wrong with the first of a user's own files that is no YAML with keys and values; None where all are."""
+    for file in sorted(Path(config_dir).rglob("*.yaml")) if config_dir else ():
+        try:
+            OmegaConf.load(file)
+        except UNREADABLE as error:
+            reason = " ".join(str(error).split("\n    ")[0].replace(f'in "{file}", ', "at ").split())
+            return f"{file}: expected YAML of keys and values ({reason[:200]}); correct the file"
+    return None
 
 
 def _explain(error: Exception, name: str, overrides: Sequence[str], config_dir: str | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from operators.errors import PlumblineError, without_secrets
+from operators.errors import ConfigError, PlumblineError, without_secrets
 from operators.metrics.metric import direction
 from operators.metrics.table import falling_metrics
 from operators.report.gallery import Card, make_card
@@ -82,6 +83,12 @@ class AskedOfAll(NamedTuple):
     text: str
     wanted: str
     answers: Sequence[AskedQuestion | None]
+
+
+class RowConvertor(IntegerConvertor):
+    """The number of a row in an address; longer numbers than a row can have are no page's."""
+
+    regex = "[0-9]{1,18}"
 
 
 class Pages:
@@ -183,7 +190,10 @@ class Pages:
 
     def trends(self, request: Request) -> Response:
         """What the runs of a benchmark say one after the other."""
-        made = make_trends(self.browser.store, benchmark=request.query_params.get("benchmark"))
+        try:
+            made = make_trends(self.browser.store, benchmark=request.query_params.get("benchmark"))
+        except ConfigError as error:
+            raise NotThere(str(error)) from error
         return _file(render_trends(made.page))
 
     def _opened(self, request: Request) -> OpenedRun:
@@ -327,6 +337,7 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starl
             response.headers.setdefault(header, value)
         return response
 
+    register_url_convertor("row", RowConvertor())
     routes = {
         "/": pages.runs,
         "/favicon.ico": lambda request: Response(status_code=204),
@@ -334,10 +345,10 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str]) -> Starl
         "/runs/{run}": pages.run,
         "/runs/{run}/report": pages.report,
         "/runs/{run}/scores": pages.scores,
-        "/runs/{run}/scores/{row:int}": pages.image,
+        "/runs/{run}/scores/{row:row}": pages.image,
         "/runs/{run}/prompt": pages.prompt,
         "/runs/{run}/questions": pages.questions,
-        "/runs/{run}/pictures/{row:int}": pages.picture,
+        "/runs/{run}/pictures/{row:row}": pages.picture,
     }
     return Starlette(
         routes=[Route(path, page, methods=["GET"]) for path, page in routes.items()],

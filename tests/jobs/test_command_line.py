@@ -27,6 +27,7 @@ from pipelines.config import StatusConfig, SweepConfig, read_config
 from pipelines.judging.protocols import MetaevalConfig
 from pipelines.running.progress import NodeProgress
 from pipelines.sources.question_packs import PACKS
+from tests.files import put
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -542,6 +543,27 @@ def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
     assert done.returncode == 0 and "max_failed: 0.5" in done.stdout
     assert "no such folder" in job("jobs.sweep", "sweep=mine", "--config-dir=/nowhere").stderr
     assert "sweep=gecko_ablation | mine | own_images" in describe("sweep", str(tmp_path))
+
+
+BROKEN = {
+    "tab": b"name: x\n\tprompts: y\n", "unclosed": b"name: [1, 2\n", "quote": b'name: "x\n', "colon": b"name: a: b\n",
+    "binary": b"\xff\xfe\x00", "zero": b"name: \x00\n", "tag": b"name: !!python/object/apply:os.system ['true']\n",
+    "twice": b"name: a\nname: b\n", "anchor": b"name: *missing\n", "circle": b"a: &x [*x]\n", "brace": b"name: ${\n",
+    "documents": b"a: 1\n---\nb: 2\n", "no key": b"~: 1\n",
+    "number": b"name: " + b"9" * 5000 + b"\n", "table": b"? [a, b]\n: 1\n", "utf-16": "name: x\n".encode("utf-16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("group", ["benchmark", "sweep"])
+def test_a_file_of_ones_own_that_is_no_yaml_is_named_in_one_line(
+    group: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = put(tmp_path, {f"{group}/mine.yaml": content}) / group / "mine.yaml"
+    given = ["sweep=mine"] if group == "sweep" else ["sweep=shapes", "benchmark=mine"]
+    assert run_job(COMMAND, main, [*given, "dry_run=true", f"--config-dir={tmp_path}"]) == os.EX_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {file}: expected YAML") and line.endswith("; correct the file") and len(line) < 500
 
 
 def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Runs made by hand: a store with scores, elements, prompts and images, without any model."""
 
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,7 +119,7 @@ def make_run(
     for name, table in made.items():
         store.write_table(f"runs/{run_id}/{name}.parquet", table)
     content = _manifest(folder, run_id, generators, metrics, len(cells)) | manifest
-    store.write_text(f"runs/{run_id}/manifest.json", json.dumps(content))
+    store.write_json(f"runs/{run_id}/manifest.json", content)
     store.write_text(LATEST, run_id)
     return MadeRun(store, run_id, Path(run))
 

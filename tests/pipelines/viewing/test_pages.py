@@ -225,6 +225,8 @@ def test_no_text_of_a_store_becomes_markup(ask: Asking) -> None:
         (f"{RUN}/../../latest", 404),
         (f"{RUN}/scores/99999", 404),
         (f"{RUN}/scores/-1", 404),
+        *((f"{RUN}/{pages}/{digits}", 404) for pages in ("scores", "pictures") for digits in ("9" * 18, "9" * 5000)),
+        ("/trends?benchmark=nobody's", 404),
         (f"{RUN}/prompt?id=nothing", 404),
         (f"{RUN}/scores?sort=score;drop table scores_0", 400),
         (f"{RUN}/scores?low=nan", 400),
@@ -342,6 +344,17 @@ def test_a_store_that_is_none_and_one_without_runs_are_told_apart_in_one_line(tm
     with pytest.raises(ConfigError, match=r"has no runs yet; start one with: python -m jobs\.sweep"):
         Browser(store, database).check()
     database.close()
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "summary.parquet", "cells.parquet"])
+def test_a_damaged_file_is_named_in_one_line_and_the_other_pages_are_shown(file: str, tmp_path: Path) -> None:
+    make_run(tmp_path, run_id=EARLIER)
+    path = make_run(tmp_path).folder / file
+    path.write_bytes(path.read_bytes().replace(b"atlas", b"atlat").replace(b"scores", b"scorez"))
+    with asking(Store(url=str(tmp_path / "store"), storage=StorageConfig()), tmp_path / "rows") as ask:
+        answer = ask(RUN if file != "cells.parquet" else f"{RUN}/scores")
+        assert f"{file}: the " in answer.text and "damaged" in answer.text and "run the sweep again" in answer.text
+        assert ask("/").status_code == ask(f"/runs/{EARLIER}/scores").status_code == 200
 
 
 def test_an_old_manifest_is_shown_with_what_it_has(tmp_path: Path) -> None:
