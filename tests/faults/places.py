@@ -9,12 +9,11 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from operators.stages.table import STAGES
-from pipelines.cells.runs import newest_run
+from pipelines.cells.runs import LATEST_REPORT, ORDER, UNNAMED, newest_run
 from pipelines.cells.store import Store
 from pipelines.keeping import presence
 from pipelines.keeping.config import GcConfig
 from pipelines.keeping.garbage import collect_garbage
-from pipelines.report.report import LATEST_REPORT
 from pipelines.storage import StorageConfig, etag, modified
 from tests.bench_of import images, prompts, write_rows
 
@@ -121,6 +120,8 @@ def _has_its_place(path: str, whole_runs: set[str]) -> bool:
     folder, _, name = path.partition("/")
     if folder == "runs":
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
+    if folder == ORDER:
+        return name.partition("-")[2].removesuffix(UNNAMED) in whole_runs
     if path == LATEST_REPORT or is_cell(path):
         return True
     return folder in ("tallies", "digests", "leases", "store.json") and "/." not in path

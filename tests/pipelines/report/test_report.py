@@ -21,8 +21,8 @@ from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, png
 
 
 def edit_manifest(run: MadeRun, **changes: object) -> None:
-    path = run.folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path = f"runs/{run.run_id}/manifest.json"
+    run.store.write_json(path, (run.store.read_json(path) or {}) | changes)
 
 
 def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
@@ -215,12 +215,12 @@ def test_a_run_on_s3_is_reported_there(tmp_path: Path, bucket: str) -> None:
     for name in ("store", "bench"):
         fs.put(f"{tmp_path}/{name}/", f"{bucket}/{name}/", recursive=True)
     remote = Store(url=f"{bucket}/store", storage=StorageConfig())
-    manifest = json.loads(remote.read_text(f"runs/{run.run_id}/manifest.json") or "")
+    manifest = remote.read_json(f"runs/{run.run_id}/manifest.json") or {}
     manifest["config"]["benchmark"] |= {
         "prompts": f"{bucket}/bench/prompts.parquet",
         "images": f"{bucket}/bench/images",
     }
-    remote.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(manifest))
+    remote.write_json(f"runs/{run.run_id}/manifest.json", manifest)
     written = write_report(remote)
     assert written.url == f"{bucket}/store/runs/{run.run_id}/report.html" and written.page.warnings == []
     html = remote.read_text(f"runs/{run.run_id}/report.html") or ""
