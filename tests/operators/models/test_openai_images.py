@@ -303,3 +303,23 @@ def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, t
     assert sorted(score for score in scores if score is not None) == [pytest.approx(math.exp(-0.5))]
     kinds = {error["kind"] for error in finished.results.errors.to_pylist()}
     assert (scores.count(None), kinds) == (3, {"no_likelihood"})
+
+
+@pytest.mark.usefixtures("here")
+def test_a_quota_that_is_spent_costs_a_sweep_a_few_requests_and_the_next_one_goes_on(
+    server: Server, tmp_path: Path
+) -> None:
+    spent = Answer(429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}})
+    server.script = lambda number, body: told(("Yes", -0.5)) if number < 4 else spent
+    folder = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=11)
+    overrides = ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", "shard_rows=4",
+                 f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}", "max_failed=1",
+                 "models.vqa.concurrency=2", "models.vqa.max_retries=0")  # fmt: skip
+    config = sweep_config(folder, tmp_path / "store", *overrides)
+    errors = run_sweep(plan_sweep(config), lambda progress: None).results.errors.to_pylist()
+    assert {(error["kind"], error["retryable"]) for error in errors} == {("quota_spent", True)}
+    assert len(errors) == 22 - 4 and len(server.bodies) < 4 + 6, "one of each process, and what was under way"
+    server.script = lambda number, body: told(("Yes", -0.5))
+    asked_before = len(server.bodies)
+    finished = run_sweep(plan_sweep(config), lambda progress: None)
+    assert not finished.results.n_null and len(server.bodies) == asked_before + 22 - 4
