@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from random import random
 from typing import Any
 
 import fsspec
@@ -35,6 +36,9 @@ ENDED_SESSION = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "Token
 CHECK_DISK = "check the path and the rights to it"
 S3_RETRIES = 5
 """After a call's first try, with pauses that double; s3fs repeats all of them five times for what may pass."""
+MAY_PASS = (429, 500, 502, 503, 504)
+"""What an S3 server answers where it is busy or broken, and not the call."""
+TOO_MANY_REQUESTS = 429
 MOST_REMOVED = 1000
 """Objects that S3 takes off with one call."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
@@ -190,12 +194,14 @@ def _s3(storage: StorageConfig) -> fsspec.AbstractFileSystem:
     try:
         if not storage.anon and storage.key is None and _no_credentials():
             raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")
+        from aiobotocore.session import AioSession
         from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]  # only s3:// needs it
 
         from pipelines.credentials import renewing_session  # imports botocore
 
         set_custom_error_handler(_may_pass)
-        session = None if storage.anon or storage.key is not None else renewing_session()
+        session = AioSession() if storage.anon or storage.key is not None else renewing_session()
+        session.register("needs-retry.s3", _pause_where_busy)
         client = fsspec.filesystem("s3", session=session, **storage.s3_options())
         client.connect()
     except (BotoCoreError, ValueError) as error:
@@ -204,10 +210,25 @@ def _s3(storage: StorageConfig) -> fsspec.AbstractFileSystem:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether a refusal of the S3 server is its own fault, or one of two conditional PUTs that met (409)."""
+    """Whether a refusal of the S3 server is its own fault, or one of two conditional PUTs that met (409), or its answer
+    came garbled.
+    """
+    from botocore.exceptions import FlexibleChecksumError
+
     response = getattr(error, "response", None) or {}
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return bool(status in (500, 502, 503, 504) or response.get("Error", {}).get("Code") == "ConditionalRequestConflict")
+    conflict = response.get("Error", {}).get("Code") == "ConditionalRequestConflict"
+    return status in MAY_PASS or conflict or isinstance(error, FlexibleChecksumError)
+
+
+def _pause_where_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) -> float | None:
+    """Botocore's event after each try: the seconds to wait for the next one, or None where others decide.
+
+    Botocore knows this answer by some of the names that servers give it, and of a HEAD, which has no name, not at all.
+    """
+    if response is None or response[0].status_code != TOO_MANY_REQUESTS or attempts > S3_RETRIES:
+        return None
+    return random() * 2.0 ** (attempts - 1)
 
 
 def _no_credentials() -> bool:
@@ -223,12 +244,30 @@ def create(location: Location, path: str, data: bytes) -> bool:
     """
     if isinstance(location.fs, LocalFileSystem):
         return _create_local(Path(path), data)
+    return _put_new(location, path, data) or _is_ours(location, path, data)
+
+
+def create_mark(location: Location, path: str, data: bytes) -> None:
+    """Writes an object that always has the same content, unless it stands; raises ConfigError where an S3 server would
+    replace what stands.
+    """
+    if isinstance(location.fs, LocalFileSystem):
+        _create_local(Path(path), data)
+    elif _put_new(location, path, data) and _put_new(location, path, data):
+        raise ConfigError(
+            f"{location.url}: the S3 server ignores If-None-Match, so that sweeps would replace each other's results; "
+            "name a bucket of one that honours it, as AWS, SeaweedFS, MinIO and R2 do, or a folder"
+        )
+
+
+def _put_new(location: Location, path: str, data: bytes) -> bool:
+    """One conditional PUT on S3; False where it was refused because something stands there."""
     try:
         location.fs.pipe_file(path, data, mode="create")
     except OSError:
         if not location.fs.exists(path):
             raise
-        return _is_ours(location, path, data)
+        return False
     return True
 
 

@@ -33,6 +33,7 @@ from pipelines.storage import (
     Location,
     StorageConfig,
     create,
+    create_mark,
     duplicate,
     first_line,
     is_storage_error,
@@ -113,10 +114,10 @@ class Store:
         return locate(self.url, self.storage)
 
     def check(self) -> None:
-        """Marks the folder as a store; raises ConfigError where it cannot be reached or written."""
+        """Marks the folder as a store; raises ConfigError where it cannot be reached, or written create-only."""
         location = self.location
         with readable_errors(location, "store"):
-            create(location, location.at(MARK), b'{"plumbline_store": 1}\n')
+            create_mark(location, location.at(MARK), b'{"plumbline_store": 1}\n')
 
     def listing(self, folder: str) -> dict[str, float]:
         """What stands in a folder, with the time it was written."""

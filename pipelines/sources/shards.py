@@ -2,11 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from itertools import accumulate, chain, groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +30,10 @@ PART = re.compile(r"-\d{5,}\.parquet$")
 """How the name of a file ends that could be a shard's of another file, which is named by its first row group."""
 
 
+Read = ParamSpec("Read")
+Found = TypeVar("Found")
+
+
 class BrokenFile(NamedTuple):
     """A source file that cannot be read; its rows are counted as failed and everything else goes on."""
 
@@ -36,6 +41,10 @@ class BrokenFile(NamedTuple):
     message: str
     rows: int = 1
     """How many rows are lost with it; 1 where that cannot be told."""
+
+
+class UnreadableFile(SourceError):
+    """A file whose bytes are not those of a table, or cannot be had."""
 
 
 class ListedFile(NamedTuple):
@@ -81,6 +90,23 @@ def is_table(relative: str, suffixes: tuple[str, ...]) -> bool:
     return relative.lower().endswith(suffixes) and not any(part[:1] in (".", "_") for part in relative.split("/"))
 
 
+def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
+    """What a function reads of a file, which is fetched once more before it is called unreadable.
+
+    A part of an object comes from S3 without a checksum, so that it may have been garbled on the way.
+    """
+
+    @wraps(read)
+    def reading(*args: Read.args, **options: Read.kwargs) -> Found:
+        try:
+            return read(*args, **options)
+        except UnreadableFile:
+            return read(*args, **options)
+
+    return reading
+
+
+@read_again
 def read_footer(file: ListedFile, storage: StorageConfig) -> pq.FileMetaData:
     """A Parquet file's footer; raises SourceError naming the file where it has none."""
     location = locate(file.url, storage)
@@ -94,7 +120,7 @@ def read_footer(file: ListedFile, storage: StorageConfig) -> pq.FileMetaData:
     except Exception as error:
         if not isinstance(error, pa.ArrowException) and not is_storage_error(error):
             raise
-        raise SourceError(
+        raise UnreadableFile(
             f"{file.url}: not a readable Parquet file ({first_line(error)}); "
             "it may be truncated: write or upload it again"
         ) from error
@@ -151,6 +177,7 @@ def _runs(sizes: Sequence[int], shard_rows: int) -> Iterator[list[int]]:
         yield run
 
 
+@read_again
 def read_shard(shard: Shard, storage: StorageConfig, columns: Sequence[str]) -> pa.Table:
     """A shard's rows with those of `columns`, by our names, that the file has; a row's own prompt has an id always.
 
@@ -173,8 +200,15 @@ def _named(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Tab
 def read_each(shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]) -> list[pa.Table | SourceError]:
     """Those of `columns` that one file has, shard by shard; the error in place of a shard that cannot be read.
 
-    Addresses only where an image may be read by its own: not where every row has its bytes.
+    Addresses only where an image may be read by its own: not where every row has its bytes. A file of which something
+    is unreadable is fetched once more, as by `read_again`.
     """
+    tables = _read_each(shards, storage, columns)
+    damaged = any(isinstance(table, UnreadableFile) for table in tables)
+    return _read_each(shards, storage, columns) if damaged else tables
+
+
+def _read_each(shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]) -> list[pa.Table | SourceError]:
     try:
         with opened(shards[0], storage) as stream:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
@@ -222,6 +256,7 @@ def _readable(
     return [whole.slice(start, shard.rows) for start, shard in zip(starts, shards, strict=False)]
 
 
+@read_again
 def read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:
     """A shard's further columns for its scores, in the order of its rows; null where its file has no such column."""
     with opened(shard, storage) as stream:
@@ -261,9 +296,9 @@ def opened(shard: Shard, storage: StorageConfig) -> Iterator[Any]:
         raise _unreadable(shard, error) from error
 
 
-def _unreadable(shard: Shard, error: Exception) -> SourceError:
+def _unreadable(shard: Shard, error: Exception) -> UnreadableFile:
     groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
-    return SourceError(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
+    return UnreadableFile(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
 
 
 def _check_unchanged(shard: Shard, location: Location) -> None:

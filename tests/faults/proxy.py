@@ -15,11 +15,16 @@ from tests.s3 import S3Server
 
 SHARE = 0.2
 DELAY_SECONDS = 0.3
-CODES = {400: "ExpiredToken", 500: "InternalError", 503: "SlowDown"}
+CODES = {400: "ExpiredToken", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}
+GARBLED = 8
+"""Bytes in the middle of an answer's body."""
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER such that closing a socket resets the connection."""
 FAULTS = ("500", "503", "reset", "delay", "truncated", "lost-500", "lost-reset")
-"""The lost ones do what was asked at the server, and then keep its answer from the client; the truncated one, half."""
+"""The lost ones do what was asked at the server, and then keep its answer from the client; the truncated one, half.
+
+There are 429 and garbled too, an object that has other bytes in its middle than the server's.
+"""
 ENDED = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
 
 
@@ -45,14 +50,18 @@ class Head(NamedTuple):
 class FaultProxy:
     """Passes calls on as they came, but for a share that it answers badly, late or not at all.
 
-    What it does may be changed at any time. Where `valid` names an access key, the session of every other has expired.
+    What it does may be changed at any time. Each call is hurt at most `once`, if that is said. Where `valid` names an
+    access key, the session of every other has expired.
     """
 
-    def __init__(self, server: S3Server, seed: int, *, share: float = SHARE, faults: Sequence[str] = FAULTS) -> None:
+    def __init__(
+        self, server: S3Server, seed: int, *, share: float = SHARE, faults: Sequence[str] = FAULTS, once: bool = False
+    ) -> None:
         upstream = urlsplit(server.endpoint)
         self.upstream = (upstream.hostname, upstream.port)
         self.faults = faults
         self.share = share
+        self.once = once
         self.random = random.Random(seed)
         self.valid: str | None = None
         self.counts: Counter[str] = Counter()
@@ -74,14 +83,18 @@ class FaultProxy:
     async def _call(self, client: Stream, server: Stream) -> bool:
         """One call; whether the connection may go on."""
         request = await read_head(client.reader)
+        repeated = request.start in self.requests
         self.requests.append(request.start)
-        fault = self.random.choice(self.faults) if self.random.random() < self.share else "none"
+        hurt = self.random.random() < self.share and not (self.once and repeated)
+        fault = self.random.choice(self.faults) if hurt else "none"
         if self.valid is not None and f"Credential={self.valid}/" not in request.headers.get("authorization", ""):
             fault = "400"
         self.counts[fault] += 1
         if fault in ("none", "delay"):
             await asyncio.sleep(DELAY_SECONDS if fault == "delay" else 0)
             return await pass_on(request, client, server)
+        if fault == "garbled":
+            return await garble(request, client, server)
         if fault == "truncated":
             return await cut(request, client, server)
         if fault.startswith("lost"):
@@ -142,6 +155,21 @@ async def pass_on(request: Head, client: Stream, server: Stream) -> bool:
     await _put(client.writer, answer.raw)
     await _copy_answer(request, answer, server, client.writer)
     return "close" not in (request.headers.get("connection", ""), answer.headers.get("connection", ""))
+
+
+async def garble(request: Head, client: Stream, server: Stream) -> bool:
+    """An object of which some bytes in the middle are turned; whether the connection may go on."""
+    answer = await ask(request, client, server)
+    await _put(client.writer, answer.raw)
+    size = int(answer.headers.get("content-length", 0))
+    if not size or not request.start.startswith("GET ") or "xml" in answer.headers.get("content-type", ""):
+        await _copy_answer(request, answer, server, client.writer)
+        return True
+    body = bytearray(await server.reader.readexactly(size))
+    middle = slice(size // 2, size // 2 + GARBLED)
+    body[middle] = bytes(byte ^ 0x55 for byte in body[middle])
+    await _put(client.writer, bytes(body))
+    return True
 
 
 async def cut(request: Head, client: Stream, server: Stream) -> bool:

@@ -1,0 +1,89 @@
+"""S3 as it is when it is busy, the network bad or the server another one: what may pass is tried again, and what would
+spoil a store is refused.
+"""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from operators.errors import ConfigError
+from pipelines.cells.store import Store
+from pipelines.storage import StorageConfig, create, locate
+from pipelines.sweep import PlannedSweep, plan_sweep
+from tests.bench_of import sweep_config, write_benchmark
+from tests.faults.proxy import FaultProxy, faulty
+from tests.s3 import S3Server
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_every_call_of_a_busy_server_is_made_again(given: bool, bucket: str, s3_server: S3Server) -> None:
+    """The answer is 429, which has a name in its body or, to a HEAD, none."""
+    with faulty(FaultProxy(s3_server, 0, share=1.0, faults=["429"], once=True)) as endpoint:
+        keys = {"key": s3_server.key, "secret": s3_server.secret} if given else {}
+        location = locate(bucket, StorageConfig(endpoint_url=endpoint, **keys))
+        assert create(location, location.at("cells/a"), b"ours")
+        assert location.fs.exists(location.at("cells/a")) and not location.fs.exists(location.at("cells/b"))
+        assert location.fs.cat_file(location.at("cells/a")) == b"ours"
+        assert location.fs.ls(location.at("cells"), detail=False) == [location.at("cells/a")]
+        location.fs.rm_file(location.at("cells/a"))
+
+
+def planned_cells(planned: PlannedSweep) -> set[str]:
+    return {cell.path for cell in planned.plan.missing}
+
+
+def test_a_plan_whose_downloads_are_garbled_once_is_the_plan(tmp_path: Path, bucket: str, s3_server: S3Server) -> None:
+    """Every object, of the sources and of the store: with a checksum of its own, or a part of a table without one."""
+    write_benchmark(tmp_path)
+    location = locate(bucket, StorageConfig())
+    for file in ("prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"):
+        location.fs.put_file(str(tmp_path / file), location.at(file))
+    expected = planned_cells(plan_sweep(sweep_config(bucket, f"{bucket}/store")))
+    proxy = FaultProxy(s3_server, 0, share=1.0, faults=["garbled"], once=True)
+    with faulty(proxy) as endpoint:
+        planned = plan_sweep(sweep_config(bucket, f"{bucket}/store", f"storage.endpoint_url={endpoint}"))
+    assert planned_cells(planned) == expected
+    assert not planned.sources.broken and sum(".parquet" in request for request in proxy.requests) > 6
+
+
+class Forgetful(BaseHTTPRequestHandler):
+    """An S3 server that takes whatever it is sent, and heeds no condition."""
+
+    protocol_version = "HTTP/1.1"  # a client waits for 100 Continue
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing is printed."""
+
+
+@pytest.fixture
+def forgetful() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_a_bucket_that_ignores_conditions_is_refused_before_anything_is_planned(tmp_path: Path, forgetful: str) -> None:
+    write_benchmark(tmp_path)
+    server = (f"storage.endpoint_url={forgetful}", "storage.key=a", "storage.secret=b")
+    with pytest.raises(ConfigError, match=r"s3://bucket/store: the S3 server ignores If-None-Match, .* SeaweedFS"):
+        plan_sweep(sweep_config(tmp_path, "s3://bucket/store", *server))
+
+
+def test_a_bucket_that_heeds_them_is_marked_once_and_checked_by_one_call(bucket: str, s3_server: S3Server) -> None:
+    proxy = FaultProxy(s3_server, 0, share=0.0)
+    with faulty(proxy) as endpoint:
+        store = Store(url=bucket, storage=StorageConfig(endpoint_url=endpoint))
+        store.check()
+        assert sum(request.startswith("PUT ") for request in proxy.requests) == 2, "one is written and one is refused"
+        store.check()
+        assert sum(request.startswith("PUT ") for request in proxy.requests) == 3, "what stands refuses the first"
