@@ -18,6 +18,7 @@ from operators.run_scores import NONE, RunScores
 from operators.statistics.letters import compact_letters
 from operators.statistics.ordering import holm, signed_rank
 from operators.statistics.poisson import ratio_intervals, weighted_sums
+from operators.statistics.power import fewest_pairs, pairs_needed
 from operators.summary import OVERALL, Skills, best_first
 
 Floats = NDArray[np.float64]
@@ -93,8 +94,22 @@ class Duel(NamedTuple):
     """Share of prompts won by a, ties half."""
     n: int
     """Prompts; several images of one are averaged."""
+    differing: int
+    """Those of them on which the two differ."""
     direction: int = 1
     """1 where a higher score is better, -1 where a lower one is."""
+
+    @property
+    def favoured(self) -> str:
+        """The generator that the signed ranks favour, told apart or not."""
+        return self.generator_a if self.effect > 0 else self.generator_b
+
+    def prompts_needed(self, comparisons: int) -> int:
+        """About how many prompts, more than there were, would tell the two apart among so many comparisons, if they
+        differ as it seems.
+        """
+        needed = pairs_needed(self.effect, comparisons, SIGNIFICANT) * self.n / self.differing
+        return max(math.ceil(needed), self.n + 1)
 
     @property
     def worse(self) -> str | None:
@@ -129,6 +144,21 @@ class Board(NamedTuple):
     def lower_is_better(self) -> bool:
         """Whether the best mean is the lowest."""
         return any(standing.direction < 0 for standing in self.standings)
+
+    @property
+    def fewest_prompts(self) -> int:
+        """On how many prompts two generators must be compared for any outcome to tell them apart."""
+        return fewest_pairs(len(self.duels), SIGNIFICANT)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether any outcome on these prompts would have told two generators apart."""
+        return any(duel.n >= self.fewest_prompts for duel in self.duels)
+
+    def clearest(self) -> Duel | None:
+        """The surest of the differences, told apart or not; None where there is none."""
+        differing = [duel for duel in self.duels if duel.effect]
+        return min(differing, key=lambda duel: (duel.p_value, -abs(duel.effect)), default=None)
 
     def scored(self) -> list[Standing]:
         """The standings that have a mean."""
@@ -292,7 +322,7 @@ def compare_columns(metric: str, skill: str, means: pd.DataFrame, towards: int =
 def _decided(duel: Duel) -> Duel:
     if not duel.p_holm < SIGNIFICANT:
         return duel
-    return duel._replace(better=duel.generator_a if duel.effect > 0 else duel.generator_b)
+    return duel._replace(better=duel.favoured)
 
 
 def _intervals(prompts: NDArray[np.uint64], values: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:

@@ -96,7 +96,9 @@ def headline(overall: Boards, failed: str = "") -> Sentence:
         return Sentence("No two generators can be compared:", "no metric scored two of them on the same prompt.")
     if not any(duel.better for duel in duels):
         by = next(iter(overall)) if len(overall) == 1 else f"any of {len(overall)} metrics"
-        return Sentence("No generator is clearly better than another", f"by {by}.")
+        able = any(board.can_tell for board in overall.values())
+        lead = "No generator is clearly better than another" if able else "Too few prompts to tell who is better"
+        return Sentence(lead, f"by {by}.")
     return _winner(overall)
 
 

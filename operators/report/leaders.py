@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from operators.comparison import Board, Standing, generators_of
-from operators.report.words import Sentence, names, number
+from operators.report.words import Sentence, names, number, plural
 
 MOST_CLOSE = 5
 """Generators that cannot be told from a leader, each with its metrics."""
@@ -27,6 +27,8 @@ def _claim(board: Board) -> tuple[str, ...]:
         return ("scored", *generators_of(scored))
     if not board.duels:
         return ("compared",)
+    if not board.can_tell:
+        return ("few",)
     if not first:
         return ("apart", str(any(duel.better for duel in board.duels)))
     noted = board.metric if _notes(board, first[0]) else ""
@@ -47,9 +49,12 @@ def _shared_sentence(alike: Sequence[Board]) -> Sentence:
         return Sentence(f"Only {scored[0].generator} was scored", f"by {_means(alike, scored[0].generator)}.")
     if not board.duels:
         return Sentence(f"{metrics} compare no two generators:", "none share a prompt that they scored.")
+    if not board.can_tell:
+        return Sentence(f"Too few prompts to tell who leads by {metrics}:", few_prompts(alike))
     if not first:
         apart = any(duel.better for duel in board.duels)
-        return Sentence(f"No generator leads by {metrics}:", NOBODY if apart else "no two are told apart.")
+        rest = NOBODY if apart else f"no two are told apart. {prompts_wanted(alike)}"
+        return Sentence(f"No generator leads by {metrics}:", rest.strip())
     if len(first) > 1:
         others = f" {names(generators_of(board.close()))} cannot be told from them." if board.close() else ""
         return Sentence(f"{names(generators_of(first))} lead", f"by {metrics} and cannot be told apart.{others}")
@@ -94,11 +99,43 @@ def board_sentence(board: Board) -> Sentence:
         return Sentence(scored[0].generator, f"has {_mean_text(scored[0])} {_by(board)}.")
     if not board.duels:
         return Sentence(f"{board.metric} compares no two generators:", "none share a prompt that it scored.")
+    if not board.can_tell:
+        rest = f"{few_prompts([board])} {_top_mean(board, scored)}"
+        return Sentence(f"Too few prompts to tell who leads {_by(board)}:", rest)
     if not any(duel.better for duel in board.duels):
-        return Sentence(f"No generator leads {_by(board)}:", f"no two are told apart. {_top_mean(board, scored)}")
+        rest = f"no two are told apart. {_top_mean(board, scored)} {prompts_wanted([board])}"
+        return Sentence(f"No generator leads {_by(board)}:", rest.strip())
     if not first:
         return Sentence(f"No generator leads {_by(board)}:", NOBODY)
     return _leading_sentence(board, first)
+
+
+def few_prompts(boards: Sequence[Board]) -> str:
+    """Why nothing could be told, and how many prompts are the least, by the metrics of which the fewest would do."""
+    board = min(boards, key=lambda board: board.fewest_prompts)
+    prompts, pairs = plural(max(duel.n for duel in board.duels), "prompt"), len(board.duels)
+    among = f" among {pairs} comparisons" if pairs > 1 else ""
+    return (
+        f"even who wins on all of {prompts} cannot be told from the other{among}; {board.fewest_prompts} prompts are "
+        "the least that can show a difference."
+    )
+
+
+def prompts_wanted(boards: Sequence[Board]) -> str:
+    """About how many prompts would show the clearest difference of boards on which none is clear; empty where there is
+    none.
+    """
+    clearest = [(duel, board) for board in boards if (duel := board.clearest()) is not None]
+    if not clearest:
+        return ""
+    duel, board = min(clearest, key=lambda found: found[0].p_value)
+    other = duel.generator_b if duel.favoured == duel.generator_a else duel.generator_a
+    mean = {standing.generator: number(standing.mean) for standing in board.standings}
+    by = f" by {board.metric}" if len(boards) > 1 else ""
+    return (
+        f"The clearest difference{by}, of {duel.favoured} ({mean[duel.favoured]}) from {other} ({mean[other]}), would "
+        f"take about {duel.prompts_needed(len(board.duels)):,} prompts to show, if it is what it seems."
+    )
 
 
 def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:

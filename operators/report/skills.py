@@ -25,6 +25,8 @@ class Against(NamedTuple):
     better: frozenset[str]
     worse: frozenset[str]
     compared: frozenset[str]
+    could_be_told: frozenset[str]
+    """Those of them that some outcome on so many prompts would have told apart."""
 
 
 def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str], best: str) -> list[Sentence]:
@@ -42,8 +44,12 @@ def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str
     worse = {name: [skill for skill, rivals in against.items() if name in rivals.worse] for name in others}
     level = [name for name in others if not better[name] + worse[name]]
     compared = frozenset[str]().union(*(rivals.compared for rivals in against.values()))
+    could_be_told = frozenset[str]().union(*(rivals.could_be_told for rivals in against.values()))
     leads = {
-        f"No clear difference from {best} at any skill{by}:": [name for name in level if name in compared],
+        f"No clear difference from {best} at any skill{by}:": [name for name in level if name in could_be_told],
+        f"Too few prompts at every skill to tell from {best}:": [
+            name for name in level if name in compared - could_be_told
+        ],
         f"Not compared with {best} at any skill:": [name for name in level if name not in compared],
     }
     return [
@@ -56,13 +62,19 @@ def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str
 def _against(best: str, at_skill: Sequence[Board]) -> Against:
     better = Counter(name for board in at_skill for name in board.better_than(best))
     worse = Counter(name for board in at_skill for name in board.worse_than(best))
-    pairs = [(duel.generator_a, duel.generator_b) for board in at_skill for duel in board.duels]
-    compared = Counter(b if a == best else a for a, b in pairs if best in (a, b))
+    compared = _compared(best, at_skill)
     return Against(
         better=frozenset(name for name, count in better.items() if 2 * count > compared[name] and not worse[name]),
         worse=frozenset(name for name, count in worse.items() if 2 * count > compared[name] and not better[name]),
         compared=frozenset(compared),
+        could_be_told=frozenset(_compared(best, [board for board in at_skill if board.can_tell])),
     )
+
+
+def _compared(best: str, at_skill: Sequence[Board]) -> Counter[str]:
+    """By how many of the boards each generator is compared with one."""
+    pairs = [(duel.generator_a, duel.generator_b) for board in at_skill for duel in board.duels]
+    return Counter(b if a == best else a for a, b in pairs if best in (a, b))
 
 
 def _skill_list(

@@ -116,7 +116,7 @@ def _lead(board: Board | None) -> Lead:
     if board is None or not board.scored():
         return Lead("–")
     if len(board.scored()) > 1 and not any(duel.better for duel in board.duels):
-        return Lead("all tied" if board.duels else "not compared")
+        return Lead("not compared" if not board.duels else "all tied" if board.can_tell else "too few prompts")
     if not board.leaders():
         return Lead("none leads")
     first = board.leaders()[0].generator

@@ -36,6 +36,8 @@ class SignedRank(NamedTuple):
     """Share of pairs in which a is above b, ties counting half."""
     n: int
     """Pairs with both values."""
+    differing: int
+    """Those of them that differ."""
 
 
 def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
@@ -48,16 +50,17 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
     differences = a[both] - b[both]
     n = len(differences)
     if not n:
-        return SignedRank(math.nan, math.nan, math.nan, math.nan, 0)
+        return SignedRank(math.nan, math.nan, math.nan, math.nan, 0, 0)
     wins = float((differences > 0).mean() + (differences == 0).mean() / 2)
     if not differences.any():
-        return SignedRank(1.0, 0.0, 0.0, wins, n)
+        return SignedRank(1.0, 0.0, 0.0, wins, n, 0)
     ranks = _signed_ranks(differences, zeros)
     above, below = ranks[ranks > 0].sum(), -ranks[ranks < 0].sum()
     p_value = _exact_p_value(ranks)
     if p_value is None:
         p_value = float(stats.wilcoxon(differences, zero_method=zeros, method="asymptotic").pvalue)
-    return SignedRank(p_value, float((above - below) / (above + below)), float(differences.mean()), wins, n)
+    effect = float((above - below) / (above + below))
+    return SignedRank(p_value, effect, float(differences.mean()), wins, n, len(ranks))
 
 
 def _signed_ranks(differences: Floats, zeros: ZeroHandling) -> Floats:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jobs.command import load_values, run_job
@@ -10,7 +11,7 @@ from jobs.help import dotted_keys
 from jobs.report import COMMAND, main
 from pipelines.config import read_config
 from pipelines.report.report import ReportConfig
-from tests.operators.report.made import make_run
+from tests.operators.report.made import make_run, plain_prompts
 
 
 def test_the_report_has_exactly_these_keys() -> None:
@@ -45,6 +46,29 @@ def test_a_metric_whose_lower_scores_are_better_says_so_in_the_terminal(
     assert re.search(r"┃ mean rank ┃ gecko \(lower is better\) ┃ +clipscore ┃", said)
     assert re.search(r"│ atlas +│ +2\.0 │ +0\.\d{3} c │ +0\.\d{3} a │", said)
     assert "\nThe metrics disagree on the best generator:" in said
+
+
+def many_noisy(generator: str, metric: str, prompt: int) -> float:
+    """One generator of 30 far above the others, on most prompts."""
+    noise = np.random.default_rng([prompt, *generator.encode()]).normal(0, 0.5)
+    return float(np.clip((0.9 if generator == "g07" else 0.55) + noise, 0, 1))
+
+
+def test_of_too_few_prompts_no_report_says_that_there_is_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no outcome could have told them apart, and where more prompts would."""
+    names = [f"g{number:02d}" for number in range(30)]
+    for prompts, headline, wanted in (
+        (14, "Too few prompts to tell who is better by m.", "15 prompts are the least that can show a difference"),
+        (16, "No generator is clearly better than another by m.", "would take about "),
+    ):
+        folder = tmp_path / str(prompts)
+        run = make_run(folder, prompts=plain_prompts(prompts), generators=names, metrics=["m"], score=many_noisy)
+        assert run_job(COMMAND, main, [f"store={folder}/store", "images=0"]) == 0
+        said = capsys.readouterr().out
+        assert f"\n{headline}" in said and wanted in said and "all tied" not in run.html
+        assert wanted in run.html and "Too few prompts at every skill to tell from g" in said
 
 
 def test_names_are_not_taken_for_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

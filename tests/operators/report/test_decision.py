@@ -124,6 +124,19 @@ class Pairs:
         ahead = sum(one.better == better for one in mine)
         return ahead > len(mine) / 2 and not any(one.better == worse for one in mine)
 
+    def between(self, one: str, other: str) -> list[Duel]:
+        """The two at the skills."""
+        return [
+            duel
+            for duel in self.duels
+            if duel.skill != OVERALL and {duel.generator_a, duel.generator_b} == {one, other}
+        ]
+
+    def can_tell(self, duel: Duel) -> bool:
+        """Whether the pair would be told apart if one of the two won on every prompt."""
+        family = sum((one.metric, one.skill) == (duel.metric, duel.skill) for one in self.duels)
+        return family * 2 ** (1 - duel.n) < SIGNIFICANT
+
     def skills(self) -> list[str]:
         return list(dict.fromkeys(one.skill for one in self.duels if one.skill != OVERALL))
 
@@ -166,7 +179,9 @@ def read_headline(said: str, pairs: Pairs) -> bool:
     elif said.startswith("No two generators can be compared:"):
         assert not overall
     elif said.startswith("No generator is clearly better than another by "):
-        assert not any(one.better for one in overall)
+        assert not any(one.better for one in overall) and any(map(pairs.can_tell, overall))
+    elif said.startswith("Too few prompts to tell who is better by "):
+        assert overall and not any(map(pairs.can_tell, overall))
     elif found := re.fullmatch(r"The metrics disagree on the best generator: (.*)\.", said):
         counts = counts_in(found[1], pairs)
         assert len(counts) > 1 and all(best(name) == count for name, count in counts.items())
@@ -202,6 +217,10 @@ def read_board(said: str, pairs: Pairs) -> bool:
         assert not any(one.metric in names_in(found[1]) for one in pairs.duels)
     elif found := re.match(rf"No generator leads by {by}: no two are told apart\.", plain):
         assert not any(one[0] in names_in(found[1]) and one[1] == OVERALL for one in pairs.won)
+        assert any(pairs.can_tell(one) for one in pairs.duels if one.metric in names_in(found[1]))
+    elif found := re.match(rf"Too few prompts to tell who leads by {by}: even who wins on all of (\d+) prompt", plain):
+        mine = [one for one in pairs.duels if one.skill == OVERALL and one.metric in names_in(found[1])]
+        assert mine and not any(map(pairs.can_tell, mine)) and int(found[2]) == max(one.n for one in mine)
     elif found := re.match(rf"No generator leads by {by}: each that is clearly better than one is clearly wo", plain):
         assert not any(pairs.leads(name, metric) for metric in names_in(found[1]) for name in pairs.scored(metric))
     elif found := re.match(rf"(\w+) is best by {by}\.", plain):
@@ -257,6 +276,16 @@ def read_skills(said: str, pairs: Pairs) -> bool:
             pairs.behind(*pair, skill)
             for name in names_in(found[2]) for pair in ((name, found[1]), (found[1], name)) for skill in pairs.skills()
         )  # fmt: skip
+        assert all(
+            any(
+                pairs.can_tell(one) for one in pairs.duels if one.skill != OVERALL
+                and (one.metric, one.skill) in {(two.metric, two.skill) for two in pairs.between(name, found[1])}
+            )
+            for name in names_in(found[2])
+        )  # fmt: skip
+    elif found := re.fullmatch(r"Too few prompts at every skill to tell from (\w+): (.*)\.", said):
+        assert all(pairs.between(name, found[1]) for name in names_in(found[2]))
+        assert not any(pairs.can_tell(one) for name in names_in(found[2]) for one in pairs.between(name, found[1]))
     elif found := re.fullmatch(r"Not compared with (\w+) at any skill: (.*)\.", said):
         compared = {frozenset((one.generator_a, one.generator_b)) for one in pairs.duels if one.skill != OVERALL}
         assert not any(frozenset((name, found[1])) in compared for name in names_in(found[2]))

@@ -30,10 +30,10 @@ def standing(
 def duel(
     a: str, b: str, better: str | None, *, metric: str = "m", skill: str = OVERALL, difference: float = 0.1
 ) -> Duel:
-    effect = 0.5 if better == a else -0.5
+    effect = -0.5 if better == b else 0.5
     return Duel(
         metric=metric, skill=skill, better=better, generator_a=a, generator_b=b, difference=difference, low=0.05,
-        high=0.15, p_value=0.01, p_holm=0.02, effect=effect, win_rate=0.7, n=20,
+        high=0.15, p_value=0.01, p_holm=0.02, effect=effect, win_rate=0.7, n=20, differing=20,
     )  # fmt: skip
 
 
@@ -46,6 +46,11 @@ def board(metric: str, order: str, *told: str, skill: str = OVERALL, unscored: s
         duel(a, b, better.get(frozenset((a, b))), metric=metric, skill=skill) for a, b in combinations(sorted(order), 2)
     ]
     return Board(metric, skill, (*means, *none), tuple(pairs))
+
+
+def few(found: Board, prompts: int) -> Board:
+    """A board whose pairs have so many prompts."""
+    return found._replace(duels=tuple(duel._replace(n=prompts, differing=prompts) for duel in found.duels))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,9 @@ def board(metric: str, order: str, *told: str, skill: str = OVERALL, unscored: s
         ([board("m", "abc", "ab", "bc", "ca")],
          "No single best generator: each that is clearly better than one is clearly worse than another."),
         ([board(one, "abc") for one in "mk"], "No generator is clearly better than another by any of 2 metrics."),
+        ([few(board(one, "abc"), 6) for one in "mk"], "Too few prompts to tell who is better by any of 2 metrics."),
+        ([few(board("m", "abc"), 6), board("k", "abc")],
+         "No generator is clearly better than another by any of 2 metrics."),
         ([board("m", "a", unscored="b")], "One generator was scored: a. There is nothing to rank it against."),
         ([board("m", "", unscored="a")], "Nothing could be scored. Failed rows: 9 corrupt_image"),
         ([], "Nothing could be scored. Failed rows: 9 corrupt_image"),
@@ -113,6 +121,11 @@ def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> Non
          "No generator leads by m: each that is clearly better than one is clearly worse than another."),
         (board("m", "ab"),
          "No generator leads by m: no two are told apart. "
+         "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910). The clearest difference, of a "
+         "(0.900) from b (0.800), would take about 42 prompts to show, if it is what it seems."),
+        (few(board("m", "ab"), 5),
+         "Too few prompts to tell who leads by m: even who wins on all of 5 prompts cannot be told from the other; 6 "
+         "prompts are the least that can show a difference. "
          "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
         (board("m", "a"), "a has 0.900, 95% interval 0.890 to 0.910 by m."),
         (board("m", "", unscored="a"), "m scored nothing."),
@@ -131,11 +144,14 @@ def test_a_metric_s_sentence_says_no_more_than_its_pairs_do(found: Board, said: 
       "a is best by l (0.900, 95% interval 0.890 to 0.910). b follows with 0.800."]),
     ([("m", "abcd", "ad", "bd"), ("k", "abcd", "ad", "bd")],
      ["a and b lead by m and k and cannot be told apart. c cannot be told from them."]),
-    ([("m", "ab"), ("k", "ba")], ["No generator leads by m and k: no two are told apart."]),
+    ([("m", "ab"), ("k", "ba")],
+     ["No generator leads by m and k: no two are told apart. The clearest difference by m, of a (0.900) from b "
+      "(0.800), would take about 42 prompts to show, if it is what it seems."]),
     ([("m", "abc", "ab", "bc", "ca"), ("k", "abc", "ab", "bc", "ca"), ("l", "ab")],
      ["No generator leads by m and k: each that is clearly better than one is clearly worse than another.",
       "No generator leads by l: no two are told apart. The highest mean of these is that of a (0.900, 95% interval "
-      "0.890 to 0.910)."]),
+      "0.890 to 0.910). The clearest difference, of a (0.900) from b (0.800), would take about 42 prompts to show, if "
+      "it is what it seems."]),
     ([("m", "a"), ("k", "a")], ["Only a was scored by m (0.900) and k (0.900)."]),
     ([("m", ""), ("k", "")], ["m and k scored nothing."]),
 ])  # fmt: skip
