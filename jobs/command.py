@@ -34,6 +34,9 @@ UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<nam
 UNCHOSEN = re.compile(r"You must specify '(?P<group>[^']+)'")
 MANUAL = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
 THERE_ALREADY = re.compile(r"An item is already at '(?P<key>[^']+)'")
+OWN = "own"
+"""What images of one's own are called as a benchmark where their place has no name."""
+TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
 Config = TypeVar("Config")
 
 
@@ -202,11 +205,21 @@ def _encodes(text: str) -> bool:
 def _register_resolvers() -> None:
     """`${assets:path}` is a path in the embedded pack, `${cpus:2}` one of 2 equal shares of this machine's CPUs.
 
-    `${reference_data:}` is the folder that the environment variable REFERENCE_DATA names.
+    `${reference_data:}` is the folder that the environment variable REFERENCE_DATA names, and `${name_of:images}` the
+    name of the folder or file at the path that the key `images` beside it has.
     """
+    OmegaConf.register_new_resolver("name_of", _name_of, replace=True)
     OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
     OmegaConf.register_new_resolver("reference_data", lambda: os.environ.get("REFERENCE_DATA", ""), replace=True)
     OmegaConf.register_new_resolver("cpus", lambda shares: max(1, len(os.sched_getaffinity(0)) // shares), replace=True)
+
+
+def _name_of(key: str, *, _parent_: DictConfig) -> str:
+    """The last part of a path without its ending, where the key is set."""
+    place = None if OmegaConf.is_missing(_parent_, key) else _parent_.get(key)
+    path = str(place or "")
+    last = (path if "://" in path else os.path.abspath(path)).rstrip("/").rpartition("/")[2]  # noqa: PTH100
+    return (TABLE_ENDING.sub("", last).lstrip("._") if place else "") or OWN
 
 
 def _compose(name: str, overrides: Sequence[str]) -> DictConfig:

@@ -86,6 +86,8 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)}{whole} prompts{pairs}, "
         f"metrics {escape(', '.join(planned.config.metrics))}"
     )
+    for line in sources.told:
+        say(console, line)
     for name, metric in planned.config.metrics.items():
         if (description := metric.described()) is not None:
             say(console, f"{name}: {description}")

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jobs.command import Command, run_job
-from jobs.console import make_console
+from jobs.console import make_console, say
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.ingest import Ingested, ingest
 from pipelines.ingest.shards import ShardRecord
@@ -41,6 +41,8 @@ def _show(console: Console, ended: Ingested) -> None:
     for generator in sorted({record.generator for record in ended.shards}):
         table.add_row(escape(generator), *_counts([r for r in ended.shards if r.generator == generator]))
     console.print(table)
+    for line in ended.told:
+        say(console, line)
     show_rejected(console, ended)
     for generator in ended.unfinished:
         console.print(f"{generator}: an ingest into this output has not ended; run it again", markup=False)

@@ -14,14 +14,16 @@ from pipelines.ingest.own import take_in
 COMMAND = Command(
     "score",
     "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n"
-    "images=PATH is a folder of image files that tell their prompts (metadata.jsonl, prompts.txt, a .txt beside each\n"
-    "image, or the images' names), with a folder per generator or none; a CSV or JSON Lines table that names image\n"
-    "files; WebDataset tars; a saved Hugging Face dataset; or Parquet, a file, a folder, or a folder per generator.\n"
-    "metrics=[vqascore,clipscore] chooses metrics,\n"
-    "models=shapes the tiny embedded models, benchmark.columns.prompt=NAME what holds the prompts where that is not\n"
-    "called prompt, text or caption, and limit=12 the images of the first 12 prompts alone, as a trial.",
+    "images=PATH is a folder of image files, with a folder per generator or none; a CSV or JSON Lines table that\n"
+    "names image files; WebDataset tars; a saved Hugging Face dataset; or Parquet, a file, a folder, or a folder per\n"
+    "generator. A folder of image files tells their prompts by a table in it (images.csv, metadata.jsonl), by\n"
+    "prompts.txt, by a .txt beside each image, or by the images' names: what is taken is printed, and\n"
+    "prompts_from=tables, list, beside or names chooses. metrics=[vqascore,clipscore] chooses metrics, models=shapes\n"
+    "the tiny embedded models, benchmark.columns.prompt=NAME and .generator=NAME what holds prompts and generators\n"
+    "where they are called otherwise than usual, name=NAME how the images are called as a benchmark, and limit=12\n"
+    "the images of the first 12 prompts alone, as a trial.",
     SweepConfig,
-    OF_SWEEPS,
+    OF_SWEEPS | {"name": "benchmark.name", "prompts_from": "benchmark.prompts_from"},
     first="images",
 )
 
@@ -32,11 +34,7 @@ def main(config: SweepConfig) -> int:
     if own.ingested is None:
         return sweep.main(own.config)
     console = make_console()
-    generators = len({shard.generator for shard in own.ingested.shards})
-    say(
-        console,
-        f"{own.ingested.rows} images of {generators} generators, {own.ingested.prompts} prompts: {own.ingested.url}",
-    )
+    say(console, f"{own.ingested.rows} images taken in: {own.ingested.url}")
     show_rejected(console, own.ingested)
     return worse(own.ingested.exit_code, sweep.main(own.config))
 

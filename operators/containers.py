@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 STORED = "stored"
 """Where `info` of an RGB image keeps the image as its file has it, of a palette or with transparency."""
 

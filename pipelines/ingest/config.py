@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from operators.errors import ConfigError
 from pipelines.ingest.rows import InputColumnsConfig, check_generator
+from pipelines.sources.benchmark import PromptsFrom
 from pipelines.storage import Location, StorageConfig, locate
 from pipelines.tables import Refused
 
@@ -54,6 +55,9 @@ class IngestConfig:
     their prompts themselves (pipelines/ingest/layouts)."""
     tars: str | None = None
     """A WebDataset tar, a folder of them, or a pattern with *; or `table`."""
+    prompts_from: PromptsFrom | None = None
+    """How such a folder tells them; null looks for the first way that does, and takes the images' names only where no
+    table lies there and each generator's names differ."""
     copy: bool = True
     """Whether the shards hold the images; or the addresses of their files, which must then stay where they are."""
     link_roots: tuple[str, ...] = ()
@@ -82,6 +86,10 @@ class IngestConfig:
             )
         if self.tars is not None and not self.copy:
             raise ConfigError("copy: expected true, got false; what is in a tar has no address of its own")
+        if self.prompts_from is not None and (self.tars or self.table):
+            raise ConfigError(
+                f"prompts_from: expected null beside table or tars, which tell the prompts, got {self.prompts_from!r}"
+            )
         for name in ("shard_rows", "row_group_rows", "row_group_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")

@@ -16,6 +16,7 @@ from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.placing import Shards
 from pipelines.ingest.shards import Drafted, DraftedShard, Placement, Report, ShardDraft
 from pipelines.running.pools import HERE
+from pipelines.sources.origins import Origins
 from pipelines.storage import Location, first_line, locate
 from pipelines.tables import Rejection
 
@@ -57,6 +58,11 @@ class Source(ABC):
     @abstractmethod
     def files(self) -> list[SourceFile]:
         """The files that name the rows."""
+
+    @property
+    @abstractmethod
+    def origins(self) -> Origins:
+        """Where the prompts and the generators come from, once every unit was drafted or found."""
 
     def landmarks(self) -> list[SourceFile]:
         """What every machine must see."""

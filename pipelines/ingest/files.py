@@ -33,6 +33,7 @@ from pipelines.ingest.rows import (
 )
 from pipelines.ingest.shards import Drafted, DraftedShard
 from pipelines.ingest.tables import Table, source_file
+from pipelines.sources.origins import Origins
 from pipelines.storage import Location, etag, locate, readable_errors
 from pipelines.tables import Refused, Rejection, Row
 
@@ -111,6 +112,10 @@ class FileSource(Source):
     @property
     def files(self) -> list[SourceFile]:
         return self.table.files
+
+    @property
+    def origins(self) -> Origins:
+        return self.table.origins(self.config)
 
     def landmarks(self) -> list[SourceFile]:
         """The table, and the first image that is there."""

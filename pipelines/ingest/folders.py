@@ -1,23 +1,32 @@
 """A folder of image files as a table: a row for each image, of what its layout tells."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.drafting import SourceFile
-from pipelines.ingest.layouts.layout import Told, list_images
+from pipelines.ingest.layouts.layout import Folder, Told, list_images
 from pipelines.ingest.layouts.table import read_layout
 from pipelines.ingest.rows import InputColumnsConfig, find_names
+from pipelines.sources.benchmark import PromptsFrom
+from pipelines.sources.origins import Origins, pass_over
 from pipelines.storage import Location
 from pipelines.tables import Rejection, Row
 
 NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
-NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "val"})
-"""Folders that images lie in, whoever made them."""
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What told the prompts and the generators of the rows that were read, each in the order in which it first did."""
+
+    prompts: dict[str, None] = field(default_factory=dict)
+    generators: dict[str, None] = field(default_factory=dict)
+    unread: dict[str, None] = field(default_factory=dict)
+    passed_over: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +35,8 @@ class FolderTable:
 
     location: Location
     columns: InputColumnsConfig
+    prompts_from: PromptsFrom | None = None
+    _noted: _Noted = field(default_factory=_Noted)
 
     @property
     def kinds(self) -> Mapping[str, str]:
@@ -46,27 +57,41 @@ class FolderTable:
         """Those of the values that `rows` gives."""
         return NAMES
 
+    def origins(self, config: IngestConfig) -> Origins:
+        """What told the prompts and the generators of the rows that were read."""
+        generators = f"generator={config.generator}" if config.generator else " and ".join(self._noted.generators)
+        noted = self._noted
+        return Origins(" and ".join(noted.prompts), generators, list(noted.unread), noted.passed_over)
+
     def place(self, row: Row) -> tuple[str, int | None]:
         """The image file of a row."""
         return f"{self.url}/{row.values['file']}", None
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
         """Every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
-        for number, told in enumerate(read_layout(list_images(self.location)), start=1):
-            yield Row(number, self._values(told)) if isinstance(told, Told) else told
+        folder = list_images(self.location, columns=self.columns)
+        told_rows, passed_over = read_layout(folder, self.prompts_from)
+        self._noted.passed_over = pass_over(passed_over)
+        for number, told in enumerate(told_rows, start=1):
+            yield Row(number, self._values(told, folder)) if isinstance(told, Told) else told
 
-    def _values(self, told: Told) -> dict[str, Any]:
+    def _values(self, told: Told, folder: Folder) -> dict[str, Any]:
         names = find_names(told.values, self.columns)
         roles = {"prompt": names.prompt, "prompt_id": names.prompt_id, "skills": names.skills}
         values = {role: told.values[name] for role, name in roles.items() if name is not None}
         named = told.values.get(names.generator) if names.generator is not None else None
-        return {"file": told.image, "generator": named or self._generator(told.image), **values}
+        self._note(told, names)
+        return {"file": told.image, "generator": named or folder.generator(told.image), **values}
 
-    def _generator(self, image: str) -> str:
-        """The folder's own name; or that of the folder in it, where it is neither a number nor says what is in it."""
-        first, _, rest = image.partition("/")
-        inner = bool(rest) and not first.isdecimal() and first.lower() not in NO_GENERATORS
-        return first if inner else PurePosixPath(self.location.path).name
+    def _note(self, told: Told, names: InputColumnsConfig) -> None:
+        column = f"the column {names.prompt or names.prompt_id!r} of {told.source}"
+        self._noted.prompts[column if told.named else told.source] = None
+        named = names.generator is not None and told.values.get(names.generator)
+        words = f"the column {names.generator!r} of {told.source}" if named else "the folders' names"
+        self._noted.generators[words] = None
+        if told.named:
+            read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills)
+            self._noted.unread.update(dict.fromkeys(name for name in told.values if name not in read))
 
     def schema(self, names: list[str]) -> pa.Schema:
         """As `kinds`."""

@@ -13,9 +13,12 @@ from pipelines.ingest.drafting import Begin, Source, SourceFile
 from pipelines.ingest.placing import Shards
 from pipelines.ingest.rows import COLUMNS, SKILLS, Candidate, digest
 from pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
+from pipelines.sources.origins import Origins, combine
 from pipelines.storage import Location, readable_errors
 from pipelines.tables import Rejection
 
+MOST_LOOKED_AT = 16
+"""Of the files, for what people are told of where their prompts come from."""
 EXTRAS = pa.schema([("sample", pa.string())])
 """A sample's JSON as it stands in a tar, or a row's other columns as JSON."""
 
@@ -43,6 +46,8 @@ class Sample(NamedTuple):
 
 Read = Callable[[HeldFile, IngestConfig], Iterator[Sample | Rejection]]
 """Gives a file's samples in order, one in memory at a time; nothing is written to disk."""
+Tell = Callable[[HeldFile, IngestConfig], Origins]
+"""Where the prompts and the generators of a file's samples come from, by its columns or its first samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,7 @@ class HeldSource(Source):
 
     held: Sequence[HeldFile]
     read: Read
+    tell: Tell
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,6 +65,11 @@ class HeldSource(Source):
     @property
     def files(self) -> list[SourceFile]:
         return [SourceFile(file.location.url, file.size, file.etag) for file in self.held]
+
+    @property
+    def origins(self) -> Origins:
+        """Of the first files, in whose like the others are."""
+        return combine([self.tell(file, self.config) for file in self.held[:MOST_LOOKED_AT]])
 
     def units(self, rejected: list[Rejection]) -> Iterator[HeldFile]:
         """The files by name."""

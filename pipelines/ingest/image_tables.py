@@ -7,7 +7,7 @@ A cell of images is bytes, Hugging Face's `{bytes, path}`, or a path. Rows of nu
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from pipelines.ingest.rows import (
     make_candidate,
     require_names,
 )
+from pipelines.sources.origins import Origins
 from pipelines.sources.shards import is_table
 from pipelines.storage import Location, etag, first_line, list_below, locate, readable_errors
 from pipelines.tables import Refused, Rejection
@@ -104,30 +105,48 @@ class Told(NamedTuple):
 
     several: bool = False
     """Whether a row has several images."""
-    generators: bool = False
-    """Whether it names their generators."""
+    generator: str | None = None
+    """The column that names their generators, of several the first's."""
     paths: bool = False
     """Whether it names their files, and holds none."""
     image: str | None = None
     prompt: str | None = None
-    """Their columns by the usual names; None where there are none of these."""
+    """Their columns; None where there are none as named, nor by the usual names."""
 
 
-def look_at(location: Location) -> Told:
+def look_at(location: Location, columns: InputColumnsConfig) -> Told:
     """What a table says; nothing where it cannot be read, which is said of it elsewhere."""
     try:
         with _opened(location) as (schema, batches):
-            names = find_names(schema.names, InputColumnsConfig())
-            image = next((name for name in (*HELD, names.image) if name in schema.names), None)
+            names = find_names(schema.names, columns)
+            usual = () if columns.image else HELD
+            image = next((name for name in (*usual, names.image) if name in schema.names), None)
             return Told(
                 several=images_a_row(schema.names) > 1,
-                generators=bool(names.generator or _numbered("generator", 0, schema.names)),
+                generator=names.generator or _numbered("generator", 0, schema.names),
                 paths=image is not None and _holds_paths(image, next(batches, None)),
                 image=image,
                 prompt=names.prompt,
             )
     except (pa.ArrowException, OSError, ConfigError, UnicodeDecodeError):
         return Told()
+
+
+def tell_of_table(file: HeldFile, config: IngestConfig) -> Origins:
+    """Which of a table's columns tell the prompts and the generators; the others are kept."""
+    try:
+        with _opened(file.location) as (schema, _):
+            several = _several(schema.names, config)
+            others = _others(schema, several)
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return Origins(f"{file.location.url}, which cannot be read", f"{file.location.url}, which cannot be read")
+    url = file.location.url
+    generators = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
+    read = {name for names in several for name in asdict(names).values()}
+    whose = f"generator={config.generator}" if config.generator else f"the column {generators} of {url}"
+    prompt = several[0].prompt or several[0].prompt_id
+    unread = [name for name in others if name not in read or (config.generator and name == several[0].generator)]
+    return Origins(f"the column {prompt!r} of {url}", whose, unread)
 
 
 def _holds_paths(image: str, rows: pa.RecordBatch | None) -> bool:

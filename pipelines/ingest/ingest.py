@@ -11,13 +11,14 @@ from pipelines.ingest.drafting import Line, Source, Workers
 from pipelines.ingest.files import FileSource
 from pipelines.ingest.folders import FolderTable
 from pipelines.ingest.held import HeldSource
-from pipelines.ingest.image_tables import find_tables, read_rows
+from pipelines.ingest.image_tables import find_tables, read_rows, tell_of_table
 from pipelines.ingest.placing import Shards
 from pipelines.ingest.records import Record, Records
 from pipelines.ingest.rows import DAMAGED
 from pipelines.ingest.shards import Report, ShardRecord
 from pipelines.ingest.tables import open_table
-from pipelines.ingest.tars import read_samples
+from pipelines.ingest.tars import read_samples, tell_of_samples
+from pipelines.sources.origins import Origins
 from pipelines.storage import locate, readable_errors
 from pipelines.tables import Rejection
 
@@ -33,6 +34,15 @@ class Ingested(NamedTuple):
     """The generators that other ingests have begun in the same output and not ended."""
     exit_code: int
     """0 complete, 2 with some rows rejected within `max_failed`, 1 over it or where nobody knows how many are lost."""
+    origins: Origins
+
+    @property
+    def told(self) -> list[str]:
+        """Where prompts and generators come from, as people are told."""
+        images: Counter[str] = Counter()
+        for shard in self.shards:
+            images[shard.generator] += shard.rows
+        return self.origins.lines(self.prompts, images)
 
     @property
     def damaged(self) -> list[str]:
@@ -65,12 +75,12 @@ def ingest(config: IngestConfig, report: Report) -> Ingested:
 def _open_source(config: IngestConfig) -> Source:
     """What is taken in; raises ConfigError where it is nowhere, or a table's columns do not do."""
     if config.tars is not None:
-        return HeldSource(config=config, held=find_tars(config), read=read_samples)
+        return HeldSource(config=config, held=find_tars(config), read=read_samples, tell=tell_of_samples)
     if config.table is not None and (held := find_tables(config)):
-        return HeldSource(config=config, held=held, read=read_rows)
+        return HeldSource(config=config, held=held, read=read_rows, tell=tell_of_table)
     folder = config.folder
     told = (
-        FolderTable(location=folder, columns=config.columns)
+        FolderTable(location=folder, columns=config.columns, prompts_from=config.prompts_from)
         if config.table is None
         else open_table(locate(config.table, config.storage))
     )
@@ -97,6 +107,7 @@ def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
         prompts=shards.ledger.count_prompts(),
         unfinished=[],
         exit_code=OVER_BUDGET if uncounted else failed,
+        origins=source.origins._replace(example=shards.ledger.example),
     )
     return ended._replace(unfinished=_publish(records, shards, _record(source, ended)))
 
@@ -120,6 +131,7 @@ def _record(source: Source, ended: Ingested) -> Record:
         "source": source.config.identity,
         "recipe": source.config.recipe,
         "sources": [file._asdict() for file in source.files],
+        "origins": ended.origins._asdict(),
         "rows_in": ended.rows + len(ended.rejected),
         "rows_written": ended.rows,
         "rejected": len(ended.rejected),

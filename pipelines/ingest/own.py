@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from operators.errors import ConfigError
 from pipelines.config import SweepConfig
 from pipelines.ingest.archives import ENDINGS as TARS
+from pipelines.ingest.archives import find_tars
 from pipelines.ingest.config import IngestConfig, IngestLimits, WorkersConfig
 from pipelines.ingest.held import stem
 from pipelines.ingest.image_tables import ENDINGS as TABLES
@@ -14,7 +16,9 @@ from pipelines.ingest.layouts.layout import Folder, list_images
 from pipelines.ingest.rows import InputColumnsConfig, digest, find_names
 from pipelines.ingest.shards import Report
 from pipelines.ingest.tables import open_table
+from pipelines.ingest.tars import name_generators
 from pipelines.sources.benchmark import ColumnsConfig
+from pipelines.sources.origins import count_kinds
 from pipelines.sources.shards import is_table
 from pipelines.storage import Location, locate
 from pipelines.tables import JSON_LINES, SEPARATORS
@@ -42,9 +46,10 @@ def take_in(config: SweepConfig, report: Report) -> Own:
     if benchmark.images is None or benchmark.prompts is not None:
         return Own(config, None)
     location = locate(benchmark.images, config.storage)
-    folder = list_images(location, "benchmark.images")
-    told = _look(location, folder)
-    given = _named_files(location, benchmark.columns) or _input(location, folder, told)
+    columns = _columns(benchmark.columns)
+    folder = list_images(location, "benchmark.images", columns)
+    told = _look(location, folder, columns)
+    given = _named_files(location, columns) or _input(config, location, folder, told)
     if given is None:
         return Own(replace(config, benchmark=replace(benchmark, columns=_told(benchmark.columns, told))), None)
     asked = _ingest_config(config, location, given)
@@ -54,51 +59,62 @@ def take_in(config: SweepConfig, report: Report) -> Own:
         prompts=f"{asked.output}/prompts.parquet",
         images=asked.output,
         columns=ColumnsConfig(extra=benchmark.columns.extra),
-        uri_roots=(asked.folder.url, *benchmark.uri_roots),
+        uri_roots=(location.url if asked.copy else asked.folder.url, *benchmark.uri_roots),
+        prompts_from=None,
     )
     return Own(replace(config, benchmark=taken), ingested)
 
 
-def _named_files(location: Location, columns: ColumnsConfig) -> dict[str, Any] | None:
+def _named_files(location: Location, columns: InputColumnsConfig) -> dict[str, Any] | None:
     """As what a CSV or JSON Lines table of image files is taken in; None for anything else.
 
     Where no column names the generator, it is called as the table is.
     """
     if not location.path.lower().endswith(TEXT_TABLES):
         return None
-    names = find_names(list(open_table(location).kinds), _columns(columns))
+    names = find_names(open_table(location).kinds, columns)
     return {"table": location.url, "copy": False, "generator": None if names.generator else _stem(location)}
 
 
-def _look(location: Location, folder: Folder) -> Told | None:
-    """What the first of some tables says; None where there is no table."""
+def _look(location: Location, folder: Folder, columns: InputColumnsConfig) -> Told | None:
+    """What the first of some tables says; None where there is no table of images."""
     tables = [name for name in folder.names if is_table(name, TABLES)]
     if not tables:
         return None
-    return look_at(location if location.path.endswith(TABLES) else location.below(tables[0]))
+    told = look_at(location if location.path.endswith(TABLES) else location.below(tables[0]), columns)
+    return None if told.image is None and not told.several and folder.images else told
 
 
-def _input(location: Location, folder: Folder, told: Told | None) -> dict[str, Any] | None:
+def _input(config: SweepConfig, location: Location, folder: Folder, told: Told | None) -> dict[str, Any] | None:
     """As what images are taken in; None for what sweeps read themselves, Parquet of one generator or a folder each."""
-    one = _stem(location)
-    tables = [name for name in folder.names if is_table(name, TABLES)]
     if told is not None:
-        others = (told.several or told.generators or told.paths) and "/" not in tables[0]
-        foreign = any(name.endswith(".arrow") for name in (tables[0], location.path)) or others
-        return {"table": location.url, "generator": None if told.generators else one} if foreign else None
+        one_folder = len({name.rpartition("/")[0] for name in folder.names if is_table(name, TABLES)}) == 1
+        arrow = any(name.endswith(".arrow") for name in (*folder.names, location.path))
+        named = told.generator is not None and (one_folder or arrow or config.benchmark.columns.generator is not None)
+        foreign = arrow or named or (one_folder and (told.several or told.paths))
+        return {"table": location.url, "generator": None if named else _stem(location)} if foreign else None
+    if folder.images and folder.location.fs.isfile(location.path):
+        raise ConfigError(f"benchmark.images {location.url}: is one image; name the folder that it lies in")
     if folder.images:
-        return {"images": location.url, "copy": False}
-    return {"tars": location.url, "generator": one} if any(name.endswith(TARS) for name in folder.names) else None
+        return {"images": location.url, "copy": False, "prompts_from": config.benchmark.prompts_from}
+    if any(name.endswith(TARS) for name in folder.names):
+        return {"tars": location.url, "generator": None if _tars_name_generators(config, location) else _stem(location)}
+    raise ConfigError(
+        f"benchmark.images {location.url}: expected image files, tars, or Parquet or Arrow tables with images, found "
+        f"{count_kinds(folder.names) or 'none'}"
+    )
+
+
+def _tars_name_generators(config: SweepConfig, location: Location) -> bool:
+    asked = _ingest_config(config, location, {"tars": location.url})
+    return name_generators(find_tars(asked)[0], asked)
 
 
 def _told(columns: ColumnsConfig, told: Told | None) -> ColumnsConfig:
     """The columns as named, and those that are called as usual elsewhere."""
-    usual = ColumnsConfig()
     if told is None:
         return columns
-    image = told.image if columns.image == usual.image else None
-    prompt = told.prompt if columns.prompt == usual.prompt else None
-    return replace(columns, image=image or columns.image, prompt=prompt or columns.prompt)
+    return replace(columns, image=told.image or columns.image, prompt=told.prompt or columns.prompt)
 
 
 def _ingest_config(config: SweepConfig, location: Location, given: dict[str, Any]) -> IngestConfig:
@@ -123,6 +139,7 @@ def _columns(columns: ColumnsConfig) -> InputColumnsConfig:
         prompt=columns.prompt if columns.prompt != usual.prompt else None,
         prompt_id=columns.prompt_id if columns.prompt_id != usual.prompt_id else None,
         image_id=columns.image_id if columns.image_id != usual.image_id else None,
+        generator=columns.generator,
     )
 
 

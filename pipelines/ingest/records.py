@@ -14,10 +14,10 @@ from operators.rows import table as make_table
 from pipelines.ingest.config import Identity
 from pipelines.ingest.ledger import Prompt
 from pipelines.ingest.rows import REJECTED, SKILLS, digest
+from pipelines.sources.origins import MANIFEST
 from pipelines.storage import Location, etag, readable_errors, write_file, written_whole
 from pipelines.tables import Rejection
 
-MANIFEST = "manifest.json"
 RECORDS = ".ingest/records"
 PROMPTS_AT_ONCE = 65_536
 PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS])

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from operators.errors import ConfigError
+from pipelines.sources.benchmark import GENERATORS
 from pipelines.sources.shards import text_id
 from pipelines.storage import Location
 from pipelines.tables import Refused, as_list, require_utf8
 
 DEFAULT_NAMES = {
-    "image": ("file", "file_name", "image"),
+    "image": ("file", "file_name", "image", "filename", "image_path", "path"),
     "prompt": ("prompt", "text", "caption"),
     "prompt_id": ("prompt_id",),
     "image_id": ("image_id",),
-    "generator": ("generator",),
+    "generator": GENERATORS,
     "skills": ("skills",),
 }
 COLUMNS = pa.schema(
@@ -33,8 +34,13 @@ SKILLS = pa.field("skills", pa.list_(pa.string()))
 """What shards have whose input tells skills."""
 
 REJECTED = pa.schema([("file", pa.string()), ("line", pa.int64()), ("kind", pa.string()), ("message", pa.string())])
-IMAGES = ("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "mp4", "mov", "webm", "mkv", "avi")
+IMAGES = (
+    *("png", "jpg", "jpeg", "jfif", "webp", "avif", "gif", "bmp", "tif", "tiff"),
+    *("mp4", "mov", "webm", "mkv", "avi"),
+)
 """What the names of image files, and of videos, end in."""
+FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga", "ico", "dng", "cr2", "nef", "arw")
+"""What the names of images end in that nothing here decodes."""
 DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
 DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
 """The kinds of rejections that stand for rows whose number nobody knows."""
@@ -46,7 +52,7 @@ class InputColumnsConfig:
     """Which column of the table, or field of a sample's JSON, holds what; null takes the usual names."""
 
     image: str | None = None
-    """The image's path below the folder of images: file, file_name or image."""
+    """The image's path below the folder of images: file, file_name, image, filename, image_path or path."""
     prompt: str | None = None
     """The prompt's text: prompt, text or caption."""
     prompt_id: str | None = None
@@ -54,7 +60,7 @@ class InputColumnsConfig:
     image_id: str | None = None
     """The image's id; without one it is the path, or the tar's name and the sample's."""
     generator: str | None = None
-    """The generator's name, where `generator` does not fix one for all rows."""
+    """The generator's name, where `generator` does not fix one for all rows: generator, model or model_name."""
     skills: str | None = None
     """The prompt's skills, a list or a text with semicolons between them: skills. May be absent."""
 
@@ -105,6 +111,13 @@ def require_names(
     if names.generator is None and generator is None:
         raise ConfigError(f"{url}: no column names the generator; set generator=NAME, or columns.generator=COLUMN")
     return names
+
+
+def refuse_foreign(name: str) -> None:
+    """Raises Refused for a file whose name ends as that of an image which nothing here decodes."""
+    ending = PurePosixPath(name).suffix
+    if ending[1:].lower() in FOREIGN_IMAGES:
+        raise Refused("foreign_format", f"images in {ending} are not decoded here; convert it to PNG, JPEG or WebP")
 
 
 def make_candidate(

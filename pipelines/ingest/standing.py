@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 from operators.errors import ConfigError
 from pipelines.ingest.config import Identity
 from pipelines.ingest.ledger import Prompt
+from pipelines.sources.sources import INGESTED
 from pipelines.storage import Location, etag, readable_errors
 from pipelines.tables import Refused, Rejection
 
-METADATA = b"plumbline_ingest"
+METADATA = INGESTED
 READERS = 16
 """Shards of an output that are read at once."""
 

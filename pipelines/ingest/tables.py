@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,6 +14,7 @@ from operators.rows import require_once
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.drafting import SourceFile
 from pipelines.ingest.rows import IMAGES, InputColumnsConfig, require_names
+from pipelines.sources.origins import Origins
 from pipelines.storage import Location, etag, readable_errors
 from pipelines.tables import (
     BLOCK_BYTES,
@@ -63,6 +64,14 @@ class Table:
     def names(self, config: IngestConfig) -> InputColumnsConfig:
         """Its columns by role; raises ConfigError where one is needed and not there."""
         return require_names(list(self.kinds), config.columns, config.generator, self.url)
+
+    def origins(self, config: IngestConfig) -> Origins:
+        """Which of its columns tell the prompts and the generators; the others are kept as they are."""
+        names = self.names(config)
+        generators = f"generator={config.generator}" if config.generator else f"the column {names.generator!r} of it"
+        read = set(asdict(names).values()) - ({names.generator} if config.generator else set())
+        others = [name for name in self.kinds if name not in read]
+        return Origins(f"the column {names.prompt or names.prompt_id!r} of {self.url}", generators, others)
 
     def place(self, row: Row) -> tuple[str, int | None]:
         """The file and the line of a row."""

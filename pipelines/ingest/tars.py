@@ -1,12 +1,16 @@
 """A WebDataset tar's samples: files side by side whose names agree up to the first dot."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from typing import Any
 
 from pipelines.ingest.archives import TEXTS, Damage, Member, read_members
 from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.held import HeldFile, Sample
-from pipelines.ingest.rows import IMAGES, Candidate, find_names, make_candidate
+from pipelines.ingest.held import MOST_LOOKED_AT, HeldFile, Sample
+from pipelines.ingest.rows import IMAGES, Candidate, InputColumnsConfig, find_names, make_candidate, refuse_foreign
+from pipelines.sources.origins import Origins
 from pipelines.tables import Refused, Rejection, parse_object
 
 
@@ -17,6 +21,8 @@ class _Gathered:
     key: str
     images: list[bytes] = field(default_factory=list)
     texts: dict[str, bytes] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+    """The endings of its other files."""
     refused: Refused | None = None
 
 
@@ -26,6 +32,41 @@ def read_samples(tar: HeldFile, config: IngestConfig) -> Iterator[Sample | Rejec
     What is refused (links, devices, members that are too large) costs its sample alone; damage costs the sample that
     it meets and whatever is after it.
     """
+    for gathered in _gather_all(tar, config):
+        yield gathered if isinstance(gathered, Rejection) else _sample(gathered, tar, config)
+
+
+def tell_of_samples(tar: HeldFile, config: IngestConfig) -> Origins:
+    """Where a tar's first samples have their prompts and generators from."""
+    prompts: dict[str, None] = {}
+    generators: dict[str, None] = {}
+    unread: dict[str, None] = {}
+    for fields, names in _first(tar, config):
+        of_text = names.prompt is not None and names.prompt not in fields
+        prompts[
+            "each sample's .txt" if of_text else f"{(names.prompt or names.prompt_id)!r} in each sample's .json"
+        ] = None
+        generators[f"{names.generator!r} in each sample's .json"] = None
+        unread.update(dict.fromkeys(name for name in fields if name not in asdict(names).values()))
+    whose = f"generator={config.generator}" if config.generator else " and ".join(generators)
+    return Origins(" and ".join(prompts), whose, list(unread))
+
+
+def name_generators(tar: HeldFile, config: IngestConfig) -> bool:
+    """Whether any of a tar's first samples names its generator."""
+    return any(names.generator is not None for _, names in _first(tar, config))
+
+
+def _first(tar: HeldFile, config: IngestConfig) -> Iterator[tuple[dict[str, Any], InputColumnsConfig]]:
+    """The first samples' fields, and what those are called; of the prompt also where the .txt tells it."""
+    for gathered in islice(_gather_all(tar, config), MOST_LOOKED_AT):
+        with suppress(Refused):
+            if isinstance(gathered, _Gathered):
+                yield _fields(gathered), _names(gathered, _fields(gathered), config)
+
+
+def _gather_all(tar: HeldFile, config: IngestConfig) -> Iterator[_Gathered | Rejection]:
+    """A tar's samples as their files, one in memory at a time."""
     gathered: _Gathered | None = None
     try:
         for member in read_members(tar, config.limits.max_bytes):
@@ -33,7 +74,7 @@ def read_samples(tar: HeldFile, config: IngestConfig) -> Iterator[Sample | Rejec
                 yield member
                 continue
             if gathered is not None and member.key != gathered.key:
-                yield _sample(gathered, tar, config)
+                yield gathered
                 gathered = None
             gathered = gathered or _Gathered(key=member.key)
             _gather(gathered, member)
@@ -42,7 +83,7 @@ def read_samples(tar: HeldFile, config: IngestConfig) -> Iterator[Sample | Rejec
         if gathered is None or gathered.key == damage.key:
             return
     if gathered is not None:
-        yield _sample(gathered, tar, config)
+        yield gathered
 
 
 def _gather(gathered: _Gathered, member: Member) -> None:
@@ -52,6 +93,8 @@ def _gather(gathered: _Gathered, member: Member) -> None:
         gathered.images.append(member.content)
     elif member.kind in TEXTS:
         gathered.texts[member.kind] = member.content
+    else:
+        gathered.others.append(member.kind)
 
 
 def _sample(gathered: _Gathered, tar: HeldFile, config: IngestConfig) -> Sample | Rejection:
@@ -59,13 +102,16 @@ def _sample(gathered: _Gathered, tar: HeldFile, config: IngestConfig) -> Sample 
     try:
         if gathered.refused:
             raise gathered.refused
-        return Sample(_candidate(gathered, tar, config), _only_image(gathered.images))
+        return Sample(_candidate(gathered, tar, config), _only_image(gathered))
     except Refused as refused:
         return refused.at(where)
 
 
-def _only_image(images: list[bytes]) -> bytes:
+def _only_image(gathered: _Gathered) -> bytes:
+    images = gathered.images
     if not images:
+        for ending in gathered.others:
+            refuse_foreign(f"{gathered.key}.{ending}")
         raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGES)}); add it")
     if len(images) > 1:
         raise Refused("several_images", f"the sample has {len(images)} images; give each a sample of its own")
@@ -77,10 +123,10 @@ def _only_image(images: list[bytes]) -> bytes:
 def _candidate(gathered: _Gathered, tar: HeldFile, config: IngestConfig) -> Candidate:
     """The row that a sample's JSON and text describe; the JSON's own prompt goes before the text."""
     encoded = gathered.texts.get("json")
-    fields = parse_object(encoded) if encoded is not None else {}
-    names = find_names(fields, config.columns)
-    if names.prompt is None and "txt" in gathered.texts:
-        fields, names = {**fields, "prompt": _decoded(gathered.texts["txt"])}, replace(names, prompt="prompt")
+    fields = _fields(gathered)
+    names = _names(gathered, fields, config)
+    if names.prompt is not None and names.prompt not in fields:
+        fields = {**fields, names.prompt: _decoded(gathered.texts["txt"])}
     return make_candidate(
         fields,
         names,
@@ -90,6 +136,17 @@ def _candidate(gathered: _Gathered, tar: HeldFile, config: IngestConfig) -> Cand
         default_id=f"{tar.name}/{gathered.key}",
         extras={"sample": encoded.decode() if encoded is not None else None},
     )
+
+
+def _fields(gathered: _Gathered) -> dict[str, Any]:
+    encoded = gathered.texts.get("json")
+    return parse_object(encoded) if encoded is not None else {}
+
+
+def _names(gathered: _Gathered, fields: Mapping[str, Any], config: IngestConfig) -> InputColumnsConfig:
+    """What a sample's fields are called; where its text tells the prompt, that is `prompt`."""
+    names = find_names(fields, config.columns)
+    return replace(names, prompt="prompt") if names.prompt is None and "txt" in gathered.texts else names
 
 
 def _decoded(text: bytes) -> str:

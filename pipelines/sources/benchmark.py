@@ -11,6 +11,10 @@ from pipelines.sources.question_packs.pack import Convention
 
 IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
+GENERATORS = ("generator", "model", "model_name")
+"""What a column that names each row's generator is usually called."""
+PromptsFrom = Literal["tables", "list", "beside", "names"]
+"""Ways in which a folder of image files tells their prompts (pipelines/ingest/layouts)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +31,8 @@ class ColumnsConfig:
     """A path or s3:// address, where `image` is absent or null."""
     prompt: str = "prompt"
     """The text of the row's own prompt; read only where benchmark.prompts is null."""
+    generator: str | None = None
+    """What jobs.score takes each row's generator from; null looks for generator, model or model_name."""
     extra: tuple[str, ...] | Literal["*"] = ()
     """Further columns that scores.parquet gets after its own; "*" takes all but the ids, image and uri."""
 
@@ -61,7 +67,8 @@ class BenchmarkConfig:
     name: str
     """The benchmark's name, such as genai_bench."""
     prompts: str | None
-    """Parquet file or folder, or a .csv, .json or .jsonl file, with ids and texts; null where the rows hold them."""
+    """Parquet file or folder, or a .csv, .json or .jsonl file, with ids and texts, or a .txt with a text a line, whose
+    hashes are the ids; null where the rows hold them."""
     images: str | None
     """Folder with one folder of Parquet files per generator; or one generator's file, or folder of files."""
     generators: tuple[str, ...] | Mapping[str, str] | None = None
@@ -72,6 +79,9 @@ class BenchmarkConfig:
     """What the prompts file calls its columns."""
     uri_roots: tuple[str, ...] = ()
     """Folders and s3:// prefixes that rows may name images below, besides the images' own."""
+    prompts_from: PromptsFrom | None = None
+    """How the folder of image files that jobs.score is given tells their prompts; null looks for the first way that
+    does, and takes the images' names only where no table lies there and each generator's names differ."""
     require_every_prompt: bool = True
     """Whether a generator without an image of some prompt counts as a failed row."""
     require_every_image: bool = True
@@ -104,6 +114,11 @@ class BenchmarkConfig:
         if self.prompts is not None and self.columns.prompt_id is None:
             raise ConfigError(
                 "benchmark.columns.prompt_id: expected a name, got None; null fits benchmark.prompts=null"
+            )
+        if self.prompts is not None and self.prompts_from is not None:
+            raise ConfigError(
+                f"benchmark.prompts_from: expected null beside benchmark.prompts={self.prompts}, "
+                f"got {self.prompts_from!r}; set one of them"
             )
         if (self.questions is None) != (self.question_pack is None):
             raise ConfigError(

@@ -1,4 +1,6 @@
-"""Prompt files as the benchmarks release them: CSV with a header, JSON as GenAI-Bench lays it out, and JSON Lines."""
+"""Prompt files as the benchmarks release them: CSV with a header, JSON as GenAI-Bench lays it out, JSON Lines, and
+text with a prompt a line.
+"""
 
 import io
 from collections.abc import Sequence
@@ -6,9 +8,11 @@ from typing import Any
 
 from operators.errors import SourceError
 from operators.rows import require_columns
-from pipelines.tables import JSON_LINES, SEPARATORS, as_object, read_json, read_records
+from pipelines.sources.shards import text_id
+from pipelines.tables import JSON_LINES, SEPARATORS, as_object, read_json, read_records, read_text
 
-SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json")
+LIST = ".txt"
+SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST)
 GECKO_COLUMNS = ("dataset_id", "prompt", "prompt_type", "prompt_id")
 """The columns by which Gecko2K's prompts.csv is known."""
 
@@ -28,6 +32,15 @@ def read_prompt_file(
     for row, record in enumerate(records):
         require_columns(record, required, f"{url}, row {row}")
     return [_with_skills(record) for record in records]
+
+
+def read_prompt_list(content: bytes, url: str) -> list[dict[str, Any]]:
+    """The prompts of a text file, one a line, each once; their ids are hashes of the texts, as ingest makes them.
+
+    Raises SourceError for a file that is not UTF-8.
+    """
+    lines = (line.strip() for line in read_text(content, url).splitlines())
+    return [{"prompt_id": text_id(line), "text": line} for line in dict.fromkeys(lines) if line]
 
 
 def _with_skills(record: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
         return _packed_prompts(benchmark.packed, place, benchmark.name, storage)
     with readable_errors(place, "benchmark.prompts"):
         suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
-        files = list(list_files(place, benchmark.name, suffixes))
+        files = list_files(place, benchmark.name, suffixes).tables
     names = benchmark.prompt_columns.renamed()
     try:
         shards = [shard for file in files for shard in _prompt_shards(file, names, storage, shard_rows)]
@@ -313,9 +313,12 @@ def _prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
         return _as_records(read_shard(shard, storage, PROMPT_COLUMNS), shard)
     with opened(shard, storage) as stream:
-        records = prompt_files.read_prompt_file(
-            stream.read(), shard.url, [names["prompt_id"], names["text"]], optional=[names["skills"]]
-        )
+        content = stream.read()
+    if shard.url.lower().endswith(prompt_files.LIST):
+        return prompt_files.read_prompt_list(content, shard.url)
+    records = prompt_files.read_prompt_file(
+        content, shard.url, [names["prompt_id"], names["text"]], optional=[names["skills"]]
+    )
     in_csv = shard.url.lower().endswith(tuple(SEPARATORS))
     found = [{name: record.get(its) for name, its in names.items()} for record in records]
     return [{**one, "skills": as_list(one["skills"])} for one in found] if in_csv else found

@@ -59,18 +59,30 @@ class ListedFile(NamedTuple):
     """Whether it is a file; not where it is a link that leads nowhere, a pipe or a device."""
 
 
-def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Iterator[ListedFile]:
-    """The tables at or below a location, by name, but for those in a store; raises FileNotFoundError for no place."""
+class Listing(NamedTuple):
+    """What lies at or below a location, but for what is hidden or in a store."""
+
+    tables: list[ListedFile]
+    others: list[str]
+    """The other files, by their paths from there."""
+
+
+def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Listing:
+    """The tables at or below a location, by name, and what lies beside them; raises FileNotFoundError for no place."""
     found = dict(list_below(location))
     if not found and not location.fs.exists(location.path):
         raise FileNotFoundError(location.path)
     stores = tuple(path.rpartition("/")[0] + "/" for path in found if is_mark(location, path))
-    names = {location.relative(path): path for path in sorted(found) if not path.startswith(stores)}
-    for relative, path in names.items():
-        if is_table(relative, suffixes):
-            entry, url = found[path], location.fs.unstrip_protocol(path)
-            regular = entry["type"] == "file"
-            yield ListedFile(group, _name(relative, names), url, entry["size"], etag(entry), regular)
+    paths = {location.relative(path): path for path in sorted(found) if not path.startswith(stores)}
+    tables = [relative for relative in paths if is_table(relative, suffixes)]
+    others = [relative for relative in paths if is_table(relative, ("",)) and not is_table(relative, suffixes)]
+
+    def listed(relative: str) -> ListedFile:
+        entry, url = found[paths[relative]], location.fs.unstrip_protocol(paths[relative])
+        regular = entry["type"] == "file"
+        return ListedFile(group, _name(relative, paths), url, entry["size"], etag(entry), regular)
+
+    return Listing(list(map(listed, tables)), others)
 
 
 def _name(relative: str, others: Container[str]) -> str:

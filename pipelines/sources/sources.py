@@ -1,5 +1,6 @@
 """The source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from operators import rows
@@ -19,8 +21,9 @@ from operators.stages.question_pack import PackIndex
 from operators.summary import Skills
 from pipelines.cells.cells import Shard
 from pipelines.cells.store import MARK, is_mark
-from pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
+from pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
 from pipelines.sources.cuts import LEFT_OUT, cut_images, cut_prompts
+from pipelines.sources.origins import MANIFEST, Origins, as_example, count_kinds, pass_over, read_origins
 from pipelines.sources.prompts import (
     Prompted,
     Prompts,
@@ -35,6 +38,7 @@ from pipelines.sources.shards import (
     FILE_READERS,
     BrokenFile,
     ListedFile,
+    Listing,
     check_columns,
     cut_shards,
     is_table,
@@ -46,6 +50,8 @@ from pipelines.sources.uris import benchmark_uris
 from pipelines.storage import Location, StorageConfig, list_folder, locate, readable_errors
 
 PARQUET = (".parquet",)
+INGESTED = b"plumbline_ingest"
+"""In the metadata of the files that an ingest wrote."""
 PROMPTS_AT_ONCE = 4096
 
 
@@ -80,10 +86,25 @@ class Sources(NamedTuple):
     """The images of prompts that the benchmark does not have."""
     whole: Whole | None = None
     """What the benchmark has, where some of its prompts are left out."""
+    origins: Origins | None = None
+    """Where prompts and generators come from; None where no images are read."""
 
     @property
     def image_shards(self) -> list[Shard]:
         return list(self.prompts_of)
+
+    @property
+    def told(self) -> list[str]:
+        """Where prompts and generators come from, as people are told."""
+        if self.origins is None:
+            return []
+        images = Counter(dict.fromkeys(self.generators, 0))
+        for shard in self.image_shards:
+            images[shard.group] += shard.rows
+        first = self.prompts.slice(0, 1).to_pylist()
+        example = as_example(first[0]["prompt_id"], first[0]["text"] or "") if first else ""
+        origins = self.origins._replace(example=self.origins.example or example)
+        return origins.lines(len(self.prompts), images)
 
     @property
     def skills(self) -> Skills:
@@ -109,6 +130,10 @@ class _ImagesFile(NamedTuple):
 
     schema: pa.Schema
     shards: list[Shard]
+    ingested: bool
+    """Whether an ingest wrote it."""
+    several: str = ""
+    """That its rows name several generators, where they do, and nobody said that they are one."""
 
 
 class Images(NamedTuple):
@@ -118,6 +143,7 @@ class Images(NamedTuple):
     broken: list[BrokenFile]
     generators: list[str]
     extra: pa.Schema
+    origins: Origins
 
 
 def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_rows: int) -> Sources:
@@ -140,6 +166,7 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
         extra=images.extra,
         strangers=prompted.strangers,
         whole=part.whole,
+        origins=images.origins,
     )
 
 
@@ -214,24 +241,68 @@ def with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageCo
 
 def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Images:
     """Every generator's files with their footers; a file that cannot be read costs nothing else."""
-    places = _generators(benchmark, storage)
+    places, beside = _generators(benchmark, storage)
     listed = {name: _listing(name, place) for name, place in places.items()}
+    others = [*beside, *(f"{name}/{path}" for name, listing in listed.items() for path in listing.others)]
+    if not any(listing.tables for listing in listed.values()):
+        raise _no_tables(benchmark, others)
     with ThreadPoolExecutor(FILE_READERS) as pool:
-        files = [file for files in listed.values() for file in files]
+        files = [file for listing in listed.values() for file in listing.tables]
         results = list(pool.map(lambda file: _images_file(file, benchmark, storage, shard_rows), files))
     broken = [result for result in results if isinstance(result, BrokenFile)]
-    broken += [_no_files(name, places[name]) for name, files in listed.items() if not files]
+    broken += [_no_files(name, places[name]) for name, listing in listed.items() if not listing.tables]
     tables = [result for result in results if isinstance(result, _ImagesFile)]
     if broken and not tables and (benchmark.prompts is None or benchmark.columns != ColumnsConfig()):
         raise ConfigError(f"benchmark.images: {broken[0].message}")
+    if several := next((table.several for table in tables if table.several), ""):
+        raise ConfigError(several)
     shards = [shard for table in tables for shard in table.shards]
     extra = _extra_schema(benchmark.columns, [table.schema for table in tables])
-    return Images(shards, broken, list(places), extra)
+    return Images(shards, broken, list(places), extra, _origins(benchmark, places, tables, others, storage))
 
 
-def _listing(generator: str, place: Location) -> list[ListedFile]:
+def _listing(generator: str, place: Location) -> Listing:
     with readable_errors(place, f"benchmark.generators.{generator}"):
-        return list(list_files(place, generator, PARQUET))
+        return list_files(place, generator, PARQUET)
+
+
+def _no_tables(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError:
+    """What is said where no generator has any table, as in folders of image files."""
+    images = benchmark.images or "PATH"
+    inside = "" if benchmark.prompts is None else ", with the prompts in that folder itself (docs/ingest.md)"
+    return ConfigError(
+        f"benchmark.images {images}: expected one folder per generator, or Parquet files, found "
+        f"{count_kinds(others) or 'none'}; image files and tars are scored by python -m jobs.score "
+        f"images={images}{inside}, and made into Parquet by python -m jobs.ingest"
+    )
+
+
+def _origins(
+    benchmark: BenchmarkConfig,
+    places: Mapping[str, Location],
+    tables: Sequence[_ImagesFile],
+    others: Sequence[str],
+    storage: StorageConfig,
+) -> Origins:
+    """Where the prompts and the generators come from, and what is there and not read."""
+    if benchmark.images is not None and tables and all(table.ingested for table in tables):
+        ingested = read_origins(locate(benchmark.images, storage))
+        if ingested is not None:
+            return ingested
+    columns = benchmark.columns
+    prompts = f"the column {columns.prompt!r} of the images' tables" if benchmark.prompts is None else benchmark.prompts
+    alone = benchmark.images is not None and locate(benchmark.images, storage).url in (
+        place.url for place in places.values()
+    )
+    whose = "the name of" if alone else "the folders in"
+    read = set(_read_columns(benchmark, pa.schema([]))) | set(benchmark.columns.extra)
+    names = dict.fromkeys(name for table in tables for name in table.schema.names)
+    return Origins(
+        prompts,
+        "benchmark.generators" if benchmark.images is None else f"{whose} {benchmark.images}",
+        [] if columns.extra == "*" else [name for name in names if name not in read],
+        pass_over(others),
+    )
 
 
 def _no_files(generator: str, place: Location) -> BrokenFile:
@@ -241,13 +312,21 @@ def _no_files(generator: str, place: Location) -> BrokenFile:
     )
 
 
-def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, Location]:
+class _Places(NamedTuple):
     """Where each generator's images are, in the order of the names or as given."""
+
+    of_generators: dict[str, Location]
+    beside: list[str]
+    """The files beside their folders that are no tables."""
+
+
+def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
+    """The generators' places; raises ConfigError where there are none, or not those that are asked for."""
     if isinstance(benchmark.generators, Mapping):
-        return {name: locate(url, storage) for name, url in benchmark.generators.items()}
+        return _Places({name: locate(url, storage) for name, url in benchmark.generators.items()}, [])
     images = locate(str(benchmark.images), storage)
     with readable_errors(images, "benchmark.images"):
-        found = _layout(images, benchmark, storage)
+        found, beside = _layout(images, benchmark, storage)
     wanted = benchmark.generators
     missing = sorted(set(wanted or ()) - set(found))
     if missing:
@@ -255,13 +334,11 @@ def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str,
             f"benchmark.generators: no folder {missing[0]!r} in {images.url}; found {', '.join(found) or 'none'}"
         )
     if not found:
-        raise ConfigError(
-            f"benchmark.images {images.url}: expected one folder per generator, or Parquet files, found none"
-        )
-    return {name: found[name] for name in wanted} if wanted is not None else found
+        raise _no_tables(benchmark, beside)
+    return _Places({name: found[name] for name in wanted} if wanted is not None else found, beside)
 
 
-def _layout(images: Location, benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, Location]:
+def _layout(images: Location, benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
     """A folder per generator, or the one generator of a Parquet file or of a folder with such files.
 
     Raises ConfigError for a store, and where images lie beside the folders of generators: whose they are is not told.
@@ -271,8 +348,9 @@ def _layout(images: Location, benchmark: BenchmarkConfig, storage: StorageConfig
         raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
     folders = {name: images.below(name) for name in sorted(_named(entries, "directory")) if not name.startswith(".")}
     folders = {name: folder for name, folder in folders.items() if not _is_store(folder)}
-    tables = [name for name in sorted(_named(entries, "file")) if is_table(name, PARQUET)]
-    full = [name for name, folder in folders.items() if tables and any(list_files(folder, name, PARQUET))]
+    files = [name for name in sorted(_named(entries, "file")) if is_table(name, ("",)) and name != MANIFEST]
+    tables = [name for name in files if is_table(name, PARQUET)]
+    full = [name for name, folder in folders.items() if tables and list_files(folder, name, PARQUET).tables]
     beside = [name for name in tables if full and _holds_images(images.below(name), benchmark, storage)]
     if beside:
         raise ConfigError(
@@ -280,7 +358,9 @@ def _layout(images: Location, benchmark: BenchmarkConfig, storage: StorageConfig
             f"({_some(full)}); move the files into a folder of their generator's, or name every generator's place by "
             "benchmark.generators"
         )
-    return folders if full or not tables else {_stem(images): images}
+    if tables and not full:
+        return _Places({_stem(images): images}, [])  # whose listing has the other files
+    return _Places(folders, [name for name in files if name not in tables])
 
 
 def _named(entries: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
@@ -304,7 +384,7 @@ def _holds_images(file: Location, benchmark: BenchmarkConfig, storage: StorageCo
     """Whether a Parquet file has images, as far as can be told; ingest puts tables without any beside its folders."""
     columns = {benchmark.columns.image, benchmark.columns.uri}
     try:
-        (listed,) = list_files(file, "", PARQUET)
+        (listed,) = list_files(file, "", PARQUET).tables
         return bool(columns & set(read_footer(listed, storage).schema.to_arrow_schema().names))
     except SourceError:
         return True
@@ -324,7 +404,27 @@ def _images_file(
             rows.require_columns(schema.names, ["image or uri"], file.url, key="benchmark.columns.image or .uri")
     except SourceError as error:
         return BrokenFile(file.group, str(error))
-    return _ImagesFile(schema, cut_shards(file, footer, names, shard_rows))
+    shards, ingested = cut_shards(file, footer, names, shard_rows), INGESTED in (footer.metadata or {})
+    return _ImagesFile(schema, shards, ingested, "" if ingested else _several(file, footer, benchmark))
+
+
+def _several(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConfig) -> str:
+    """That a file's rows name several generators, as far as its footer tells, and nobody said that they are one."""
+    if isinstance(benchmark.generators, Mapping):
+        return ""
+    names = [benchmark.columns.generator] if benchmark.columns.generator else GENERATORS
+    for index in range(footer.num_columns):
+        if (name := footer.schema.column(index).path) in names:
+            groups = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
+            ends = [str(end) for one in groups if one is not None and one.has_min_max for end in (one.min, one.max)]
+            if len(set(ends)) > 1:
+                return (
+                    f"{file.url}: the column {name!r} names several generators ({min(ends)!r} to {max(ends)!r}), and a "
+                    f"sweep would take all for one, {file.group!r}. python -m jobs.score with "
+                    f"benchmark.columns.generator={name}, or jobs.ingest with columns.generator={name}, tells them "
+                    f"apart; benchmark.generators={{{file.group}: PATH}} with benchmark.images=null takes them as one"
+                )
+    return ""
 
 
 def _read_columns(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:

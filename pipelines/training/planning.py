@@ -150,7 +150,7 @@ def _table_examples(config: StageConfig) -> Examples:
     """The rows of the data's Parquet files; raises ConfigError or SourceError for one that lacks a column."""
     location = locate(config.data, config.storage)
     with readable_errors(location, "data"):
-        files = list(list_files(location, config.kind, (".parquet",)))
+        files = list_files(location, config.kind, (".parquet",)).tables
     if not files:
         raise ConfigError(f"data {location.url}: expected Parquet files, found none")
     columns = {name: getattr(config.columns, name) for name in ("image", "uri", *config.texts)}

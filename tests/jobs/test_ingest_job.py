@@ -15,8 +15,8 @@ from tests.bench_of import images
 
 ROOT = Path(__file__).parent.parent.parent
 KEYS = {
-    "output", "table", "images", "tars", "copy", "link_roots", "generator", "columns", "shard_rows", "row_group_rows",
-    "row_group_bytes", "on_change", "max_failed", "limits", "storage", "limits.max_bytes",
+    "output", "table", "images", "tars", "prompts_from", "copy", "link_roots", "generator", "columns", "shard_rows",
+    "row_group_rows", "row_group_bytes", "on_change", "max_failed", "limits", "storage", "limits.max_bytes",
     "cluster", "cluster.address", "cluster.num_cpus",
     *(f"columns.{name}" for name in ("image", "prompt", "prompt_id", "image_id", "generator", "skills")),
     *(f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")),

@@ -1,5 +1,6 @@
 """A newcomer's images as they lie, scored by the commands that a newcomer would type: no conversion, nothing lost."""
 
+import io
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from jobs import ingest, score, sweep
 from jobs.command import Command, run_job
@@ -17,7 +19,7 @@ from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.sources import open_sources
 from pipelines.storage import StorageConfig
 from tests.bench_of import images, prompts
-from tests.files import put
+from tests.files import as_tar, put
 
 pytestmark = pytest.mark.usefixtures("here", "no_report")
 TEXTS = [row["text"] for row in prompts(3)]
@@ -126,6 +128,38 @@ def names_alone(folder: Path) -> Path:
     return put(folder, {f"{text}.png": png for text, png in zip(TEXTS, PNGS, strict=True)})
 
 
+def models_in_a_dataset(folder: Path) -> Path:
+    """A Hugging Face dataset as it is downloaded, which calls generators models; in no order of theirs."""
+    rows = [{"image": {"bytes": png, "path": None}, "caption": text, "model": name, "steps": 4}
+            for png, text in zip(PNGS, TEXTS, strict=True) for name in ("sdxl", "flux")]  # fmt: skip
+    return parquet(folder / "data/train-00000-of-00001.parquet", rows).parent.parent
+
+
+def models_in_tars(folder: Path) -> Path:
+    for name in ("flux", "sdxl"):
+        samples = [(f"{n}{name}{ending}", content) for n, (png, text) in enumerate(zip(PNGS, TEXTS, strict=True))
+                   for ending, content in ((".png", png), (".json", json.dumps({"model": name}).encode()),
+                                           (".txt", text.encode()))]  # fmt: skip
+        put(folder, {f"{name}.tar": as_tar(samples)})
+    return folder
+
+
+def a_table_beside(folder: Path) -> Path:
+    """A script's CSV beside folders of images, whose names could be taken for prompts."""
+    files = {f"img/{name}_dev_{n}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
+    rows = [f'img/{name}_dev_{n}.png,"{text}",{name}' for n, text in enumerate(TEXTS) for name in ("flux", "sdxl")]
+    return put(folder, {**files, "images.csv": "\n".join(["filename,prompt,model_name", *rows])})
+
+
+def odd_endings(folder: Path) -> Path:
+    png = Image.open(io.BytesIO(PNGS[0]))
+    files = {}
+    for n, ending in enumerate(("avif", "jfif", "PNG")):
+        png.convert("RGB").save(encoded := io.BytesIO(), {"jfif": "JPEG"}.get(ending, ending))
+        files[f"{n}.{ending}"] = encoded.getvalue()
+    return put(folder, {**files, "prompts.txt": "\n".join(TEXTS)})
+
+
 JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]] = {
     "Hugging Face Parquet with paths only": (paths_only, {("mine", text): 1 for text in TEXTS}),
     "Hugging Face Parquet with bytes and captions": (captions, {("mine", text): 1 for text in TEXTS}),
@@ -135,6 +169,10 @@ JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]
     "a folder of */metadata.jsonl, one a generator": (metadata_of_each_generator, BOTH),
     "several generators in one Parquet": (generators_in_a_column, BOTH),
     "Pick-a-Pic's two images a row": (pick_a_pic, BOTH),
+    "a dataset's column model": (models_in_a_dataset, BOTH),
+    "the field model in the JSON of tars": (models_in_tars, BOTH),
+    "a CSV beside the images": (a_table_beside, BOTH),
+    "AVIF, and other endings": (odd_endings, {("mine", text): 1 for text in TEXTS}),
     "prompts as the images' names": (names_alone, {("mine", text): 1 for text in TEXTS}),
 }
 
@@ -145,6 +183,109 @@ def test_images_as_they_lie_are_scored_by_one_command(
 ) -> None:
     assert score_them(tmp_path, f"images={write(tmp_path / 'mine')}") == 0
     assert scored(tmp_path) == expected
+
+
+TOLD: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
+    "a dataset's column model": (models_in_a_dataset, [
+        "prompts: 3, from the column 'caption' of {mine}/data/train-00000-of-00001.parquet, such as "
+        f"data-train-00000-of-00001/1: {TEXTS[0]!r}",
+        "generators: 2, from the column 'model' of {mine}/data/train-00000-of-00001.parquet: "
+        "flux (3 images), sdxl (3 images)",
+        "columns not read: steps",
+    ]),
+    "a CSV beside the images": (a_table_beside, [
+        f"prompts: 3, from the column 'prompt' of images.csv, such as img/flux_dev_0.png: {TEXTS[0]!r}",
+        "generators: 2, from the column 'model_name' of images.csv: flux (3 images), sdxl (3 images)",
+    ]),
+    "plain folders with a list of prompts": (prompt_list, [
+        f"prompts: 3, from the lines of prompts.txt, by the numbers of images, such as flux/00000.png: {TEXTS[0]!r}",
+        "generators: 2, from the folders' names: flux (3 images), sdxl (3 images)",
+    ]),
+    "the field model in the JSON of tars": (models_in_tars, [
+        f"prompts: 3, from each sample's .txt, such as flux/0flux: {TEXTS[0]!r}",
+        "generators: 2, from 'model' in each sample's .json: flux (3 images), sdxl (3 images)",
+    ]),
+    "prompts as the images' names": (names_alone, [
+        f"prompts: 3, from the images' names, such as {min(TEXTS)}.png: {min(TEXTS)!r}",
+        "generators: 1, from the folders' names: mine (3 images)",
+    ]),
+    "Hugging Face Parquet with bytes and captions": (captions, [
+        "prompts: 3, from the column 'caption' of the images' tables, such as ",
+        "generators: 1, from the name of {mine}: mine (3 images)",
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write, lines", TOLD.values(), ids=TOLD)
+def test_where_prompts_and_generators_come_from_is_said_with_counts_and_an_example(
+    write: Callable[[Path], Path], lines: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "mine")
+    for _ in range(2):
+        assert score_them(tmp_path, f"images={folder}", "dry_run=true") == 0
+        printed = capsys.readouterr().out
+        assert all(line.format(mine=folder) in printed for line in lines), printed
+        assert printed.count("prompts: ") == printed.count("generators: ") == 1
+
+
+def test_what_was_said_of_images_that_were_taken_in_is_said_by_a_sweep_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert take_in(tmp_path, "flux") == 0 and take_in(tmp_path, "sdxl") == 0
+    printed = capsys.readouterr().out
+    assert f"from the column 'prompt' of {tmp_path}/renders/flux.csv, such as " in printed
+    assert "generators: 1, from generator=flux: flux (3 images)" in printed
+    assert sweep_them(tmp_path, None, "dry_run=true") == 0
+    printed = capsys.readouterr().out
+    assert "prompts: 3, from the column 'prompt' of " in printed and "renders/sdxl.csv" in printed
+    assert "generators: 2, from generator=flux and generator=sdxl: flux (3 images), sdxl (3 images)" in printed
+
+
+def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (prompt_list(tmp_path / "both"), names_alone(tmp_path / "flat")):
+        where = [f"benchmark.prompts={tmp_path}/both/prompts.txt", f"benchmark.images={folder}"]
+        assert score_them(tmp_path, "sweep=own_images", *where, job=sweep) == 1
+        complaint = capsys.readouterr().err
+        kinds = "6 .png, 1 .txt" if folder.name == "both" else "3 .png"
+        assert f"expected one folder per generator, or Parquet files, found {kinds}; " in complaint
+        assert f"python -m jobs.score images={folder}" in complaint and "python -m jobs.ingest" in complaint
+    assert not (tmp_path / "store/runs").exists()
+
+
+def test_a_text_file_of_prompts_is_a_benchmarks(tmp_path: Path) -> None:
+    assert take_in(tmp_path, "flux") == 0
+    listed = put(tmp_path, {"prompts.txt": "\n".join(["", *TEXTS[1:], TEXTS[1], ""])}) / "prompts.txt"
+    assert sweep_them(tmp_path, listed, "benchmark.require_every_image=false") == 0
+    assert scored(tmp_path) == {("flux", text): 1 for text in TEXTS[1:]}
+
+
+def test_a_sweep_takes_no_rows_of_several_generators_for_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = put(tmp_path, {"prompts.csv": "\n".join(["prompt_id,text", *(f'{n},"{t}"' for n, t in enumerate(TEXTS))])})
+    rows = [{"image": png, "prompt_id": str(n), "model": name}
+            for n, png in enumerate(PNGS) for name in ("sdxl", "flux")]  # fmt: skip
+    parquet(tmp_path / "mine/0.parquet", rows)
+    where = ["sweep=own_images", f"benchmark.prompts={known}/prompts.csv"]
+    assert score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job=sweep) == 1
+    complaint = capsys.readouterr().err
+    assert "the column 'model' names several generators ('flux' to 'sdxl')" in complaint
+    assert "benchmark.generators={mine: PATH}" in complaint
+    one = [f"benchmark.generators={{mine: {tmp_path}/mine}}", "benchmark.images=null"]
+    assert score_them(tmp_path, *where, *one, job=sweep) == 0
+    assert scored(tmp_path) == {("mine", text): 2 for text in TEXTS}
+    parquet(tmp_path / "mine/0.parquet", [row for row in rows if row["model"] == "flux"])
+    assert score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job=sweep) == 0
+
+
+def test_every_folder_is_a_benchmark_of_its_own(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        assert score_them(tmp_path, f"images={names_alone(tmp_path / name)}") == 0
+        assert manifest(tmp_path)["benchmark"] == name
+    assert score_them(tmp_path, f"images={tmp_path}/first", "name=renders") == 0
+    assert manifest(tmp_path)["benchmark"] == "renders"
 
 
 def test_the_first_images_alone(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(
     given = [f"images={folder}", "models=shapes", f"store={tmp_path}/store", "dry_run=true", "max_failed=0.2"]
     assert run_job(COMMAND, main, given) == 2
     printed = capsys.readouterr().out
-    assert "8 images of 2 generators, 4 prompts" in printed and "4 prompts x 2 generators = 8 images" in printed
+    assert "8 images taken in" in printed and "4 prompts x 2 generators = 8 images" in printed
     assert "1 rows rejected: empty_prompt" in printed and "flint/cover.png: no number in its name" in printed
 
 

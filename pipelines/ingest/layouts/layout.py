@@ -1,12 +1,14 @@
 """What a folder of image files may be laid out like: the files in it, and what a layout says of its images."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from pipelines.ingest.rows import IMAGES
+from pipelines.cells.store import is_mark
+from pipelines.ingest.rows import FOREIGN_IMAGES, IMAGES, InputColumnsConfig
+from pipelines.sources.benchmark import PromptsFrom
 from pipelines.storage import Location, list_below, readable_errors
 from pipelines.tables import Refused, Rejection
 
@@ -16,6 +18,8 @@ READ_AHEAD = 1024
 """Of their names."""
 LARGEST_TEXT = 2**20
 """Bytes of a file beside an image."""
+NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "val"})
+"""Folders that images lie in, whoever made them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,11 +28,26 @@ class Folder:
 
     location: Location
     names: Sequence[str]
+    columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
+    """What its tables call theirs."""
 
     @property
     def images(self) -> list[str]:
         """Image files and videos."""
         return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in IMAGES]
+
+    @property
+    def foreign(self) -> list[str]:
+        """Image files in formats that nothing here decodes."""
+        return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in FOREIGN_IMAGES]
+
+    def generator(self, image: str) -> str:
+        """Whose an image is: the folder's own name; or that of the folder in it, where it is neither a number nor says
+        what is in it.
+        """
+        first, _, rest = image.partition("/")
+        inner = bool(rest) and not first.isdecimal() and first.lower() not in NO_GENERATORS
+        return first if inner else PurePosixPath(self.location.path).name
 
     def at(self, name: str) -> str:
         """The address of a file, for a message."""
@@ -58,13 +77,19 @@ class Folder:
             return refused
 
 
-def list_images(location: Location, key: str = "images") -> Folder:
-    """The folder as it is listed, in the order of the names; raises ConfigError naming `key` where there is none."""
+def list_images(location: Location, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
+    """The folder as it is listed, in the order of the names, without the stores in it; raises ConfigError naming `key`
+    where there is none.
+    """
     with readable_errors(location, key):
         if not location.fs.exists(location.path):
             raise FileNotFoundError(location.path)
-        names = sorted(location.relative(path) for path, _ in list_below(location))
-    return Folder(location=location, names=[name for name in names if not _hidden(name)])
+        paths = sorted(path for path, _ in list_below(location))
+        stores = tuple(path.rpartition("/")[0] + "/" for path in paths if is_mark(location, path))
+    names = [location.relative(path) for path in paths if not path.startswith(stores)]
+    return Folder(
+        location=location, names=[name for name in names if not _hidden(name)], columns=columns or InputColumnsConfig()
+    )
 
 
 def _hidden(path: str) -> bool:
@@ -77,13 +102,20 @@ class Told(NamedTuple):
     image: str
     """Its path below the folder."""
     values: Mapping[str, Any]
+    source: str
+    """What tells it, in words."""
+    named: bool = False
+    """Whether the values are columns or fields with names of people's own."""
 
 
 class Layout(NamedTuple):
     """A way in which folders tell the prompts of their images."""
 
+    name: PromptsFrom
+    """What `prompts_from` calls it."""
     looks: str
     """What such a folder has, in words."""
-    recognises: Callable[[Folder], bool]
+    files: Callable[[Folder], Collection[str]]
+    """The files that tell the prompts; none where the folder is laid out otherwise."""
     read: Callable[[Folder], Iterator[Told | Rejection]]
     """Every image with its prompt, and what is no image with one; raises ConfigError where that cannot be told."""

@@ -1,41 +1,80 @@
-"""Folders with a metadata.jsonl or metadata.csv: Hugging Face's image folders, and GenEval's folder per prompt.
+"""Folders with tables of their images: Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs.
 
-A row that names its file is of that image (`file_name`, as Hugging Face's `imagefolder` has it); a row that names none
-is of all images at and below its folder, as GenEval writes its `metadata.jsonl` beside `samples/`.
+A row that names its file is of that image (`file_name`, as Hugging Face's `imagefolder` has it); a row of a metadata
+file that names none is of all images at and below its folder, as GenEval writes its `metadata.jsonl` beside `samples/`.
 """
 
 from collections.abc import Iterator, Mapping, Set
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
+from operators.errors import ConfigError
 from pipelines.ingest.layouts.layout import Folder, Layout, Told
-from pipelines.ingest.rows import DEFAULT_NAMES
+from pipelines.ingest.rows import find_names
 from pipelines.ingest.tables import opened_table
-from pipelines.tables import Refused, Rejection, Row, Rows, is_json_lines, open_csv, read_json_lines
+from pipelines.tables import (
+    JSON_LINES,
+    SEPARATORS,
+    Refused,
+    Rejection,
+    Row,
+    Rows,
+    is_json_lines,
+    open_csv,
+    read_json_lines,
+)
 
 NAMES = ("metadata.jsonl", "metadata.csv")
 
 
+def column_names(folder: Folder, table: str) -> list[str]:
+    """The columns of a table in a folder, of JSON Lines the fields of its first rows; none of what is no table."""
+    location = folder.location.below(table)
+    try:
+        with opened_table(location) as stream:
+            if not is_json_lines(location.path):
+                return open_csv(stream, location.url).names
+            first = islice(read_json_lines(stream, location.url), 8)
+            return list(dict.fromkeys(name for row in first if isinstance(row, Row) for name in row.values))
+    except ConfigError:
+        return []
+
+
+def all_tables(folder: Folder) -> list[str]:
+    """The CSVs and JSON Lines files of a folder."""
+    return [name for name in folder.names if name.lower().endswith((*SEPARATORS, *JSON_LINES))]
+
+
 def _tables(folder: Folder) -> list[str]:
-    return [name for name in folder.names if PurePosixPath(name).name in NAMES]
+    """Those that tell of images: metadata files, and others whose columns name image files and their prompts."""
+    return [name for name in all_tables(folder) if PurePosixPath(name).name in NAMES or _tells_of_images(folder, name)]
+
+
+def _tells_of_images(folder: Folder, table: str) -> bool:
+    names = find_names(column_names(folder, table), folder.columns)
+    return names.image is not None and (names.prompt or names.prompt_id) is not None
 
 
 def _read(folder: Folder) -> Iterator[Told | Rejection]:
     images = set(folder.images)
     told: set[str] = set()
-    for table in _tables(folder):
+    tables = _tables(folder)
+    for table in tables:
         for row in _rows(folder, table):
             if isinstance(row, Rejection):
                 yield row
                 continue
-            of_row = _images(row, table, images)
+            of_row = _images(folder, row, table, images)
             if not of_row:
                 message = "it names no image, and there is none in its folder; generate the image"
                 yield Refused("missing_image", message).at(folder.at(table), row.line)
             told.update(of_row)
-            yield from (Told(image, _values(row.values)) for image in of_row)
+            source = PurePosixPath(table).name
+            yield from (Told(image, _values(row.values), source, named=True) for image in of_row)
     for image in sorted(images - told):
-        yield Refused("empty_prompt", "no metadata file tells its prompt; add a row").at(folder.at(image))
+        message = f"no row of {PurePosixPath(tables[0]).name} tells its prompt; add one"
+        yield Refused("empty_prompt", message).at(folder.at(image))
 
 
 def _rows(folder: Folder, table: str) -> Rows:
@@ -47,13 +86,18 @@ def _rows(folder: Folder, table: str) -> Rows:
             yield from open_csv(stream, location.url).rows
 
 
-def _images(row: Row, table: str, images: Set[str]) -> list[str]:
+def _images(folder: Folder, row: Row, table: str, images: Set[str]) -> list[str]:
     """The image that a row names, whether it is there or not, or those of its folder."""
-    base = table.rpartition("/")[0]
-    named = next((row.values[name] for name in DEFAULT_NAMES["image"] if row.values.get(name)), None)
-    if named is not None:
-        return [f"{base}/{named}".lstrip("/")]
-    return sorted(image for image in images if image.startswith(f"{base}/" if base else ""))
+    base, _, name = table.rpartition("/")
+    column = find_names(row.values, folder.columns).image
+    if column is None and name in NAMES:
+        return sorted(image for image in images if image.startswith(f"{base}/" if base else ""))
+    value = row.values[column] if column is not None else None
+    if not isinstance(value, str) or not value:
+        return [""]
+    named = value.removeprefix(f"{folder.location.url.rstrip('/')}/")
+    beside = str(PurePosixPath(base) / named)
+    return [named if beside not in images and str(PurePosixPath(named)) in images else beside]
 
 
 def _values(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -62,7 +106,9 @@ def _values(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 LAYOUT = Layout(
-    looks="a metadata.jsonl or metadata.csv, with the names of image files or beside those of one prompt",
-    recognises=lambda folder: bool(_tables(folder)),
+    name="tables",
+    looks="a metadata.jsonl or metadata.csv, with the names of image files or beside those of one prompt, or another "
+    "CSV or JSON Lines file with columns file and prompt",
+    files=_tables,
     read=_read,
 )

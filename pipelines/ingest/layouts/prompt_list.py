@@ -42,7 +42,7 @@ def _told(folder: Folder, name: str, images: list[str]) -> Iterator[Told | Rejec
             message = f"{folder.at(name)} has {len(lines)} lines, from number {first}, and none of number {number}"
             yield Refused("empty_prompt", f"{message}; add it, or number the image otherwise").at(folder.at(image))
         else:
-            yield Told(image, {"prompt": lines[number - first]})
+            yield Told(image, {"prompt": lines[number - first]}, f"the lines of {name}, by the numbers of images")
 
 
 def _lines(folder: Folder, name: str) -> list[str]:
@@ -80,7 +80,8 @@ def _first(numbers: list[int], lines: int, url: str) -> int:
 
 
 LAYOUT = Layout(
+    name="list",
     looks=f"a {NAME}, with a prompt a line, and the numbers of lines in the images' names",
-    recognises=lambda folder: bool(_lists(folder)),
+    files=_lists,
     read=_read,
 )

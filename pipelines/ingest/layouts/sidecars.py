@@ -28,7 +28,8 @@ def _read(folder: Folder) -> Iterator[Told | Rejection]:
         try:
             if isinstance(content, Refused):
                 raise content
-            yield Told(image, _values(name, content))
+            ending = PurePosixPath(name).suffix
+            yield Told(image, _values(name, content), f"the {ending} beside each image", named=ending == ".json")
         except Refused as refused:
             yield refused.at(folder.at(name))
 
@@ -43,7 +44,8 @@ def _values(name: str, content: bytes) -> dict[str, Any]:
 
 
 LAYOUT = Layout(
+    name="beside",
     looks="a .txt or .json of its name beside each image",
-    recognises=lambda folder: bool(_beside(folder)),
+    files=lambda folder: _beside(folder).values(),
     read=_read,
 )

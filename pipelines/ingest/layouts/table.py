@@ -1,24 +1,71 @@
 """All layouts of folders, in the order in which they are looked for."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from operators.errors import ConfigError
 from pipelines.ingest.layouts import file_names, metadata, prompt_list, sidecars
 from pipelines.ingest.layouts.layout import Folder, Layout, Told
-from pipelines.tables import Rejection
+from pipelines.ingest.rows import refuse_foreign
+from pipelines.sources.benchmark import PromptsFrom
+from pipelines.sources.origins import count_kinds
+from pipelines.tables import Refused, Rejection
 
 LAYOUTS: tuple[Layout, ...] = (metadata.LAYOUT, prompt_list.LAYOUT, sidecars.LAYOUT, file_names.LAYOUT)
 
 
-def read_layout(folder: Folder) -> Iterator[Told | Rejection]:
-    """Every image with what is told of it; raises ConfigError for a folder without images, or of no known layout."""
+class ReadFolder(NamedTuple):
+    """A folder as it is read."""
+
+    rows: Iterator[Told | Rejection]
+    """Every image with what is told of it, or why it is not taken."""
+    passed_over: list[str]
+    """The files that are neither images nor read for them."""
+
+
+def read_layout(folder: Folder, prompts_from: PromptsFrom | None) -> ReadFolder:
+    """Reads a folder as it is laid out; raises ConfigError for one without images, or of no known layout."""
     if not folder.images:
-        raise ConfigError(f"images {folder.location.url}: expected image files, found none")
+        kinds = count_kinds(folder.names)
+        raise ConfigError(f"images {folder.location.url}: expected image files, found {kinds or 'none'}")
+    layout = _layout(folder, prompts_from)
+    read = {*folder.images, *folder.foreign, *layout.files(folder)}
+    return ReadFolder(_rows(folder, layout), [name for name in folder.names if name not in read])
+
+
+def _rows(folder: Folder, layout: Layout) -> Iterator[Told | Rejection]:
+    yield from layout.read(folder)
+    for image in folder.foreign:
+        try:
+            refuse_foreign(image)
+        except Refused as refused:
+            yield refused.at(folder.at(image))
+
+
+def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
     for layout in LAYOUTS:
-        if layout.recognises(folder):
-            return layout.read(folder)
-    known = "; or ".join(layout.looks for layout in LAYOUTS)
+        if prompts_from in (None, layout.name) and layout.files(folder):
+            if prompts_from is None and layout is file_names.LAYOUT and not file_names.are_prompts(folder):
+                continue
+            return layout
+    if prompts_from is not None:
+        looks = next(layout.looks for layout in LAYOUTS if layout.name == prompts_from)
+        raise ConfigError(f"images {folder.location.url}: prompts_from={prompts_from} expects {looks}; found none")
     raise ConfigError(
-        f"images {folder.location.url}: nothing tells the prompts of its {len(folder.images)} images; "
-        f"expected {known}; or a table (table=FILE)"
+        f"images {folder.location.url}: nothing tells the prompts of its {len(folder.images)} images.{_hints(folder)} "
+        "Add a table images.csv with the columns file, prompt and generator; or prompts.txt with a prompt a line, for "
+        "images that are numbered; or a .txt beside each image (docs/ingest.md)"
     )
+
+
+def _hints(folder: Folder) -> str:
+    """What is there that could tell them, and how that is taken."""
+    hints = [
+        f" {table} has the columns {', '.join(columns)}: say by columns.image=NAME and columns.prompt=NAME (for "
+        "jobs.score benchmark.columns.image and .prompt) which to take."
+        for table in metadata.all_tables(folder)[:1]
+        if (columns := metadata.column_names(folder, table))
+    ]
+    if images := file_names.names_told(folder):
+        hints.append(f" prompts_from=names takes the images' names, such as {file_names.prompt_of(images[0])!r}.")
+    return "".join(hints)

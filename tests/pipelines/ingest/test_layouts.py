@@ -8,8 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from operators.errors import ConfigError
+from pipelines.cells.store import Store
 from pipelines.ingest.config import IngestConfig
 from pipelines.ingest.ingest import Ingested, ingest
+from pipelines.storage import StorageConfig
 from tests.files import put
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
@@ -74,6 +76,15 @@ LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = 
         {"flux/prompts.txt": DOG, "prompts.txt": CAT, "flux/image-0.png": PIXELS, "sdxl/0.png": PIXELS},
         {"flux/image-0.png": ("flux", DOG), "sdxl/0.png": ("sdxl", CAT)},
     ),
+    "a script's table, whose columns are called otherwise": (
+        {"images.csv": f"path,caption,model\nimg/Flux.1_dev_0.png,{CAT},Flux.1 dev\n./img/sdxl_0.png,{DOG},SDXL\n",
+         "img/Flux.1_dev_0.png": PIXELS, "img/sdxl_0.png": PIXELS},
+        {"img/Flux.1_dev_0.png": ("Flux.1 dev", CAT), "img/sdxl_0.png": ("SDXL", DOG)},
+    ),
+    "a table in a folder of its own, with paths from the whole": (
+        {"lists/all.jsonl": json.dumps({"image_path": "flux/a.png", "prompt": CAT}), "flux/a.png": PIXELS},
+        {"flux/a.png": ("flux", CAT)},
+    ),
     "prompts as names": (
         {"three cats_000001.png": PIXELS, "a_red_dog (2).webp": PIXELS, ".hidden dog.png": PIXELS, "notes.md": "none"},
         {"three cats_000001.png": ("in", CAT), "a_red_dog (2).webp": ("in", DOG)},
@@ -100,7 +111,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
     ),
     "an image that no row names": (
         {"metadata.jsonl": json.dumps({"file_name": "a.png", "text": CAT}), "a.png": PIXELS, "b.png": PIXELS},
-        "empty_prompt", "no metadata file tells its prompt",
+        "empty_prompt", "no row of metadata.jsonl tells its prompt",
     ),
     "a prompt of which there is no image": (
         {"0/metadata.jsonl": json.dumps({"prompt": CAT}), "1/metadata.jsonl": json.dumps({"prompt": DOG}),
@@ -122,7 +133,8 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
                       "empty_prompt", "neither a prompt nor a prompt_id"),
     "a number beyond the list": ({"prompts.txt": CAT, "0.png": PIXELS, "7.png": PIXELS}, "empty_prompt", "1 lines"),
     "a name without a number": ({"prompts.txt": CAT, "0.png": PIXELS, "cat.png": PIXELS}, "empty_prompt", "no number"),
-    "a name that is no prompt": ({"a_red_dog.png": PIXELS, "IMG_0042.png": PIXELS}, "empty_prompt", "no prompt"),
+    "a name that is no prompt": ({"a_red_dog.png": PIXELS, "three_cats.png": PIXELS, "IMG_0042.png": PIXELS},
+                                "empty_prompt", "no prompt"),
 }  # fmt: skip
 
 
@@ -141,8 +153,11 @@ def test_an_image_whose_prompt_is_not_told_is_named(
 @pytest.mark.parametrize(
     "files, complaint",
     [
-        ({"a.txt": CAT}, "expected image files, found none"),
-        ({"IMG_1.png": PIXELS, "IMG_2.png": PIXELS}, "nothing tells the prompts of its 2 images; expected a metadata"),
+        ({"a.txt": CAT}, "expected image files, found 1 .txt"),
+        (
+            {"IMG_1.png": PIXELS, "IMG_2.png": PIXELS},
+            "nothing tells the prompts of its 2 images. Add a table images.csv",
+        ),
         ({"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n", "1.png": PIXELS}, "whether they count from 0 or from 1"),
         ({"prompts.txt": b"\xff\xfe", "0.png": PIXELS}, "prompts.txt: not UTF-8 at byte 0"),
         ({"metadata.csv": "", "0.png": PIXELS}, "metadata.csv: the file is empty"),
@@ -153,6 +168,70 @@ def test_a_folder_that_tells_no_prompts_is_refused_whole(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         take(put(tmp_path / "in", files))
+
+
+NOT_PROMPTS: dict[str, dict[str, str | bytes]] = {
+    "a generator's name with numbers": {"sdxl_turbo_0001.png": PIXELS, "sdxl_turbo_0002.png": PIXELS},
+    "a generator's name in its folder": {"a/sdxl_turbo_1.png": PIXELS, "b/flux_dev_1.png": PIXELS},
+    "a table beside them that is not understood": {
+        "list.csv": f"picture,words\na.png,{CAT}\n", "three_cats.png": PIXELS, "a_red_dog.png": PIXELS
+    },
+    "a sheet beside them": {"prompts.xlsx": b"PK", "three_cats.png": PIXELS, "a_red_dog.png": PIXELS},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files", NOT_PROMPTS.values(), ids=NOT_PROMPTS)
+def test_names_are_prompts_only_where_they_differ_and_no_table_lies_there_or_where_that_is_said(
+    files: dict[str, str | bytes], tmp_path: Path
+) -> None:
+    folder = put(tmp_path / "in", files)
+    with pytest.raises(
+        ConfigError, match=r"prompts_from=names takes the images' names, such as '(sdxl turbo|a red dog)'"
+    ):
+        take(folder)
+    ended = take(folder, prompts_from="names")
+    assert ended.rows == sum(name.endswith(".png") for name in files)
+    assert ended.told[0].startswith(f"prompts: {ended.prompts}, from the images' names, such as ")
+
+
+def test_how_prompts_are_told_can_be_chosen(tmp_path: Path) -> None:
+    files = {"metadata.csv": f"file_name,text\na_red_dog.png,{CAT}\n", "a_red_dog.png": PIXELS, "a_red_dog.txt": DOG}
+    folder = put(tmp_path / "in", files)
+    assert told(take(folder)) == {"a_red_dog.png": ("in", CAT)}
+    assert told(take(folder, prompts_from="beside", on_change="replace")) == {"a_red_dog.png": ("in", DOG)}
+    with pytest.raises(ConfigError, match=r"prompts_from=list expects a prompts.txt.*; found none"):
+        take(folder, prompts_from="list")
+    with pytest.raises(ConfigError, match="expected null beside table or tars"):
+        IngestConfig(output="x", tars="t.tar", prompts_from="names")
+
+
+def test_every_file_of_a_folder_is_written_rejected_or_told_of(tmp_path: Path) -> None:
+    images = ("0.avif", "1.jfif", "2.PNG", "3.heic", "4.JXL")
+    others = {"prompts.txt": "\n".join([CAT] * 5), "all.zip": CAT, "more/readme": CAT, "more/b.zip": CAT}
+    files: dict[str, str | bytes] = {**dict.fromkeys(images, PIXELS), **others}
+    ended = take(put(tmp_path / "in", files), max_failed=1.0)
+    assert sorted(told(ended)) == ["0.avif", "1.jfif", "2.PNG"]
+    assert {(rejection.kind, Path(rejection.file).name) for rejection in ended.rejected} == {
+        ("foreign_format", "3.heic"), ("foreign_format", "4.JXL")
+    }  # fmt: skip
+    assert ended.exit_code == 2 and all("convert it to PNG" in rejection.message for rejection in ended.rejected)
+    assert ended.told[-1] == "files passed over: 2 .zip, 1 without an ending, such as all.zip"
+
+
+def test_a_store_among_the_images_is_passed_over(tmp_path: Path) -> None:
+    folder = put(tmp_path / "in", {"three cats.png": PIXELS, "a red dog.png": PIXELS})
+    Store(url=str(folder / "store"), storage=StorageConfig()).check()
+    put(folder / "store", {"latest/two small birds.png": PIXELS})
+    assert sorted(told(take(folder))) == ["a red dog.png", "three cats.png"]
+
+
+def test_a_row_of_a_table_that_names_no_image_is_rejected(tmp_path: Path) -> None:
+    files = {"t.csv": f"file,prompt\na.png,{CAT}\n,{DOG}\n", "a.png": PIXELS}
+    ended = take(put(tmp_path / "in", files), max_failed=1.0)
+    assert told(ended) == {"a.png": ("in", CAT)}
+    assert [(rejection.kind, "names no image" in rejection.message) for rejection in ended.rejected] == [
+        ("missing_image", True)
+    ]
 
 
 def test_skills_are_kept_of_folders_and_of_tables(tmp_path: Path) -> None:
@@ -172,7 +251,7 @@ def test_skills_are_kept_of_folders_and_of_tables(tmp_path: Path) -> None:
 
 def test_image_files_may_stay_where_they_are(tmp_path: Path) -> None:
     folder = put(tmp_path / "in", {"three cats.png": PIXELS})
-    ended = take(folder, copy=False)
+    ended = take(folder, copy=False, prompts_from="names")
     (row,) = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
     assert row["uri"] == str(folder / "three cats.png") and "image" not in row
     with pytest.raises(ConfigError, match="what is in a tar has no address"):

@@ -1,0 +1,93 @@
+"""Where the prompts and generators of images come from, in words: every job that reads images says so."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from pipelines.storage import Location, readable_errors
+
+MANIFEST = "manifest.json"
+"""Of an ingest's output."""
+
+MOST_NAMED = 8
+"""Generators, columns or endings that a line names."""
+LONGEST_EXAMPLE = 100
+"""Characters of a prompt."""
+
+
+class Origins(NamedTuple):
+    """What tells the prompts and the generators of images, and what is there besides and is not read."""
+
+    prompts: str
+    """In words, such as: the column 'caption' of images.csv."""
+    generators: str
+    unread: Sequence[str] = ()
+    """Columns or fields."""
+    passed_over: str = ""
+    """Files, by their kinds, with an example."""
+    example: str = ""
+    """An image, or a prompt's id, with the prompt."""
+
+    def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
+        """What people are told; `images` counts those of each generator."""
+        told = [f"prompts: {prompts}, from {self.prompts}{f', such as {self.example}' if self.example else ''}"]
+        if images:
+            names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
+            told.append(f"generators: {len(names)}, from {self.generators}: {_some(names)}")
+        if self.unread:
+            told.append(f"columns not read: {_some(list(self.unread))}")
+        if self.passed_over:
+            told.append(f"files passed over: {self.passed_over}")
+        return told
+
+
+def read_origins(folder: Location) -> Origins | None:
+    """What the ingests of an output left there of where its prompts and generators came from; None where they did not.
+
+    Raises ConfigError where the storage does not answer.
+    """
+    with readable_errors(folder, "benchmark.images"):
+        try:
+            ingests = json.loads(folder.fs.cat_file(folder.at(MANIFEST)))["ingests"]
+            origins = [Origins(**ingest["origins"]) for ingest in ingests]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+    return combine(origins) if origins else None
+
+
+def combine(origins: Sequence[Origins]) -> Origins:
+    """Several as one, whose example is the first's."""
+    prompts, generators, passed_over = (
+        " and ".join(dict.fromkeys(filter(None, words)))
+        for words in (
+            [each.prompts for each in origins],
+            [each.generators for each in origins],
+            [each.passed_over for each in origins],
+        )
+    )
+    unread = list(dict.fromkeys(name for each in origins for name in each.unread))
+    return Origins(prompts, generators, unread, passed_over, origins[0].example)
+
+
+def pass_over(paths: Sequence[str]) -> str:
+    """Files that are not read, as people are told of them."""
+    return f"{count_kinds(paths)}, such as {min(paths)}" if paths else ""
+
+
+def as_example(name: str, prompt: str) -> str:
+    """An image, or a prompt's id, with the prompt."""
+    short = prompt if len(prompt) <= LONGEST_EXAMPLE else f"{prompt[:LONGEST_EXAMPLE]}..."
+    return f"{name}: {short!r}"
+
+
+def count_kinds(paths: Iterable[str]) -> str:
+    """How many files there are, by their endings: 3 .heic, 1 .zip."""
+    kinds = Counter(PurePosixPath(path).suffix.lower() or "without an ending" for path in paths)
+    return _some([f"{count} {kind}" for kind, count in kinds.most_common()])
+
+
+def _some(names: Sequence[str]) -> str:
+    others = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {others} others" if others > 0 else "")
