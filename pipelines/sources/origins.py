@@ -54,7 +54,7 @@ def read_origins(folder: Location) -> Origins | None:
             origins = [Origins(**ingest["origins"]) for ingest in ingests]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-    return combine(origins) if origins else None
+    return combine(sorted(origins, key=lambda each: each.generators)) if origins else None
 
 
 def combine(origins: Sequence[Origins]) -> Origins:
