@@ -9,8 +9,11 @@ from jobs.command import load_values, run_job
 from jobs.help import dotted_keys
 from jobs.rewards import COMMAND, main
 from pipelines import sweep
+from pipelines.cells.runs import newest_run
+from pipelines.cells.store import open_store
 from pipelines.config import read_config
 from pipelines.rewards.config import RewardsConfig
+from pipelines.storage import StorageConfig
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
@@ -87,12 +90,11 @@ def test_the_same_command_every_night_exports_each_run_to_a_folder_of_its_own(
 ) -> None:
     nights = shutil.copytree(store, tmp_path / "store")
     options = ["run=latest", "format=rewards", "metrics=[clipscore]", f"store={nights}"]
-    latest = nights / "runs" / "latest"
-    first = latest.read_text().strip()
+    first = newest_run(open_store(str(nights), StorageConfig()))
     for output in ("each/@run", "one"):
         assert run_job(COMMAND, main, [*options, f"output={tmp_path}/{output}"]) == 0
     score_again(store.parent / "bench", nights)
-    second = latest.read_text().strip()
+    second = newest_run(open_store(str(nights), StorageConfig()))
     assert [run_job(COMMAND, main, [*options, f"output={tmp_path}/each/@run"]) for _ in range(2)] == [0, 0]
     assert f"stands already in {tmp_path}/each/{second}/" in capsys.readouterr().out
     assert {folder.name for folder in (tmp_path / "each").iterdir()} == {first, second} and first != second
