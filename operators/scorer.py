@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from PIL import Image
 
@@ -22,12 +23,18 @@ from operators.metrics.metric import Metric
 from operators.metrics.table import AnyMetric
 from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
 from operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
-from operators.stages.stage import Inputs, Stage, StageOptions, Upstream
+from operators.stages.stage import Inputs, Rows, Stage, StageOptions, Upstream
 
-Picture = Image.Image | bytes | str | Path
-"""An image: decoded, encoded, or where its file is."""
+Picture = Image.Image | np.ndarray | bytes | str | Path
+"""An image: decoded, as uint8 of shape (height, width), (height, width, 3) or (height, width, 4), encoded, or where its
+file is."""
 Shown = Picture | Sequence[Picture]
 """What a prompt was made into: an image, or the frames or views of a video or a 3D model."""
+IN_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+IN_TIFF = ("CMYK", "LAB", "F")
+"""Modes of decoded images that these formats keep as they are; all others become RGB."""
+NO_IMAGE = b"\0"
+"""In the place of an image whose pixels cannot be had: it fails as other bytes do that are no image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,24 +94,22 @@ class Scorer:
         self.computing = Lock()
 
     def score(
-        self, images: Sequence[Shown], prompts: Sequence[str], metrics: Collection[str] | None = None
+        self,
+        images: Picture | Sequence[Shown | None],
+        prompts: str | Sequence[str | None],
+        metrics: str | Collection[str] | None = None,
     ) -> pa.Table:
         """Scores (schema ELEMENT_SCORES) of each image for the prompt beside it: one row for each image and metric, of
         `metrics` or of all.
 
-        The rows of a metric stand together, in the order of the images; `image_id` is an image's place in that order,
-        and `prompt_id` is made of the prompt's text. An image that cannot be scored has a null score and its error.
-        docs/python.md has the columns. Raises ConfigError for other than lists of equal length, and for a metric that
-        is not there.
+        One text that is in no list is the prompt of every image, one image or metric the only one. The rows of a metric
+        stand together, in the order of the images; `image_id` is an image's place in that order, and `prompt_id` is
+        made of the prompt's text. An image that cannot be scored has a null score and its error, and so has one without
+        a prompt. docs/python.md has the columns. Raises ConfigError for lists of other lengths, for what is no image
+        and no text, and for a metric that is not there.
         """
-        if isinstance(prompts, str) or isinstance(images, Image.Image | bytes | str | Path):
-            raise ConfigError("expected lists of images and of prompts, got one; put it into brackets")
-        for name in set(metrics or ()) - self.metrics.keys():
-            raise ConfigError(f"metrics: the scorer has none called {name!r}; {suggest(name, [*self.metrics])}")
-        if len(images) != len(prompts):
-            raise ConfigError(f"expected one prompt beside every image, got {len(images)} and {len(prompts)}")
-        wanted = [name for name in self.metrics if metrics is None or name in metrics]
-        source = {"prompts": _prompt_rows(prompts), "images": _image_rows(images, prompts)}
+        wanted = self._wanted([metrics] if isinstance(metrics, str) else metrics)
+        source = _source_rows(images, prompts)
         call = next(self.calls)
         tables: dict[tuple[str, str], pa.Table] = {}
 
@@ -130,6 +135,12 @@ class Scorer:
             tables |= {(name, node.stage.name): table.replace_schema_metadata(None) for name, table in made.items()}
         return pa.concat_tables([rows.ELEMENT_SCORES.empty_table(), *(tables[name, "scores"] for name in wanted)])
 
+    def _wanted(self, metrics: Collection[str] | None) -> list[str]:
+        """The metrics of these names, or all, in the scorer's order."""
+        for name in set(metrics or ()) - self.metrics.keys():
+            raise ConfigError(f"metrics: the scorer has none called {name!r}; {suggest(name, [*self.metrics])}")
+        return [name for name in self.metrics if metrics is None or name in metrics]
+
 
 def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
     from operators.models.loading import load  # takes torch, which a look at the configuration does not
@@ -146,24 +157,70 @@ def _read_file(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
+def _source_rows(
+    images: Picture | Sequence[Shown | None], prompts: str | Sequence[str | None]
+) -> Mapping[Rows, pa.Table]:
+    """The rows that a sweep would read from its sources."""
+    shown = [_pictures(image, f"images[{place}]") for place, image in enumerate(_listed(images))]
+    texts = [prompts] * len(shown) if isinstance(prompts, str) else [*map(_text, prompts, count())]
+    if len(shown) != len(texts):
+        raise ConfigError(
+            f"expected one prompt beside every image, got {len(shown)} images and {len(texts)} prompts; one text that "
+            "is in no list is the prompt of all"
+        )
+    return {"prompts": _prompt_rows(texts), "images": _image_rows(shown, texts)}
+
+
 def _prompt_rows(prompts: Sequence[str]) -> pa.Table:
     return rows.table([{"prompt_id": _id_of(text), "text": text} for text in dict.fromkeys(prompts)], rows.PROMPTS)
 
 
-def _image_rows(images: Sequence[Shown], prompts: Sequence[str]) -> pa.Table:
-    each: list[Sequence[Picture]] = [
-        [shown] if isinstance(shown, Image.Image | bytes | str | Path) else shown for shown in images
-    ]
+def _image_rows(images: Sequence[Sequence[Picture | None]], prompts: Sequence[str]) -> pa.Table:
     columns = {
         "image_id": [str(place) for place in range(len(images))],
         "prompt_id": [_id_of(text) for text in prompts],
-        "image": pa.array([[_encoded(image) for image in shown] for shown in each], pa.list_(pa.large_binary())),
-        "uri": pa.array([[_address(image) for image in shown] for shown in each], pa.list_(pa.string())),
+        "image": pa.array([[_encoded(image) for image in shown] for shown in images], pa.list_(pa.large_binary())),
+        "uri": pa.array([[_address(image) for image in shown] for shown in images], pa.list_(pa.string())),
     }
     return pa.table(columns)
 
 
-def _address(image: Picture) -> str | None:
+def _listed(images: Picture | Sequence[Shown | None]) -> Sequence[Shown | None]:
+    """The images of a call; an array of four dimensions holds several."""
+    alone = images.ndim < 4 if isinstance(images, np.ndarray) else isinstance(images, Picture)
+    return [images] if alone else images  # type: ignore[list-item,return-value]
+
+
+def _pictures(shown: object, where: str) -> list[Picture | None]:
+    """An image, or each of several, None where one is missing; raises ConfigError for what is no image."""
+    if shown is None:
+        return [None]
+    if isinstance(shown, list | tuple):
+        return [picture for place, each in enumerate(shown) for picture in _pictures(each, f"{where}[{place}]")]
+    if isinstance(shown, np.ndarray) and not _holds_colours(shown):
+        found = f"an array of {shown.dtype} and shape {shown.shape}"
+    elif isinstance(shown, Picture):
+        return [shown]
+    else:
+        found = f"a value of type {type(shown).__module__}.{type(shown).__name__}"
+    raise ConfigError(
+        f"{where}: expected a path, encoded bytes, a PIL.Image, an array of uint8 and shape (height, width, 3), or a "
+        f"list of these, got {found}; convert it, as by torchvision's to_pil_image"
+    )
+
+
+def _holds_colours(array: np.ndarray) -> bool:
+    return array.dtype == np.uint8 and (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4)))
+
+
+def _text(prompt: object, place: int) -> str:
+    """A prompt; without one the text is empty, for which no image is scored. Raises ConfigError for other values."""
+    if isinstance(prompt, str) or prompt is None:
+        return prompt or ""
+    raise ConfigError(f"prompts[{place}]: expected a text, got a value of type {type(prompt).__name__}")
+
+
+def _address(image: Picture | None) -> str | None:
     return str(image) if isinstance(image, str | Path) else None
 
 
@@ -171,12 +228,30 @@ def _id_of(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
-def _encoded(image: Picture) -> bytes | None:
+def _encoded(image: Picture | None) -> bytes | None:
     """The image's bytes, but for a file, which is read where it is decoded."""
     if isinstance(image, bytes):
         return image
-    if not isinstance(image, Image.Image):
-        return None
+    if isinstance(image, np.ndarray):
+        return _saved(Image.fromarray(image))
+    return _saved(image) if isinstance(image, Image.Image) else None
+
+
+def _saved(image: Image.Image) -> bytes:
+    """The pixels without loss; where they do not decode, the bytes that they should be decoded from."""
     file = io.BytesIO()
-    image.save(file, "PNG", compress_level=1)
+    try:
+        kept = image if image.mode in (*IN_PNG, *IN_TIFF) else image.convert("RGB")
+        kept.save(file, "TIFF" if kept.mode in IN_TIFF else "PNG", compress_level=1)
+    except Exception:
+        return _source(image) or NO_IMAGE
     return file.getvalue()
+
+
+def _source(image: Image.Image) -> bytes | None:
+    """What an image that was opened and not yet read is read from."""
+    stream = getattr(image, "fp", None)
+    if stream is None or stream.closed:
+        return None
+    stream.seek(0)
+    return bytes(stream.read())

@@ -12,6 +12,7 @@ from tests.operators.report.made import make_run, noisy
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/python.md").read_text()
 CLAIMS = [
+    "assert abs(alike.score[0] - alike.score[1]) < 1e-4 and alike.error[2]['kind'] == 'missing_image'",
     "assert scores.score.notna().tolist() == [True, True, False] and list(scores.image_id) == ['0', '1', '2']",
     "assert failed.error.map(lambda error: error['kind']).tolist() == ['corrupt_image']",
     "assert len(rewards) == 1 and abs(rewards[0] - scores.score[0]) < 1e-4",

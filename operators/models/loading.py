@@ -1,5 +1,6 @@
 """From a resolved model to a loaded one, by the table of families."""
 
+import logging
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from operators.errors import ModelError
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
         SimilarityModel,
         TextEmbedder,
     )
+
+
+FALSE_ALARMS = {
+    "transformers.configuration_utils": "You are using a model of type",
+    "transformers.tokenization_utils_base": "Token indices sequence length is longer",
+}
+"""By its logger, how a warning of transformers begins that is none: a checkpoint is read by the class of a part of it
+on purpose, and a text longer than its model reads is counted before it is cut, which `truncated` says."""
 
 
 @overload
@@ -45,10 +54,16 @@ def load(model: ResolvedModel, call: Call) -> Any: ...
 
 def load(model: ResolvedModel, call: Call) -> Any:
     """A model that serves the call; raises ModelError where it does not serve it, does not load or has no key."""
+    for logger in FALSE_ALARMS:
+        logging.getLogger(logger).addFilter(_is_meant)
     loads = model.family.loads_on(model.config.engine)
     if call not in loads:
         raise ModelError(f"model family {model.config.family!r} does not serve `{call}`; use {serving(call)}")
     return loads[call](model)
+
+
+def _is_meant(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(FALSE_ALARMS[record.name])
 
 
 def preflight(model: ResolvedModel, call: Call) -> None:

@@ -1,12 +1,18 @@
 """Images and prompts are scored in this process as a sweep scores them; what cannot be scored costs only itself."""
 
 import io
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 from jobs.scorer import open_scorer
@@ -15,7 +21,9 @@ from operators.errors import ConfigError
 from operators.scorer import Scorer
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
+from tests.operators.tiny import encoded, picture
 
+ROOT = Path(__file__).parent.parent.parent
 METRICS = "metric=[vqascore,clipscore,gecko,tifa]"
 
 
@@ -87,6 +95,78 @@ def test_an_image_may_be_a_file_bytes_or_decoded(
         assert scores[0] is not None and scores == pytest.approx([scores[0]] * 4, abs=1e-6)
 
 
+def test_what_is_in_no_list_is_the_only_one_or_that_of_all(scorer: Scorer, images: list[bytes]) -> None:
+    text = "a red circle left of a blue square"
+    listed = scorer.score(images[:3], [text] * 3, ["clipscore"])
+    assert scorer.score(images[:3], text, "clipscore").equals(listed)
+    assert scorer.score(images[0], text, "clipscore").equals(listed.slice(0, 1))
+    assert scorer.score(np.asarray(Image.open(io.BytesIO(images[0]))), text, "clipscore").equals(listed.slice(0, 1))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "CMYK", "YCbCr", "P", "1", "LA", "I;16"])
+def test_a_decoded_image_of_any_mode_is_scored_as_its_file(scorer: Scorer, mode: str, tmp_path: Path) -> None:
+    suffix = "jpg" if mode in ("CMYK", "YCbCr") else "png"
+    image = Image.fromarray(np.full((40, 60), 40_000, np.uint16)) if mode == "I;16" else picture(3).convert(mode)
+    image.save(tmp_path / f"image.{suffix}")
+    opened = Image.open(tmp_path / f"image.{suffix}")
+    read = opened.copy() if mode != "YCbCr" else opened.convert("YCbCr")
+    assert read.mode == mode or mode == "I;16"
+    scores = scores_of(scorer.score([tmp_path / f"image.{suffix}", opened, read], "a red circle"), "clipscore")
+    assert scores[0] is not None and scores == pytest.approx([scores[0]] * 3, abs=0.01 if mode == "YCbCr" else 1e-6)
+
+
+def test_arrays_of_bytes_are_images_and_four_dimensions_are_several(scorer: Scorer) -> None:
+    pictures = [picture(number).resize((96, 96)) for number in range(3)]
+    arrays = np.stack([np.asarray(image) for image in pictures])
+    expected = scorer.score(pictures, "a red circle")
+    for given in (arrays, list(arrays), [*arrays[:2], np.asarray(pictures[2].convert("RGBA"))]):
+        assert scorer.score(given, "a red circle").equals(expected)
+    frames = scorer.score([list(arrays)], "a red circle", "clipscore")
+    mean = np.mean([score or 0.0 for score in scores_of(expected, "clipscore")])
+    assert scores_of(frames, "clipscore") == pytest.approx([mean], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (torch.zeros(3, 96, 96), "got a value of type torch.Tensor; convert it"),
+        (np.zeros((96, 96, 3), np.float32), r"got an array of float32 and shape \(96, 96, 3\); convert it"),
+        (np.zeros((3, 96, 96), np.uint8), r"got an array of uint8 and shape \(3, 96, 96\); convert it"),
+        (7, "got a value of type builtins.int; convert it"),
+    ],
+)
+@pytest.mark.parametrize("frame", [False, True])
+def test_what_is_no_image_is_refused_by_its_place_and_kind(
+    scorer: Scorer, images: list[bytes], wrong: Any, found: str, frame: bool
+) -> None:
+    given = [images[0], [images[0], wrong] if frame else wrong]
+    where = r"images\[1\]\[1\]" if frame else r"images\[1\]"
+    with pytest.raises(ConfigError, match=rf"^{where}: expected a path, .* {found}"):
+        scorer.score(given, ["a red circle"] * 2)
+    with pytest.raises(ConfigError, match=r"^prompts\[1\]: expected a text, got a value of type int$"):
+        scorer.score(images[:2], ["a red circle", 7])  # type: ignore[list-item]
+
+
+def test_what_is_missing_or_does_not_decode_costs_its_own_row(scorer: Scorer, images: list[bytes]) -> None:
+    cut = encoded(picture(0, width=200, height=200), "JPEG")[:3000]
+    closed = Image.open(io.BytesIO(images[0]))
+    closed.close()
+    given = [images[0], None, Image.open(io.BytesIO(cut)), closed, Image.new("F", (8, 8)), images[0]]
+    scored = scorer.score(given, ["a red circle", *["a red circle"] * 4, None], "clipscore").to_pylist()
+    errors = [row["error"] or {} for row in scored]
+    assert [error.get("kind") for error in errors] == [
+        None, "missing_image", "corrupt_image", "corrupt_image", "corrupt_image", "empty_prompt",
+    ]  # fmt: skip
+    assert "Premature end of JPEG file" in errors[2]["message"] and "no fixed range" in errors[4]["message"]
+    assert scored[0]["score"] is not None
+
+
+def test_a_metric_is_named_as_such_and_not_by_its_letters(scorer: Scorer, images: list[bytes]) -> None:
+    assert scorer.score(images[:1], "a red circle", "gecko").column("metric").to_pylist() == ["gecko"]
+    with pytest.raises(ConfigError, match="metrics: the scorer has none called 'clip'; did you mean clipscore"):
+        scorer.score(images[:1], "a red circle", "clip")
+
+
 def test_some_of_the_metrics_may_be_asked_for(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
     some = scorer.score(images, prompts, ["gecko", "clipscore"])
     everything = scorer.score(images, prompts).to_pylist()
@@ -117,17 +197,18 @@ def test_frames_are_scored_by_the_mean_of_the_frames(scorer: Scorer, images: lis
 
 
 def test_one_bad_frame_is_named_and_fails_the_row(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
-    (row, *_) = scorer.score([[images[0], b"no image"]], [prompts[0]]).to_pylist()
-    assert row["score"] is None and row["error"]["kind"] == "corrupt_image"
-    assert row["error"]["message"].startswith("image 2 of 2: ")
+    for missing, kind in ((b"no image", "corrupt_image"), (None, "missing_image")):
+        (row, *_) = scorer.score([[images[0], missing]], [prompts[0]]).to_pylist()
+        assert row["score"] is None and row["error"]["kind"] == kind
+        assert row["error"]["message"].startswith("image 2 of 2: ")
 
 
 def test_no_images_give_no_rows_and_a_prompt_too_few_is_refused(scorer: Scorer, images: list[bytes]) -> None:
     assert scorer.score([], []).num_rows == 0
-    with pytest.raises(ConfigError, match="one prompt beside every image, got 2 and 1"):
+    with pytest.raises(
+        ConfigError, match="every image, got 2 images and 1 prompts; one text that is in no list is the"
+    ):
         scorer.score(images[:2], ["a red circle"])
-    with pytest.raises(ConfigError, match="expected lists of images and of prompts, got one"):
-        scorer.score(images[0], "a red circle")
     with pytest.raises(ConfigError, match="metrics: the scorer has none called 'vqascor'; did you mean vqascore"):
         scorer.score(images[:1], ["a red circle"], ["vqascor"])
 
@@ -135,3 +216,21 @@ def test_no_images_give_no_rows_and_a_prompt_too_few_is_refused(scorer: Scorer, 
 def test_a_word_that_is_not_understood_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="vqascor"):
         open_scorer("metric=[vqascor]", "models=shapes")
+    with pytest.raises(ConfigError, match="vqascor"):
+        open_scorer(metric=["vqascor"], models="shapes")
+
+
+def test_options_are_the_words_of_their_names_and_models_load_without_false_alarms(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In a process of its own, for transformers warns once."""
+    (tmp_path / "image.png").write_bytes(encoded(picture(0)))
+    code = (
+        "from jobs.scorer import open_scorer\n"
+        "scorer = open_scorer(metric=['clipscore', 'vqascore'], models='shapes', on_gpu=False)\n"
+        "print(scorer.score('image.png', 'a red circle ' * 100).to_pandas()[['metric', 'truncated']].to_csv())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    printed, told = capfd.readouterr()
+    assert "0,clipscore,True" in printed and "vqascore" in printed
+    assert not any(word in told.lower() for word in ("warn", "error", "expected", "longer")), told
