@@ -82,6 +82,9 @@ def png_of_declared_size(width: int, height: int) -> bytes:
         pytest.param(encoded(PLAIN, "WEBP", lossless=True), ORANGE, id="webp"),
         pytest.param(encoded(PLAIN, "WEBP", lossless=True, save_all=True, append_images=[BLUE]), ORANGE,
                      id="animated-webp"),
+        pytest.param(encoded(PLAIN, "AVIF", quality=95), ORANGE, id="avif"),
+        pytest.param(encoded(PLAIN, "AVIF", quality=95, save_all=True, append_images=[BLUE]), ORANGE,
+                     id="animated-avif"),
         pytest.param(encoded(PLAIN.quantize(4), "GIF"), ORANGE, id="gif"),
         pytest.param(encoded(PLAIN.quantize(4), "GIF", save_all=True, append_images=[BLUE.quantize(4)]), ORANGE,
                      id="animated-gif"),
@@ -131,7 +134,7 @@ def test_the_refusal_of_what_is_no_image_shows_nothing_of_it(secret: bytes) -> N
     assert not any(sign.isdigit() for sign in text)
 
 
-@pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF"])
 def test_a_truncated_image_is_a_corrupt_image_and_not_a_half_grey_one(image_format: str) -> None:
     content = encoded(picture(0, width=200, height=200), image_format)
     assert refusal({"image": content[: len(content) // 2]}).kind == "corrupt_image"
