@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from operators.errors import PlumblineError
-from operators.report.changes import Change, comparable_metrics
-from operators.report.words import names, plural
-from operators.summary import part_of
+from operators.report.changes import Change
+from operators.report.words import plural
 from pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
 from pipelines.cells.store import Store
 from pipelines.endings import OVER_BUDGET, REGRESSION
@@ -17,6 +16,7 @@ from pipelines.nightly.config import NightConfig
 from pipelines.nightly.outcome import Moved, Outcome, outcome_path, read_outcome
 from pipelines.nightly.webhook import send
 from pipelines.report.checkpoints import CHECKPOINTS
+from pipelines.report.comparable import obstacle_between
 from pipelines.report.report import WrittenReport, write_report
 from pipelines.report.trends import write_trends
 from pipelines.running.errors import one_line
@@ -95,11 +95,11 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
     """
     if compare != "previous":
         other = find_run(store, compare, key="nightly.compare")
-        reason = _obstacle(read_manifest(store, other), manifest)
+        reason = obstacle_between(read_manifest(store, other), manifest)
         return Baseline(None, f"nightly.compare={compare}: {reason}") if reason else Baseline(other)
     newest, obstacles = None, []
     for earlier in earlier_runs(store, run_id):
-        obstacle = _obstacle(earlier.manifest, manifest)
+        obstacle = obstacle_between(earlier.manifest, manifest)
         if obstacle:
             obstacles.append((earlier, obstacle))
         elif read_outcome(store, earlier.run_id) is not None:
@@ -115,24 +115,6 @@ def _no_baseline(obstacles: Sequence[tuple[Run, str]]) -> str:
     (newest, obstacle), *others = obstacles
     more = f", nor can {plural(len(others), 'run')} before that" if others else ""
     return f"{newest.run_id} cannot be compared with it ({obstacle}){more}"
-
-
-def _obstacle(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:
-    """Why two runs cannot be compared; empty where they can."""
-    if before is None:
-        return "its manifest is damaged"
-    if before.get("benchmark") != after.get("benchmark"):
-        return f"it is of the benchmark {before.get('benchmark')!r}"
-    part = part_of(before)
-    if part and part != part_of(after):
-        return f"it is of {part}"
-    if before.get("exit_code") == OVER_BUDGET:
-        return "more of its rows failed than its budget allows"
-    if not set(before.get("generators", ())) & set(after.get("generators", ())):
-        return "the two share no generator"
-    if not comparable_metrics(before, after):
-        return f"the settings or models of {names(list(after.get('metrics', ())))} are others"
-    return ""
 
 
 def _outcome(

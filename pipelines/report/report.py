@@ -26,6 +26,7 @@ from pipelines.cells.runs import (
 )
 from pipelines.cells.store import Store
 from pipelines.report.agreement import read_agreement
+from pipelines.report.comparable import obstacle_between
 from pipelines.report.diagnoses import read_diagnosis
 from pipelines.report.images import read_details
 from pipelines.report.originals import Originals, open_originals
@@ -46,7 +47,7 @@ class ReportConfig:
     run: str = "latest"
     """A run's id; `latest` is the newest."""
     compare: str | None = None
-    """The id of an earlier run to compare it to; `previous` is the one before it of the same benchmark."""
+    """The id of an earlier run to compare it to; `previous` is the newest of its benchmark that can be compared."""
     reward: str | None = None
     """The metric that generators were trained on since the run it is compared to: who seems to game it is said."""
     images: int = MOST_IMAGES
@@ -151,11 +152,14 @@ def _earlier(store: Store, run: GatheredRun, compare: str | None) -> GatheredRun
 
 
 def _previous(store: Store, run: GatheredRun) -> str:
-    """The newest run of the same benchmark that is older."""
+    """The newest earlier run that this one can be compared with; raises ConfigError with the reason for the newest."""
+    obstacles = []
     for earlier in earlier_runs(store, run.run_id):
-        if earlier.manifest is not None and earlier.manifest.get("benchmark") == run.manifest.get("benchmark"):
+        if not (obstacle := obstacle_between(earlier.manifest, run.manifest)):
             return earlier.run_id
-    raise ConfigError(f"compare=previous: {run.run_id} is the first run of its benchmark; there is none before it")
+        obstacles.append(f"{earlier.run_id} cannot be compared with it ({obstacle})")
+    reason = obstacles[0] if obstacles else "it is the first run of this store"
+    raise ConfigError(f"compare=previous: {run.run_id} has no earlier run to be compared with; {reason}")
 
 
 def open_run(store: Store, run_id: str, sources: Sources | None = None) -> OpenedRun:

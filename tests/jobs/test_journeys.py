@@ -14,7 +14,12 @@ from PIL import Image
 
 from jobs import ingest, score, sweep
 from jobs.command import Command, run_job
+from operators.errors import ConfigError
+from pipelines.cells.store import open_store
 from pipelines.config import read_config
+from pipelines.keeping.config import KeepRuns
+from pipelines.keeping.retention import drop_runs
+from pipelines.report.report import write_report
 from pipelines.sources.benchmark import BenchmarkConfig
 from pipelines.sources.sources import open_sources
 from pipelines.storage import StorageConfig
@@ -284,6 +289,10 @@ def test_every_folder_is_a_benchmark_of_its_own(tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert score_them(tmp_path, f"images={names_alone(tmp_path / name)}") == 0
         assert manifest(tmp_path)["benchmark"] == name
+    store = open_store(f"{tmp_path}/store", StorageConfig())
+    assert not drop_runs(store, KeepRuns(last=1)), "the newest run of either folder stays"
+    with pytest.raises(ConfigError, match=r"cannot be compared with it \(it is of the benchmark 'first'"):
+        write_report(store, compare="previous")
     assert score_them(tmp_path, f"images={tmp_path}/first", "name=renders") == 0
     assert manifest(tmp_path)["benchmark"] == "renders"
 

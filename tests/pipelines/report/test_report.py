@@ -180,8 +180,21 @@ def test_what_changed_since_the_previous_run(tmp_path: Path) -> None:
     written = write_report(worse.store, compare="previous")
     assert written.page.changes is not None and written.page.changes.run_id == "20260102-030405-000006"
     assert written.page.changes.sentences[0].lead == "atlas is worse" and "What changed" in worse.html
-    with pytest.raises(ConfigError, match="there is none before it"):
+    with pytest.raises(ConfigError, match="has no earlier run to be compared with; it is the first run of this store"):
         write_report(worse.store, "20260102-030405-000006", compare="previous")
+
+
+def test_the_previous_run_is_the_newest_that_can_be_compared(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    make_run(tmp_path, run_id="20260103-000000-000000", generators=("golem",))
+    edit_manifest(make_run(tmp_path, run_id="20260104-000000-000000"), benchmark="another")
+    newest = make_run(tmp_path, run_id="20260105-000000-000000")
+    changes = write_report(newest.store, compare="previous").page.changes
+    assert changes is not None and changes.run_id == "20260102-030405-000006"
+    with pytest.raises(
+        ConfigError, match=r"20260103-000000-000000 cannot be compared with it \(it is of the benchmark"
+    ):
+        write_report(newest.store, "20260104-000000-000000", compare="previous")
 
 
 def test_a_run_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:

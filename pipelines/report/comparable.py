@@ -1,0 +1,27 @@
+"""Which runs can be compared with one another, by their manifests."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from operators.report.changes import comparable_metrics
+from operators.report.words import names
+from operators.summary import part_of
+from pipelines.endings import OVER_BUDGET
+
+
+def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:
+    """Why two runs cannot be compared; empty where they can."""
+    if before is None:
+        return "its manifest is damaged"
+    if before.get("benchmark") != after.get("benchmark"):
+        return f"it is of the benchmark {before.get('benchmark')!r}"
+    part = part_of(before)
+    if part and part != part_of(after):
+        return f"it is of {part}"
+    if before.get("exit_code") == OVER_BUDGET:
+        return "more of its rows failed than its budget allows"
+    if not set(before.get("generators", ())) & set(after.get("generators", ())):
+        return "the two share no generator"
+    if not comparable_metrics(before, after):
+        return f"the settings or models of {names(list(after.get('metrics', ())))} are others"
+    return ""
