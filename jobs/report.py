@@ -26,6 +26,7 @@ def main(config: ReportConfig) -> int:
             config.run,
             compare=config.compare,
             reward=config.reward,
+            baseline=config.baseline,
             images=config.images,
             bradley_terry=config.bradley_terry,
         ),
@@ -35,8 +36,8 @@ def main(config: ReportConfig) -> int:
 
 def show_report(console: Console, report: WrittenReport) -> None:
     """The leaderboard over all metrics, the decision in a few lines, and where the page is."""
-    title = "means; sharing a letter: not told apart (signed-rank test, Holm)"
     page = report.page
+    title = f"means; {page.marks} (signed-rank test, Holm)"
     show_tables(console, title, {name: _cells(page, name) for name in page.generators.rows})
     if page.generators.left_out:
         console.print(f"{plural(page.generators.left_out, 'more generator')} in summary.csv")

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -27,6 +27,10 @@ SIGNIFICANT = 0.05
 """Below it, after Holm's correction over the pairs of one metric and skill, two generators are told apart."""
 
 
+BETTER, WORSE, NOT_TOLD = MARKS = ("+", "-", "=")
+"""How generators stand beside a baseline."""
+
+
 class Standing(NamedTuple):
     """A generator's place on one metric's board."""
 
@@ -44,8 +48,8 @@ class Standing(NamedTuple):
     rank: int | None
     """From 1, the best mean; equal means share a rank; None where nothing was scored."""
     group: str
-    """Letters of the tie groups: two generators share one exactly where no duel tells them apart; empty where nothing
-    was scored.
+    """Letters of the tie groups: two generators share one exactly where no duel tells them apart; beside a baseline one
+    of MARKS; empty where nothing was scored.
     """
     rating: float | None = None
     """Bradley-Terry rating, overall and where it was asked for."""
@@ -139,11 +143,19 @@ class Board(NamedTuple):
     standings: tuple[Standing, ...]
     """Best mean first; those without a score last."""
     duels: tuple[Duel, ...]
+    baseline: str = ""
+    """The generator that the others are compared with, and with nobody else; empty where all are with each other."""
 
     @property
     def lower_is_better(self) -> bool:
         """Whether the best mean is the lowest."""
         return any(standing.direction < 0 for standing in self.standings)
+
+    @property
+    def pairs_wanted(self) -> int:
+        """How many pairs of generators are to be compared."""
+        scored = generators_of(self.scored())
+        return math.comb(len(scored), 2) if not self.baseline else len({*scored} - {self.baseline})
 
     @property
     def fewest_prompts(self) -> int:
@@ -173,9 +185,12 @@ class Board(NamedTuple):
         return [str(duel.worse) for duel in self.duels if duel.better == generator]
 
     def tied_with(self, generator: str) -> list[str]:
-        """The scored generators that are not told apart from this, best mean first."""
+        """The scored generators that are not told apart from this, best mean first; beside a baseline those that are
+        compared.
+        """
         apart = {generator, *self.better_than(generator), *self.worse_than(generator)}
-        return [standing.generator for standing in self.scored() if standing.generator not in apart]
+        others = [standing.generator for standing in self.scored() if standing.generator not in apart]
+        return others if self.baseline in ("", generator) else [name for name in others if name == self.baseline]
 
     def unbeaten(self) -> list[Standing]:
         """The scored generators than which none is clearly better, best mean first; no two are told apart."""
@@ -198,7 +213,11 @@ class Board(NamedTuple):
         return [standing for standing in self.scored() if standing.generator in common]
 
     def leading(self) -> frozenset[str]:
-        """The leaders and those that are not told from them, where that says anything: not where these are all."""
+        """The leaders and those that are not told from them, where that says anything: not where these are all. Beside
+        a baseline those that are clearly better.
+        """
+        if self.baseline:
+            return frozenset(self.better_than(self.baseline))
         first = frozenset(standing.generator for standing in (*self.leaders(), *self.close()))
         return first if len(first) < len(self.scored()) else frozenset()
 
@@ -208,7 +227,7 @@ class Board(NamedTuple):
         return next((first for first in self.leaders() if 0 < others == len(self.worse_than(first.generator))), None)
 
 
-def boards(standings: Iterable[Standing], duels: Iterable[Duel]) -> dict[tuple[str, str], Board]:
+def boards(standings: Iterable[Standing], duels: Iterable[Duel], baseline: str = "") -> dict[tuple[str, str], Board]:
     """The boards by metric and skill, in the order of the standings."""
     ranked = defaultdict[tuple[str, str], list[Standing]](list)
     compared = defaultdict[tuple[str, str], list[Duel]](list)
@@ -217,7 +236,7 @@ def boards(standings: Iterable[Standing], duels: Iterable[Duel]) -> dict[tuple[s
     for duel in duels:
         compared[duel.metric, duel.skill].append(duel)
     return {
-        place: Board(*place, tuple(sorted(rows, key=_by_worth)), tuple(compared[place]))
+        place: Board(*place, tuple(sorted(rows, key=_by_worth)), tuple(compared[place]), baseline)
         for place, rows in ranked.items()
     }
 
@@ -226,26 +245,31 @@ def _by_worth(standing: Standing) -> tuple[float, str]:
     return -standing.worth if standing.n else math.inf, standing.generator
 
 
-def standings(summary: pa.Table, duels: Sequence[Duel], falling: Container[str] = ()) -> list[Standing]:
+def standings(
+    summary: pa.Table, duels: Sequence[Duel], falling: Container[str] = (), baseline: str = ""
+) -> list[Standing]:
     """Every metric's standings, overall and by skill, best first, of a summary (schema SUMMARY); by the metrics
     `falling` a lower mean is better.
 
-    The duels of the same scores say which generators share a tie group.
+    The duels of the same scores say which generators share a tie group, or how they stand beside a baseline.
     """
-    apart = defaultdict[tuple[str, str], set[frozenset[str]]](set)
+    compared = defaultdict[tuple[str, str], list[Duel]](list)
     for duel in duels:
-        if duel.better is not None:
-            apart[duel.metric, duel.skill].add(frozenset((duel.generator_a, duel.generator_b)))
+        compared[duel.metric, duel.skill].append(duel)
     return [
         standing
         for (metric, skill), rows in best_first(summary, falling).to_pandas().groupby(["metric", "skill"], sort=False)
-        for standing in _ranked(rows, apart[str(metric), str(skill)], direction(str(metric), falling))
+        for standing in _ranked(rows, compared[str(metric), str(skill)], direction(str(metric), falling), baseline)
     ]
 
 
-def _ranked(rows: pd.DataFrame, apart: Collection[frozenset[str]], towards: int) -> Iterator[Standing]:
+def _ranked(rows: pd.DataFrame, duels: Sequence[Duel], towards: int, baseline: str) -> Iterator[Standing]:
     """The standings of one metric and skill, of its rows of the summary."""
-    groups = compact_letters([str(name) for name in rows["generator"][rows["n"] > 0]], apart)
+    if baseline:
+        groups = _beside(baseline, duels)
+    else:
+        apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better is not None}
+        groups = compact_letters([str(name) for name in rows["generator"][rows["n"] > 0]], apart)
     ranks = (towards * rows["mean"]).rank(method="min", ascending=False)
     columns = ["generator", "metric", "skill", "mean", "low", "high", "n", "n_null", "coverage"]
     for record, rank in zip(rows[columns].to_dict("records"), ranks, strict=True):
@@ -253,15 +277,24 @@ def _ranked(rows: pd.DataFrame, apart: Collection[frozenset[str]], towards: int)
         yield Standing(**record, rank=place, group=groups.get(record["generator"], ""), direction=towards)
 
 
-def duels(scores: RunScores, metrics: Iterable[str], skills: Skills, falling: Container[str] = ()) -> list[Duel]:
-    """Every two generators by each of the metrics, overall and at every skill; by those `falling` a lower score is
-    better.
+def _beside(baseline: str, duels: Sequence[Duel]) -> dict[str, str]:
+    """By generator, how it stands beside the baseline; the baseline itself has no mark."""
+    others = {({duel.generator_a, duel.generator_b} - {baseline}).pop(): duel.better for duel in duels}
+    marks = {None: NOT_TOLD, baseline: WORSE}
+    return {name: marks.get(better, BETTER) for name, better in others.items()}
+
+
+def duels(
+    scores: RunScores, metrics: Iterable[str], skills: Skills, falling: Container[str] = (), baseline: str = ""
+) -> list[Duel]:
+    """Every two generators by each of the metrics, overall and at every skill, or every other one and the baseline; by
+    those `falling` a lower score is better.
     """
     return [
         duel
         for metric in metrics
         for skill, prompts in by_skill(prompt_means(scores, metric), skills)
-        for duel in compare_columns(metric, skill, prompts, direction(metric, falling))
+        for duel in compare_columns(metric, skill, prompts, direction(metric, falling), baseline)
     ]
 
 
@@ -292,10 +325,13 @@ def by_skill(means: pd.DataFrame, skills: Skills) -> Iterator[tuple[str, pd.Data
             yield skill, means[has_it]
 
 
-def compare_columns(metric: str, skill: str, means: pd.DataFrame, towards: int = 1) -> list[Duel]:
-    """Every two columns of a frame of means by prompt's hash; `towards` is the metric's direction."""
-    values = means.to_numpy(np.float64)
-    pairs = list(combinations(range(len(means.columns)), 2))
+def compare_columns(metric: str, skill: str, means: pd.DataFrame, towards: int = 1, baseline: str = "") -> list[Duel]:
+    """Every two columns of a frame of means by prompt's hash, or those with the baseline; `towards` is the metric's
+    direction.
+    """
+    values, names = means.to_numpy(np.float64), [str(name) for name in means.columns]
+    every = combinations(range(len(names)), 2)
+    pairs = [(a, b) for a, b in every if not baseline or baseline in (names[a], names[b])]
     tests = [signed_rank(towards * values[:, a], towards * values[:, b]) for a, b in pairs]
     compared = [(pair, test) for pair, test in zip(pairs, tests, strict=True) if test.n]
     intervals = _intervals(means.index.to_numpy(), values, [pair for pair, _ in compared])
@@ -306,8 +342,8 @@ def compare_columns(metric: str, skill: str, means: pd.DataFrame, towards: int =
                 metric=metric,
                 skill=skill,
                 better=None,
-                generator_a=str(means.columns[a]),
-                generator_b=str(means.columns[b]),
+                generator_a=names[a],
+                generator_b=names[b],
                 low=float(low),
                 high=float(high),
                 p_holm=p_holm,

@@ -10,7 +10,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from operators.comparison import Board, Duel, generators_of
-from operators.report.leaders import NOBODY, metric_sentences
+from operators.report.leaders import NOBODY, beside_baseline, metric_sentences
 from operators.report.skills import skill_sentences
 from operators.report.words import Sentence, names, plural, signed
 from operators.summary import OVERALL
@@ -44,10 +44,12 @@ def overall_boards(boards: Mapping[tuple[str, str], Board], metrics: Sequence[st
 
 def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str = "") -> Decision:
     """Everything that a run says in words; `failed` says what failed, where anything did."""
+    baseline = next((board.baseline for board in overall.values()), "")
+    each = list(overall.values())
     return Decision(
         headline=headline(overall, failed),
-        by_metric=metric_sentences(list(overall.values())),
-        at_what=skill_sentences(boards, list(mean_ranks(overall)), reference(overall)),
+        by_metric=[beside_baseline(board) for board in each] if baseline else metric_sentences(each),
+        at_what=skill_sentences(boards, list(mean_ranks(overall)), baseline or reference(overall)),
         agreement=[*agreement_sentences(overall), *contrary_sentences(overall)],
         sureness=sureness_sentence(overall),
     )
@@ -94,12 +96,30 @@ def headline(overall: Boards, failed: str = "") -> Sentence:
     duels = _duels(overall)
     if not duels:
         return Sentence("No two generators can be compared:", "no metric scored two of them on the same prompt.")
+    if baseline := next(iter(overall.values())).baseline:
+        return _beside_headline(overall, baseline)
     if not any(duel.better for duel in duels):
         by = next(iter(overall)) if len(overall) == 1 else f"any of {len(overall)} metrics"
         able = any(board.can_tell for board in overall.values())
         lead = "No generator is clearly better than another" if able else "Too few prompts to tell who is better"
         return Sentence(lead, f"by {by}.")
     return _winner(overall)
+
+
+def _beside_headline(overall: Boards, baseline: str) -> Sentence:
+    """The headline of a run in which all are compared with the baseline alone."""
+    each, count = overall.values(), len(overall)
+    better = Counter(name for board in each for name in board.better_than(baseline))
+    worse = Counter(name for board in each for name in board.worse_than(baseline))
+    if better:
+        behind = f" Clearly worse: {_counted(worse, count)}." if worse else ""
+        return Sentence(f"Clearly better than {baseline}:", f"{_counted(better, count)}.{behind}")
+    by = f"by any of {count} metrics" if count > 1 else f"by {next(iter(overall))}"
+    if worse:
+        return Sentence(f"No generator is clearly better than {baseline}", f"{by}. Worse: {_counted(worse, count)}.")
+    if any(board.can_tell for board in each):
+        return Sentence(f"No generator is clearly better or worse than {baseline}", f"{by}.")
+    return Sentence(f"Too few prompts to tell who is better or worse than {baseline}", f"{by}.")
 
 
 def _winner(overall: Boards) -> Sentence:
@@ -200,7 +220,7 @@ def sureness_sentence(overall: Boards) -> Sentence:
     clear = sum(duel.better is not None for duel in duels)
     fewest, most = min(duel.n for duel in duels), max(duel.n for duel in duels)
     prompts = plural(most, "prompt") if fewest == most else f"{fewest:,} to {plural(most, 'prompt')}"
-    lacking = sum(math.comb(len(board.scored()), 2) for board in overall.values()) - len(duels)
+    lacking = sum(board.pairs_wanted for board in overall.values()) - len(duels)
     apart = f" {plural(lacking, 'pair')} could not be compared, as no prompt has both." if lacking else ""
     are = "is" if clear == 1 else "are"
     rest = (

@@ -110,14 +110,34 @@ def board_sentence(board: Board) -> Sentence:
     return _leading_sentence(board, first)
 
 
+def beside_baseline(board: Board) -> Sentence:
+    """Who is clearly better or worse than the baseline by one metric, and who cannot be told from it."""
+    baseline, means = board.baseline, {standing.generator: number(standing.mean) for standing in board.scored()}
+    if baseline not in means:
+        return Sentence(f"{board.metric} compares nothing with {baseline}:", "it did not score it.")
+    lead = f"Beside {baseline} ({means[baseline]}) {_by(board)}:"
+    if not board.duels:
+        return Sentence(lead, "nothing, for no other generator has a score of the same prompt.")
+    if not board.can_tell:
+        return Sentence(lead, few_prompts([board]))
+    groups = {
+        "clearly better": [f"{name} ({means[name]})" for name in means if name in board.better_than(baseline)],
+        "clearly worse": [f"{name} ({means[name]})" for name in means if name in board.worse_than(baseline)],
+        "not told from it": board.tied_with(baseline),
+    }
+    told = "; ".join(f"{said}: {names(found)}" for said, found in groups.items() if found)
+    wanted = "" if any(duel.better for duel in board.duels) else prompts_wanted([board])
+    return Sentence(lead, f"{told}. {wanted}".strip())
+
+
 def few_prompts(boards: Sequence[Board]) -> str:
     """Why nothing could be told, and how many prompts are the least, by the metrics of which the fewest would do."""
     board = min(boards, key=lambda board: board.fewest_prompts)
     prompts, pairs = plural(max(duel.n for duel in board.duels), "prompt"), len(board.duels)
     among = f" among {pairs} comparisons" if pairs > 1 else ""
     return (
-        f"even who wins on all of {prompts} cannot be told from the other{among}; {board.fewest_prompts} prompts are "
-        "the least that can show a difference."
+        f"even a generator that wins on every one of {prompts} cannot be told from another{among}; "
+        f"{board.fewest_prompts} prompts are the least that can show a difference."
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.comparison import Board, Duel, Standing, boards, bradley_terry, duels, standings
+from operators.comparison import BETTER, NOT_TOLD, WORSE, Board, Duel, Standing, boards, bradley_terry, duels, standings
 from operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
 from operators.judging.adaptive import decisions_table, in_words
 from operators.metrics.metric import direction
@@ -106,17 +106,26 @@ class Page(NamedTuple):
     diagnosis: list[ShownTable]
     """Empty where the metrics were not diagnosed."""
     standings: list[Standing]
+    baseline: str
+    """The generator that the others are compared with alone; empty where all are with each other."""
+
+    @property
+    def marks(self) -> str:
+        """What stands behind the means."""
+        if self.baseline:
+            return f"{BETTER} clearly better than {self.baseline}, {WORSE} clearly worse, {NOT_TOLD} not told from it"
+        return "sharing a letter: not told apart"
 
     @property
     def metrics(self) -> list[str]:
         return [column.name for column in self.columns]
 
 
-def _standings(run: GatheredRun, compared: Sequence[Duel], *, rated: bool) -> list[Standing]:
+def _standings(run: GatheredRun, compared: Sequence[Duel], *, rated: bool, baseline: str) -> list[Standing]:
     """The standings of a run; where its prompts' skills are not known, the summary's means at the skills."""
     overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
     falling = falling_metrics(run.manifest)
-    ranked = standings(run.summary if run.skills else overall, compared, falling)
+    ranked = standings(run.summary if run.skills else overall, compared, falling, baseline)
     if rated:
         ratings = bradley_terry(run.scores, run.compared(), falling)
         ranked = [
@@ -146,15 +155,16 @@ def build_page(
     before: GatheredRun | None = None,
     reward: str | None = None,
     rated: bool = False,
+    baseline: str = "",
 ) -> Page:
     """The page of a run, of the images picked for it, and of the run it is compared to.
 
     `reward` is the metric that generators were trained on since that run; `rated` adds Bradley-Terry ratings to the
-    overall standings.
+    overall standings; with a `baseline` every other generator is compared with it alone.
     """
-    compared = duels(run.scores, run.compared(), run.skills, falling_metrics(run.manifest))
-    ranked = _standings(run, compared, rated=rated)
-    at_skills = boards(ranked, compared)
+    compared = duels(run.scores, run.compared(), run.skills, falling_metrics(run.manifest), baseline)
+    ranked = _standings(run, compared, rated=rated, baseline=baseline)
+    at_skills = boards(ranked, compared, baseline)
     overall = overall_boards(at_skills, run.manifest.get("metrics", ()))
     unranked = run.unranked()
     ranking = {name: board for name, board in overall.items() if name not in unranked}
@@ -183,6 +193,7 @@ def build_page(
         decided=None if run.decisions is None else decisions_table(run.decisions),
         diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
         standings=ranked,
+        baseline=baseline,
     )
 
 

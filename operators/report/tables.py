@@ -115,6 +115,8 @@ def best_at(by_place: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -
 def _lead(board: Board | None) -> Lead:
     if board is None or not board.scored():
         return Lead("–")
+    if board.baseline and board.duels:
+        return Lead(_beside_baseline(board))
     if len(board.scored()) > 1 and not any(duel.better for duel in board.duels):
         return Lead("not compared" if not board.duels else "all tied" if board.can_tell else "too few prompts")
     if not board.leaders():
@@ -122,6 +124,15 @@ def _lead(board: Board | None) -> Lead:
     first = board.leaders()[0].generator
     tied = board.tied_with(first)
     return Lead(f"tied: {names(tied)}" if tied else "", first, len(tied))
+
+
+def _beside_baseline(board: Board) -> str:
+    """Who is clearly better than the baseline, or else who is clearly worse."""
+    if better := board.better_than(board.baseline):
+        return f"better: {names(better)}"
+    if worse := board.worse_than(board.baseline):
+        return f"worse: {names(worse)}"
+    return "none told from it" if board.can_tell else "too few prompts"
 
 
 def pairs(board: Board) -> Pairs:

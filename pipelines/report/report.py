@@ -50,6 +50,9 @@ class ReportConfig:
     """The id of an earlier run to compare it to; `previous` is the newest of its benchmark that can be compared."""
     reward: str | None = None
     """The metric that generators were trained on since the run it is compared to: who seems to game it is said."""
+    baseline: str | None = None
+    """The generator with which every other one is compared, and with no other: of 30 generators 29 comparisons share
+    the probability of error, and not 435. Name it before you see the scores."""
     images: int = MOST_IMAGES
     """How many images the gallery has at most, and how many at most stand side by side."""
     bradley_terry: bool = False
@@ -86,6 +89,7 @@ def write_report(
     *,
     compare: str | None = None,
     reward: str | None = None,
+    baseline: str | None = None,
     images: int = MOST_IMAGES,
     bradley_terry: bool = False,
     sources: Sources | None = None,
@@ -102,7 +106,8 @@ def write_report(
     opened = open_run(store, run_id, sources)
     before = _earlier(store, opened.gathered, compare)
     _require_metric(opened.gathered, reward)
-    page = _make_page(store, opened, before, images, reward=reward, rated=bradley_terry)
+    _require_generator(opened.gathered, baseline)
+    page = _make_page(store, opened, before, images, reward=reward, rated=bradley_terry, baseline=baseline or "")
     html = render(page)
     for name, text in (
         ("report.html", html),
@@ -125,8 +130,21 @@ def _require_metric(run: GatheredRun, reward: str | None) -> None:
         )
 
 
+def _require_generator(run: GatheredRun, baseline: str | None) -> None:
+    generators = run.scores.generators
+    if baseline is not None and baseline not in generators:
+        raise ConfigError(f"baseline: expected a generator of the run, {' or '.join(generators)}, got {baseline!r}")
+
+
 def _make_page(
-    store: Store, opened: OpenedRun, before: GatheredRun | None, images: int, *, reward: str | None, rated: bool
+    store: Store,
+    opened: OpenedRun,
+    before: GatheredRun | None,
+    images: int,
+    *,
+    reward: str | None,
+    rated: bool,
+    baseline: str,
 ) -> Page:
     run, originals = opened
     picks = pick_images(run.scores, run.ranking(), images, falling_metrics(run.manifest))
@@ -134,7 +152,7 @@ def _make_page(
     details = read_details(every, run, store, originals)
     if originals is not None:
         run = replace(run, prompts=_texts(originals.prompts, [pick.prompt_id for pick in every]))
-    return build_page(run, picks=picks, details=details, before=before, reward=reward, rated=rated)
+    return build_page(run, picks=picks, details=details, before=before, reward=reward, rated=rated, baseline=baseline)
 
 
 def _texts(prompts: pa.Table, prompt_ids: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ def test_the_report_has_exactly_these_keys() -> None:
     storage = {f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")}
     assert (
         set(dotted_keys(load_values("report", [])))
-        == {"store", "run", "compare", "reward", "images", "bradley_terry", "storage"} | storage
+        == {"store", "run", "compare", "reward", "baseline", "images", "bradley_terry", "storage"} | storage
     )
     assert read_config(load_values("report", []), ReportConfig) == ReportConfig(store="store")
 
@@ -69,6 +69,33 @@ def test_of_too_few_prompts_no_report_says_that_there_is_no_difference(
         said = capsys.readouterr().out
         assert f"\n{headline}" in said and wanted in said and "all tied" not in run.html
         assert wanted in run.html and "Too few prompts at every skill to tell from g" in said
+
+
+def test_a_baseline_is_compared_with_every_other_generator_and_these_with_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path)
+    assert run_job(COMMAND, main, [f"store={tmp_path}/store", "baseline=borealis"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "means; + clearly better than borealis, - clearly worse, = not told from it (signed-rank test, Holm)" in said
+    assert "Clearly better than borealis: atlas by 2, of 2 metrics. Clearly worse: cobalt by 2, of 2 metrics." in said
+    assert (
+        "4 of 4 comparisons of two generators by one metric are clear" in said and "could not be compared" not in said
+    )
+    summary = (run.folder / "summary.md").read_text()
+    assert "| beside borealis |" in summary and "Beside borealis (" in summary
+    assert "+ clearly better than borealis" in run.html and "share a letter where" not in run.html
+    assert "atlas</bdi> against <bdi>borealis" in run.html and "atlas</bdi> against <bdi>cobalt" not in run.html
+
+
+def test_a_baseline_that_the_run_lacks_is_one_line_with_those_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path)
+    assert run_job(COMMAND, main, [f"store={tmp_path}/store", "baseline=sdxl"]) == 1
+    assert (
+        "baseline: expected a generator of the run, atlas or borealis or cobalt, got 'sdxl'" in capsys.readouterr().err
+    )
 
 
 def test_names_are_not_taken_for_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

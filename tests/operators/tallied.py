@@ -17,11 +17,14 @@ def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table
 
 
 def paired(
-    scores: pa.Table, skills: Mapping[str, Sequence[str]] | None = None, falling: Container[str] = ()
+    scores: pa.Table,
+    skills: Mapping[str, Sequence[str]] | None = None,
+    falling: Container[str] = (),
+    baseline: str = "",
 ) -> list[Duel]:
     """Every pair of generators of scores (schema SCORES) by all their metrics."""
     of_run = of_table(scores)
-    return duels(of_run, of_run.metrics, Skills((skills or {}).items()), falling)
+    return duels(of_run, of_run.metrics, Skills((skills or {}).items()), falling, baseline)
 
 
 def of_table(table: pa.Table) -> RunScores:

@@ -4,12 +4,14 @@ import math
 from collections.abc import Container
 from random import Random
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from operators import rows
-from operators.comparison import Standing, boards, standings
+from operators.comparison import Standing, boards, compare_columns, standings
 from operators.comparison import bradley_terry as rate
 from tests.operators.tallied import of_table, paired, summarise
 
@@ -59,6 +61,33 @@ def test_a_duel_has_its_size_interval_and_wins() -> None:
     assert duel.win_rate == pytest.approx((1 + 0.5 + 1) / 3)
     assert duel.effect == 1.0
     assert duel.low <= duel.difference <= duel.high
+
+
+def test_beside_a_baseline_fewer_comparisons_share_the_error_and_the_others_are_not_compared() -> None:
+    random = np.random.default_rng(0)
+    names = [f"g{number:02d}" for number in range(12)]
+    scores = scores_table({name: list(random.normal(0.5 + 0.55 * (name == "g03"), 0.3, 18)) for name in names})
+    every, beside = paired(scores, {}), paired(scores, {}, baseline="g05")
+    assert (len(every), len(beside)) == (66, 11)
+    by_pair = {frozenset((its.generator_a, its.generator_b)): its for its in every}
+    for its in beside:
+        assert "g05" in (its.generator_a, its.generator_b)
+        twin = by_pair[frozenset((its.generator_a, its.generator_b))]
+        assert its.p_value == twin.p_value and its.p_holm <= twin.p_holm
+    ranked = standings(summarise(scores, {}), beside, baseline="g05")
+    marks = {its.generator: its.group for its in ranked}
+    assert marks == dict.fromkeys(names, "=") | {"g03": "+", "g05": ""}
+    [overall] = boards(ranked, beside, "g05").values()
+    assert overall.leading() == {"g03"} and overall.pairs_wanted == 11 and overall.tied_with("g03") == []
+
+
+def test_of_equal_generators_one_in_20_runs_tells_any_from_the_baseline_at_most() -> None:
+    random = np.random.default_rng(0)
+    told = 0
+    for _ in range(200):
+        means = pd.DataFrame(random.normal(size=(20, 6)), np.arange(20, dtype=np.uint64), list("abcdef"))
+        told += any(duel.better for duel in compare_columns("m", "overall", means, baseline="a"))
+    assert told <= 200 * 0.05 + 2 * math.sqrt(200 * 0.05 * 0.95)
 
 
 def test_five_prompts_won_alike_tell_nobody_apart_and_six_do() -> None:

@@ -218,7 +218,9 @@ def read_board(said: str, pairs: Pairs) -> bool:
     elif found := re.match(rf"No generator leads by {by}: no two are told apart\.", plain):
         assert not any(one[0] in names_in(found[1]) and one[1] == OVERALL for one in pairs.won)
         assert any(pairs.can_tell(one) for one in pairs.duels if one.metric in names_in(found[1]))
-    elif found := re.match(rf"Too few prompts to tell who leads by {by}: even who wins on all of (\d+) prompt", plain):
+    elif found := re.match(
+        rf"Too few prompts to tell who leads by {by}: even a generator that wins on every one of (\d+) prompt", plain
+    ):
         mine = [one for one in pairs.duels if one.skill == OVERALL and one.metric in names_in(found[1])]
         assert mine and not any(map(pairs.can_tell, mine)) and int(found[2]) == max(one.n for one in mine)
     elif found := re.match(rf"No generator leads by {by}: each that is clearly better than one is clearly wo", plain):

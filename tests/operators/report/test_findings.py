@@ -124,8 +124,8 @@ def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> Non
          "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910). The clearest difference, of a "
          "(0.900) from b (0.800), would take about 42 prompts to show, if it is what it seems."),
         (few(board("m", "ab"), 5),
-         "Too few prompts to tell who leads by m: even who wins on all of 5 prompts cannot be told from the other; 6 "
-         "prompts are the least that can show a difference. "
+         "Too few prompts to tell who leads by m: even a generator that wins on every one of 5 prompts cannot be told "
+         "from another; 6 prompts are the least that can show a difference. "
          "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
         (board("m", "a"), "a has 0.900, 95% interval 0.890 to 0.910 by m."),
         (board("m", "", unscored="a"), "m scored nothing."),
@@ -272,3 +272,34 @@ def test_numbers_are_shown_with_a_true_minus_and_no_signed_zero() -> None:
     assert (signed(0.0499, 1), signed(-0.0499, 1), signed(-0.06, 2), signed(math.nan)) == ("0.0", "0.0", "−0.06", "–")
     assert (names(["a"]), names(["a", "b"]), names(list("abcdefg"))) == ("a", "a and b", "a, b, c, d and 3 more")
     assert (shown([1, 2, 3], 2), shown([1], 2)) == (([1, 2], 1), ([1], 0))
+
+
+@pytest.mark.parametrize(
+    ("found", "headline_said", "said"),
+    [
+        ([board("m", "cab", "cb", "ca", "ab")],
+         "Clearly better than a: c. Clearly worse: b.",
+         "Beside a (0.800) by m: clearly better: c (0.900); clearly worse: b (0.700)."),
+        ([board("m", "abc", "ab"), board("k", "abc")],
+         "No generator is clearly better than a by any of 2 metrics. Worse: b by 1, of 2 metrics.",
+         "Beside a (0.900) by m: clearly worse: b (0.800); not told from it: c."),
+        ([board("m", "ab")],
+         "No generator is clearly better or worse than a by m.",
+         "Beside a (0.900) by m: not told from it: b. The clearest difference, of a (0.900) from b (0.800), would take "
+         "about 42 prompts to show, if it is what it seems."),
+        ([few(board("m", "abc"), 5)],
+         "Too few prompts to tell who is better or worse than a by m.",
+         "Beside a (0.900) by m: even a generator that wins on every one of 5 prompts cannot be told from another "
+         "among 2 comparisons; 7 prompts are the least that can show a difference."),
+        ([board("m", "bc", "bc", unscored="a")],
+         "No two generators can be compared: no metric scored two of them on the same prompt.",
+         "m compares nothing with a: it did not score it."),
+    ],
+)  # fmt: skip
+def test_beside_a_baseline_nothing_is_said_of_the_others(found: list[Board], headline_said: str, said: str) -> None:
+    beside = [
+        one._replace(baseline="a", duels=tuple(its for its in one.duels if "a" in (its.generator_a, its.generator_b)))
+        for one in found
+    ]
+    decision = decide({(one.metric, OVERALL): one for one in beside}, {one.metric: one for one in beside})
+    assert (str(decision.headline), str(decision.by_metric[0])) == (headline_said, said)
