@@ -39,6 +39,8 @@ COEFFICIENTS = 64
 """Of a block, for each component."""
 COLOUR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
 """TurboJPEG's names of Pillow's modes."""
+UNKNOWN_SAMPLING = "Could not determine subsampling"
+"""TurboJPEG's words for a JPEG whose components are of other resolutions than it knows, such as a CMYK one of 4:2:0."""
 
 CHECKED_TIFFS = {
     "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd",
@@ -254,11 +256,16 @@ def _chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
 def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
     """The pixels of an opened JPEG; raises BrokenImage, or ValueError in libjpeg's words, where some are missing.
 
-    They are Pillow's to the bit, but Pillow hides libjpeg's warnings.
+    They are Pillow's to the bit, but Pillow hides libjpeg's warnings. What Pillow alone reads is an UncheckedImage.
     """
     import simplejpeg
 
-    pixels = simplejpeg.decode_jpeg(jpeg.encoded, COLOUR_SPACES[image.mode], strict=True)
+    try:
+        pixels = simplejpeg.decode_jpeg(jpeg.encoded, COLOUR_SPACES[image.mode], strict=True)
+    except ValueError as error:
+        if UNKNOWN_SAMPLING in str(error):
+            raise UncheckedImage("a JPEG whose colours are sampled in an unusual way") from error
+        raise
     if image.mode == "CMYK":  # Pillow takes inks to be stored the other way round, as Adobe does
         pixels = ~pixels
     _require_scans(jpeg)

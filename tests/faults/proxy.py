@@ -20,10 +20,10 @@ GARBLED = 8
 """Bytes in the middle of an answer's body."""
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER such that closing a socket resets the connection."""
-FAULTS = ("500", "503", "reset", "delay", "truncated", "lost-500", "lost-reset")
+FAULTS = ("429", "500", "503", "reset", "delay", "truncated", "lost-500", "lost-reset")
 """The lost ones do what was asked at the server, and then keep its answer from the client; the truncated one, half.
 
-There are 429 and garbled too, an object that has other bytes in its middle than the server's.
+There is garbled too, an object that has other bytes in its middle than the server's.
 """
 ENDED = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
 

@@ -251,6 +251,12 @@ def test_a_kind_of_jpeg_of_which_nothing_says_whether_it_is_whole_is_refused_wit
     assert refusal({"image": content}) == RowError("corrupt_image", message)
 
 
+def test_a_jpeg_of_a_colour_sampling_that_its_reader_does_not_know_is_refused_with_the_remedy() -> None:
+    error = refusal({"image": encoded(picture(0).convert("CMYK"), "JPEG", subsampling=2)})
+    assert error.message.startswith("found a JPEG whose colours are sampled in an unusual way, whose reader")
+    assert error.message.endswith("; save the image as PNG") and error.kind == "corrupt_image"
+
+
 def test_fill_bytes_before_the_end_of_a_jpeg_are_its_right_and_other_bytes_are_not() -> None:
     content = encoded(picture(0), "JPEG")
     assert decode(content[:-2] + b"\xff" * 7 + content[-2:]).tobytes() == decode(content).tobytes()
