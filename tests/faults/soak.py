@@ -52,7 +52,7 @@ LONGEST_TRY = 900
 TOLERANCE = 1e-5
 """Relative; other rows in a batch change the last bits."""
 S3_FAULTS = {
-    "s3-errors": ("500", "503", "lost-500"),
+    "s3-errors": ("429", "500", "503", "lost-500"),
     "s3-slow": ("delay",),
     "s3-resets": ("reset", "lost-reset"),
     "s3-truncated": ("truncated",),
