@@ -14,6 +14,7 @@ from operators.report.words import Sentence, Shown, names, plural, shown, signed
 from operators.run_scores import RunScores
 from operators.sentinel import Movement, alarm, suspicious
 from operators.statistics.ordering import holm
+from operators.statistics.power import fewest_pairs
 from operators.summary import OVERALL, Skills
 
 MOST_SENTENCES = 6
@@ -68,6 +69,8 @@ class Changes(NamedTuple):
     settings: Shown[Setting]
     clear: list[Change]
     """All clear ones, overall and by skill, none left out."""
+    can_tell: bool
+    """Whether any outcome on so many prompts would have been a clear change, of scores that are not the same."""
 
 
 def comparable_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -105,13 +108,14 @@ def compare(
         sentences=[
             *_alarms(overall, reward, metrics),
             *_altered_sentences(altered),
-            *_change_sentences(overall, partial=bool(alone or altered)),
+            *_change_sentences(overall, len(changes), partial=bool(alone or altered)),
             *alone,
         ],
         overall=shown(overall, MOST_ROWS),
         by_skill=shown(sorted(at_skills, key=lambda change: change.duel.effect), MOST_ROWS),
         settings=shown(settings, MOST_SETTINGS),
         clear=[change for change in changes if change.is_clear],
+        can_tell=_can_tell(overall, len(changes)),
     )
 
 
@@ -250,7 +254,15 @@ def _direction(change: Change, metrics: Mapping[str, Metric]) -> str:
     return up if change.duel.effect > 0 else down
 
 
-def _change_sentences(overall: Sequence[Change], *, partial: bool) -> list[Sentence]:
+def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
+    """Whether one of the changes would be clear among so many if it were the same on all prompts; of scores that are
+    all unchanged there is nothing to tell.
+    """
+    altered = [change for change in changes if change.verdict != "unchanged"]
+    return not altered or any(change.duel.n >= fewest_pairs(comparisons, SIGNIFICANT) for change in altered)
+
+
+def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
     """Each generator with a clear change, and the rest; `partial` where the runs hold more than was compared."""
     if not overall:
         return [Sentence("The two runs share no generator with scores by the same metric.", "")]
@@ -260,6 +272,13 @@ def _change_sentences(overall: Sequence[Change], *, partial: bool) -> list[Sente
             clear.setdefault((change.generator, change.verdict), []).append(
                 f"{change.duel.metric} ({_size(change.duel)})"
             )
+    if not _can_tell(overall, comparisons):
+        prompts = plural(max(change.duel.n for change in overall), "prompt")
+        rest = (
+            f"even one for the better on every one of {prompts} is not clear among {comparisons} comparisons; "
+            f"{fewest_pairs(comparisons, SIGNIFICANT)} prompts are the least that can show one."
+        )
+        return [Sentence("Too few prompts to tell a change:", rest)]
     if not clear:
         same = all(change.verdict == "unchanged" for change in overall)
         lead = "Nothing changed" if same else "Nothing changed clearly"

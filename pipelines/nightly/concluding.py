@@ -139,6 +139,7 @@ def _outcome(
         not_compared=baseline.reason or None,
         regressions=regressions,
         improvements=[_moved(change) for change in clear if change.verdict == "better"],
+        can_tell=changes is None or changes.can_tell,
         sentences=[str(sentence) for sentence in changes.sentences] if changes is not None else [],
     )
 

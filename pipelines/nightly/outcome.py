@@ -65,6 +65,8 @@ class Outcome:
     improvements: Sequence[Moved]
     sentences: Sequence[str]
     """All that the report says of what changed, came and went."""
+    can_tell: bool = True
+    """Whether any outcome on so many prompts would have been a regression or an improvement."""
     trends: str | None = None
     """The address of the page of trends; None where it could not be written."""
     webhook: str | None = None
@@ -73,7 +75,8 @@ class Outcome:
     def summary(self) -> str:
         """In a line."""
         compared = f"since {self.compared_with}" if self.compared_with else f"not compared: {self.not_compared}"
-        said = "no regression" if not self.regressions else plural(len(self.regressions), "regression")
+        none = "no regression" if self.can_tell else "too few prompts to tell a regression"
+        said = plural(len(self.regressions), "regression") if self.regressions else none
         return (
             f"{self.benchmark}, run {self.run_id}: {f'{said} {compared}' if self.compared_with else compared}; "
             f"coverage {self.counts['coverage']:.2%}"

@@ -51,6 +51,17 @@ def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
     assert {one.duel.skill for one in found.by_skill.rows} == {"counting", "colour"}
 
 
+def test_of_too_few_prompts_it_is_not_said_that_nothing_changed() -> None:
+    """Six comparisons: two generators over all prompts and at two skills."""
+    for first, said in (
+        (33, "Too few prompts to tell a change: even one for the better on every one of 7 prompts is not clear among"),
+        (26, "borealis is worse by gecko"),
+    ):
+        found = changed(table(first=first), table(-0.05, first=first))
+        assert str(found.sentences[0]).startswith(said) and found.can_tell == (first == 26)
+    assert changed(table(first=33), table(first=33)).can_tell, "of equal scores nothing is to be told"
+
+
 def test_only_prompts_that_both_scored_are_compared_and_the_rest_is_named() -> None:
     found = changed(table(), table(generators=("borealis", "drift"), first=10))
     (borealis,) = found.overall.rows

@@ -13,7 +13,7 @@ from pipelines.nightly.concluding import conclude, find_baseline
 from pipelines.nightly.config import NightConfig
 from pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
 from pipelines.storage import StorageConfig
-from tests.operators.report.made import make_run
+from tests.operators.report.made import make_run, noisy, plain_prompts
 
 METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}
 MODELS = {"vqa": {"checkpoint": "a"}, "clip": {"checkpoint": "b"}}
@@ -54,6 +54,15 @@ def test_the_newest_that_a_night_told_of_comes_before_newer_ones_that_none_did(s
     assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[1]
     publish(store, BEFORE[2])
     assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2]
+
+
+def test_a_night_of_few_prompts_does_not_say_that_there_is_no_regression(tmp_path: Path) -> None:
+    for prompts, said in ((4, "too few prompts to tell a regression since"), (12, "no regression since")):
+        folder, texts = tmp_path / str(prompts), plain_prompts(prompts)
+        make_run(folder, prompts=texts, run_id="20260101-000000-000001")
+        run = make_run(folder, prompts=texts, score=lambda *at: noisy(*at) + at[2] % 2 / 500)
+        outcome = conclude(run.store, run.run_id, NightConfig(), sources=None, hold=lambda: None).outcome
+        assert said in outcome.summary() and outcome.can_tell == (prompts == 12)
 
 
 OTHER = {
