@@ -117,7 +117,7 @@ def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys
 def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(0)
     truth, prompts = random.normal(size=1_200), [str(row // 4) for row in range(1_200)]
-    metrics = truth + random.normal(size=(20, 1_200))
+    metrics = truth + random.normal(size=(12, 1_200))
     pairs = list(combinations(metrics, 2))
     together = seconds(lambda: [permuted_correlations(truth, a, b, prompts) for a, b in pairs])
     drawn = seconds(lambda: [np.random.default_rng(0).integers(2, size=(9_999, 300)) for _ in pairs])

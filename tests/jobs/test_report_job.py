@@ -77,14 +77,14 @@ def test_a_baseline_is_compared_with_every_other_generator_and_these_with_nobody
     run = make_run(tmp_path)
     assert run_job(COMMAND, main, [f"store={tmp_path}/store", "baseline=borealis"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "means; + clearly better than borealis, - clearly worse, = not told from it (signed-rank test, Holm)" in said
+    assert "means; better or worse: clearly so than borealis; tied: not told from it (signed-rank test, Holm)" in said
     assert "Clearly better than borealis: atlas by 2, of 2 metrics. Clearly worse: cobalt by 2, of 2 metrics." in said
     assert (
         "4 of 4 comparisons of two generators by one metric are clear" in said and "could not be compared" not in said
     )
     summary = (run.folder / "summary.md").read_text()
     assert "| beside borealis |" in summary and "Beside borealis (" in summary
-    assert "+ clearly better than borealis" in run.html and "share a letter where" not in run.html
+    assert "clearly so than borealis" in run.html and "share a letter where" not in run.html
     assert "atlas</bdi> against <bdi>borealis" in run.html and "atlas</bdi> against <bdi>cobalt" not in run.html
 
 
