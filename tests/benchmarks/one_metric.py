@@ -16,9 +16,10 @@ from operators.report.picking import MOST_CARDS, pick_images
 from operators.run_scores import RunScores
 from operators.summary import Skills
 from tests.benchmarks.scripted_sweep import peak_megabytes
+from tests.benchmarks.size import sized
 
 GENERATORS = 5
-ROWS = 1 << 15
+ROWS = sized(1 << 15, 1 << 10)
 """Of a part."""
 
 

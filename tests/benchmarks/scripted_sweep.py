@@ -7,8 +7,10 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -113,17 +115,22 @@ def measure(folder: str, store: str, metrics: str = "1") -> dict[str, Any]:
         read.append(path)
         return read_cell(self, path, **options)
 
-    Store.read = noting  # type: ignore[method-assign]
     seconds: dict[str, float] = {}
-    sweep._compute = timed(seconds, "scripted", scores_of)  # type: ignore[assignment]
-    sweep.gather_results = timed(seconds, "results", sweep.gather_results)
-    sweep._write_run = timed(seconds, "written", sweep._write_run)  # type: ignore[assignment]
-    job.plan_sweep = timed(seconds, "plan", plan_sweep)
-    job.judge_metrics = timed(seconds, "agreement", sweep.judge_metrics)
-    report.write_report = timed(seconds, "report", report.write_report)
+    replaced = (
+        (Store, "read", noting),
+        (sweep, "_compute", timed(seconds, "scripted", scores_of)),
+        (sweep, "gather_results", timed(seconds, "results", sweep.gather_results)),
+        (sweep, "_write_run", timed(seconds, "written", sweep._write_run)),
+        (job, "plan_sweep", timed(seconds, "plan", plan_sweep)),
+        (job, "judge_metrics", timed(seconds, "agreement", sweep.judge_metrics)),
+        (report, "write_report", timed(seconds, "report", report.write_report)),
+    )
     more = [f"+metrics.clipscore_{number}={{kind: clipscore, model: clip}}" for number in range(2, int(metrics) + 1)]
     config = sweep_config(folder, store, "metric=[clipscore]", *more, f"shard_rows={ROW_GROUP}", "benchmark.name=large")
-    code = job.main(config)
+    with ExitStack() as stack:
+        for place, name, call in replaced:
+            stack.enter_context(patch.object(place, name, call))
+        code = job.main(config)
     return {"exit_code": code, "cells_read": len(read), "seconds": seconds, "peaks": peaks, "peak": peak_megabytes()}
 
 

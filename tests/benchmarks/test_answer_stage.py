@@ -22,12 +22,14 @@ from operators.stages.stage import StageOptions
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
+from tests.benchmarks.size import HERE, sized, wanted
 from tests.operators import tiny
 
-SHARD = 256
-GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint")
-COPIES = 4
+SHARD = sized(256, 4)
+GENERATORS = sized(("atlas", "borealis", "cobalt", "drift", "ember", "flint"), ("atlas",))
+COPIES = sized(4, 1)
 """Of each generator, so that what a process spends once (its first batch) weighs as little as in a real sweep."""
+FEW = sized((), (*HERE, "benchmark.require_every_prompt=false"))
 BATCH = 64
 THREADS = 2
 TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?", "{}?", "Do you see {}?")
@@ -58,7 +60,8 @@ def model() -> Iterator[ClipFlanT5Likelihood]:
 
 
 def shard(generator: str) -> pa.Table:
-    return pa.concat_tables([pq.read_table(file) for file in sorted((PACK / "images" / generator).glob("*.parquet"))])
+    files = sorted((PACK / "images" / generator).glob("*.parquet"))
+    return pa.concat_tables(map(pq.read_table, files)).slice(0, SHARD)
 
 
 def texts() -> dict[str, str]:
@@ -100,6 +103,7 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
         "cluster.pools.answers.min_size=2",
         "cluster.pools.answers.max_size=2",
         "cluster.pools.answers.threads=1",
+        *FEW,
     )
     done = run_sweep(plan_sweep(config), last.update)
     stage = last["answers:vqa"]
@@ -110,7 +114,7 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
             f"\nanswer stage: {stage.rows / stage.seconds:.0f} images/s, bare loop {stage.rows / bare:.0f} images/s, "
             f"ratio {ratio:.2f} (0.9 or better wanted)"
         )
-    assert ratio >= 0.9
+    wanted(ratio >= 0.9)
 
 
 class CountingModel(ClipFlanT5Likelihood):
@@ -144,7 +148,7 @@ def test_an_image_is_encoded_once_whatever_the_number_of_questions(
             f"{theirs / ours:.1f} times the speed of one pair at a time with the image encoded for each"
         )
     assert counting.encoded == len(images.rows) == SHARD
-    assert theirs / ours > 1
+    wanted(theirs / ours > 1)
     first = answers[TEMPLATES[0]].column("answers").to_pylist()
     for row, expected in enumerate(peer[:: len(TEMPLATES)]):
         assert first[row][0]["token_logprobs"][0] == pytest.approx(expected, abs=1e-4)

@@ -17,6 +17,7 @@ from pipelines.ingest.ingest import ingest
 from pipelines.storage import _s3
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
+from tests.benchmarks.size import sized
 from tests.benchmarks.small_images import write_tars
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
@@ -24,7 +25,7 @@ from tests.s3 import S3Server
 METRICS = ("vqascore", "clipscore")
 CELLS = 2 + len(METRICS)
 """Of an images shard: answers, similarities, and the scores of both."""
-FEW, MANY = 2, 10
+FEW, MANY = sized((2, 10), (1, 2))
 """Shards of four images."""
 WRITES = 1
 """Of a cell."""

@@ -20,14 +20,17 @@ from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPVisionCo
 
 from jobs.scorer import open_scorer
 from operators.scorer import Scorer
+from tests.benchmarks.size import TINY, sized, wanted
 from tests.serving import ROOT, TOKEN, Pair, Running, pack_pairs, run_service
 
-CLIENTS = 64
+CLIENTS = sized(64, 4)
 BATCH = 32
-ROUNDS = 3
-IMAGES = 1536
+ROUNDS = sized(3, 1)
+IMAGES = sized(1536, 12)
 """Of a round."""
 METRIC = "metric=[vqascore]"
+pytestmark = pytest.mark.slow  # a service takes as long to start in any size
+alone = pytest.mark.skipif(TINY, reason="a service of its own")
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +68,10 @@ def save_clip_of_common_size(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[Pair]:
     """Each asked for once, so that nothing comes from the cache: the pack's images with each other's prompts."""
-    known = pack_pairs(256, ("atlas", "flint", "garnet"))
+    known = pack_pairs(sized(256, 16), ("atlas", "flint", "garnet"))
     return (
         Pair(image.image, text.prompt)
-        for shift in range(256)
+        for shift in range(sized(256, 16))
         for image, text in zip(known, known[shift:], strict=False)
     )
 
@@ -140,8 +143,8 @@ def shares_of_the_offline_rate(
     service: Running, scorer: Scorer, pairs: Iterator[Pair], metric: str, images: int
 ) -> list[float]:
     """Of some rounds, each first offline and then by the service; the scores are the same."""
-    score_offline(scorer, list(islice(pairs, 64)))
-    asyncio.run(ask_all(service, list(islice(pairs, 64)), metric=metric))
+    score_offline(scorer, list(islice(pairs, CLIENTS)))
+    asyncio.run(ask_all(service, list(islice(pairs, CLIENTS)), metric=metric))
     shares = []
     for _ in range(ROUNDS):
         asked = list(islice(pairs, images))
@@ -157,6 +160,7 @@ def shares_of_the_offline_rate(
     return shares
 
 
+@alone
 def test_many_clients_of_one_image_are_served_at_the_offline_rate_of_a_model_of_common_size(
     pairs: Iterator[Pair], one_thread: None, tmp_path: Path
 ) -> None:
@@ -164,7 +168,7 @@ def test_many_clients_of_one_image_are_served_at_the_offline_rate_of_a_model_of_
     words = ("metric=[clipscore]", "models=shapes", f"models.clip.checkpoint={clip}")
     with run_service(tmp_path / "log", *words[:1], *words[2:], f"batch={BATCH}", "threads=1") as service:
         shares = shares_of_the_offline_rate(service, open_scorer(*words), pairs, "clipscore", 192)
-    assert statistics.median(shares) >= 0.85
+    wanted(statistics.median(shares) >= 0.85)
 
 
 def test_many_clients_of_one_image_are_served_at_most_of_the_offline_rate_of_a_tiny_model(
@@ -172,7 +176,7 @@ def test_many_clients_of_one_image_are_served_at_most_of_the_offline_rate_of_a_t
 ) -> None:
     """What the service itself takes counts most here: the model takes less than 2 ms an image."""
     shares = shares_of_the_offline_rate(service, scorer, pairs, "vqascore", IMAGES)
-    assert statistics.median(shares) >= 0.6
+    wanted(statistics.median(shares) >= 0.6)
 
 
 def test_a_replica_killed_under_load_loses_and_doubles_nothing(
@@ -190,12 +194,13 @@ def test_a_replica_killed_under_load_loses_and_doubles_nothing(
     )
 
 
+@alone
 def test_of_two_replicas_one_is_killed_under_load_and_nothing_is_lost_or_doubled(
     scorer: Scorer, pairs: Iterator[Pair], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     words = (METRIC, f"batch={BATCH}", "threads=1", "replicas=2", "num_cpus=0.5")
     with run_service(tmp_path_factory.mktemp("two") / "log", *words) as service:
-        asyncio.run(ask_all(service, list(islice(pairs, 64))))
+        asyncio.run(ask_all(service, list(islice(pairs, CLIENTS))))
         both = asyncio.run(ask_all(service, list(islice(pairs, IMAGES))))
         first, second = service.replicas()
         asked = list(islice(pairs, IMAGES))

@@ -14,15 +14,17 @@ from pipelines.cells.store import Store, decode_cell, encode_cell
 from pipelines.running.progress import NodeProgress
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
+from tests.benchmarks.size import HERE, sized, wanted
 
-GENERATORS = ("atlas", "flint")
+GENERATORS = sized(("atlas", "flint"), ("atlas",))
 MOST = 0.03
 """Of the seconds that the stages take."""
 READS = 2
 """Of each cell: by the stage below, and by the driver or the report."""
 LOOKS = 2
 """At each image: by the stage of answers and that of similarities."""
-REPEATS = 5
+REPEATS = sized(5, 1)
+FEW = sized((), (*HERE, "benchmark.limit=4"))
 
 
 def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
@@ -30,7 +32,7 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
 ) -> None:
     last: dict[str, NodeProgress] = {}
     generators = f"benchmark.generators=[{','.join(GENERATORS)}]"
-    planned = plan_sweep(sweep_config(PACK, tmp_path / "store", "shard_rows=256", generators))
+    planned = plan_sweep(sweep_config(PACK, tmp_path / "store", "shard_rows=256", generators, *FEW))
     assert run_sweep(planned, last.update).exit_code == 0
     stages = sum(state.seconds for state in last.values())
     tables = [planned.store.read(cell.path) for cell in planned.plan.cells]
@@ -46,7 +48,7 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
             f"{READS * read:.3f} s, images {LOOKS * looked:.3f} s, of stages that take {stages:.1f} s: "
             f"{cost / stages:.2%} ({MOST:.0%} allowed)"
         )
-    assert cost < MOST * stages
+    wanted(cost < MOST * stages)
 
 
 def seconds(action: Callable[[], object]) -> float:
