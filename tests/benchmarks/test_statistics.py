@@ -122,7 +122,7 @@ def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytes
     drawn = seconds(lambda: [np.random.default_rng(0).integers(2, size=(9_999, 300)) for _ in pairs])
     with capsys.disabled():
         print(f"\n{len(pairs)} comparisons of metrics on 300 prompts: {together:.2f} s; the draws alone {drawn:.2f} s")
-    assert together < drawn
+    wanted(together < drawn)
 
 
 def _walks(nodes: pd.DataFrame) -> int:
