@@ -42,7 +42,8 @@ LONGEST_ADDRESS = 1000
 FETCHES = 8
 """Threads that read addresses while others decode: a server takes about as long to answer as a decoder."""
 
-DEFAULT_MAX_IMAGES = 64
+DECODING = 2
+"""Raised when what is refused as broken, or the pixels of what is not, changes."""
 
 FetchUri = Callable[[str], bytes]
 
@@ -59,16 +60,24 @@ class ImageLimits:
     """Most scans of a JPEG that is decoded; a progressive one has about ten, and each costs as much as all pixels."""
     max_seconds: float = 10.0
     """Processor time after which decoding an image, or a video, is given up."""
-    max_images: int = DEFAULT_MAX_IMAGES
+    max_images: int = 64
     """Most images of one row, such as the frames of a film."""
 
     def semantic(self) -> dict[str, int]:
-        """What refuses an image for good; one that took too long is tried again by the next run.
+        """What refuses an image for good; one that took too long is tried again by the next run."""
+        return {
+            "max_pixels": self.max_pixels,
+            "max_bytes": self.max_bytes,
+            "max_scans": self.max_scans,
+            "max_images": self.max_images,
+            "decoding": DECODING,
+        }
 
-        The number of images only where it was set: keys of rows with one image are older than it.
-        """
-        limits = {"max_pixels": self.max_pixels, "max_bytes": self.max_bytes, "max_scans": self.max_scans}
-        return limits if self.max_images == DEFAULT_MAX_IMAGES else {**limits, "max_images": self.max_images}
+    def admit(self, then: Mapping[str, int]) -> bool:
+        """Whether these limits let in all that those that are given, as `semantic` gives them, let in."""
+        now = self.semantic()
+        same = then.keys() == now.keys() and then["decoding"] == DECODING
+        return same and all(then[name] <= now[name] for name in now)
 
     def __post_init__(self) -> None:
         for name in ("max_pixels", "max_bytes", "max_scans", "max_images"):

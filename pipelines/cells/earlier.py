@@ -60,9 +60,8 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
             stored = read(path)
         except StoreError:
             continue
-        then, now = stored.provenance.get("limits") or {}, limits.semantic()
-        tighter = then.keys() == now.keys() and all(then[name] <= now[name] for name in now)
+        admitted = limits.admit(stored.provenance.get("limits") or {})
         table = rows.conformed(stored.table, stage.schema)
-        if table.schema.equals(stage.schema) and (tighter or stage.over == "prompts"):
+        if table.schema.equals(stage.schema) and (admitted or stage.over == "prompts"):
             tables.append(table)
     return tables

@@ -789,9 +789,12 @@ def test_the_digest_and_the_id_of_a_row_are_over_all_of_its_images_in_order() ->
     assert len(set(prepared.digests)) == len({row.image_id for row in prepared.rows}) == len(rows)
 
 
-def test_the_number_of_images_enters_keys_only_where_it_was_set() -> None:
-    assert ImageLimits().semantic() == {"max_pixels": 64_000_000, "max_bytes": 64_000_000, "max_scans": 64}
-    assert ImageLimits(max_images=8).semantic()["max_images"] == 8
+def test_limits_admit_what_tighter_ones_let_in_and_nothing_of_another_decoding() -> None:
+    ours, tighter = ImageLimits(), ImageLimits(max_images=8)
+    assert ours.admit(tighter.semantic()) and ours.admit(ours.semantic())
+    assert not tighter.admit(ours.semantic())
+    assert not ours.admit({**ours.semantic(), "decoding": 1})
+    assert not ours.admit({})
 
 
 def test_of_a_row_of_several_images_a_thumbnail_shows_the_first() -> None:
