@@ -27,8 +27,8 @@ SIGNIFICANT = 0.05
 """Below it, after Holm's correction over the pairs of one metric and skill, two generators are told apart."""
 
 
-BETTER, WORSE, NOT_TOLD = MARKS = ("+", "-", "=")
-"""How generators stand beside a baseline."""
+BETTER, WORSE, TIED = MARKS = ("better", "worse", "tied")
+"""How generators stand beside a baseline: clearly better, clearly worse, or not told from it."""
 
 
 class Standing(NamedTuple):
@@ -280,7 +280,7 @@ def _ranked(rows: pd.DataFrame, duels: Sequence[Duel], towards: int, baseline: s
 def _beside(baseline: str, duels: Sequence[Duel]) -> dict[str, str]:
     """By generator, how it stands beside the baseline; the baseline itself has no mark."""
     others = {({duel.generator_a, duel.generator_b} - {baseline}).pop(): duel.better for duel in duels}
-    marks = {None: NOT_TOLD, baseline: WORSE}
+    marks = {None: TIED, baseline: WORSE}
     return {name: marks.get(better, BETTER) for name, better in others.items()}
 
 

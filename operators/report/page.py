@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.comparison import BETTER, NOT_TOLD, WORSE, Board, Duel, Standing, boards, bradley_terry, duels, standings
+from operators.comparison import BETTER, TIED, WORSE, Board, Duel, Standing, boards, bradley_terry, duels, standings
 from operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
 from operators.judging.adaptive import decisions_table, in_words
 from operators.metrics.metric import direction
@@ -113,7 +113,7 @@ class Page(NamedTuple):
     def marks(self) -> str:
         """What stands behind the means."""
         if self.baseline:
-            return f"{BETTER} clearly better than {self.baseline}, {WORSE} clearly worse, {NOT_TOLD} not told from it"
+            return f"{BETTER} or {WORSE}: clearly so than {self.baseline}; {TIED}: not told from it"
         return "sharing a letter: not told apart"
 
     @property

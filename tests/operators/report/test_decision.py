@@ -368,3 +368,40 @@ def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) ->
     for duel in compared:
         better = duel.generator_a if duel.effect > 0 else duel.generator_b
         assert duel.better == (better if duel.p_holm < SIGNIFICANT else None)
+
+
+def read_beside(said: str, board: Board) -> bool:
+    """A sentence beside a baseline: exactly who is clearly better and worse, and who is compared and not told."""
+    plain = re.sub(r" \([^)]*\)", "", said)
+    if plain.startswith(
+        (f"{board.metric} compares nothing with", f"Beside {board.baseline} by {board.metric}: nothing")
+    ):
+        return not board.duels
+    if plain.startswith(f"Beside {board.baseline} by {board.metric}: even a generator"):
+        return bool(board.duels) and not board.can_tell
+    parts = dict(re.findall(r"(clearly better|clearly worse|not told from it): ([^;.]*)", plain))
+    others = {its.generator_a if its.generator_b == board.baseline else its.generator_b: its for its in board.duels}
+    told = {name: "tied" if its.better is None else its.better for name, its in others.items()}
+    groups = {
+        "clearly better": lambda name: told[name] == name,
+        "clearly worse": lambda name: told[name] == board.baseline,
+    }
+    assert all({*names_in(parts[said])} == {*filter(groups[said], others)} for said in groups if said in parts)
+    assert {said for said in groups if any(map(groups[said], others))} == {*parts} - {"not told from it"}
+    return {*names_in(parts.get("not told from it", ""))} - {""} == {name for name in others if told[name] == "tied"}
+
+
+@settings(DRAWN, max_examples=25)
+@given(CASES)
+def test_no_sentence_beside_a_baseline_says_anything_of_two_others(case: Case) -> None:
+    scores, skills = case.scores(), case.skills()
+    compared = paired(scores, skills, baseline="g1")
+    found = boards(standings(summarise(scores, skills), compared, baseline="g1"), compared, "g1")
+    overall = overall_boards(found)
+    decision = decide(found, overall)
+    for sentence, board in zip(decision.by_metric, overall.values(), strict=True):
+        assert read_beside(str(sentence), board), sentence
+    assert all("g1" in (duel.generator_a, duel.generator_b) for duel in compared)
+    assert decision.headline.lead and read_sureness(str(decision.sureness), Pairs([], compared))
+    for sentence in [*decision.at_what, decision.headline]:
+        assert "lead" not in str(sentence) and "best" not in str(sentence)
