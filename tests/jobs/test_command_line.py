@@ -80,6 +80,7 @@ SWEEP = {
 }  # fmt: skip
 PROTOCOL = {"name", "reader", "path", "tasks", "match", "statistics", "rating_range", "out_of_range", "agreement",
             "by_skill", "reliable", "unsure", "alpha", "zeros", "conventions", "unpublished", "falling"}  # fmt: skip
+RATING_COLUMNS = {"image_id", "prompt_id", "generator", "rater", "template", "rating", "skills"}
 SHAPES = SWEEP | {
     "": SWEEP[""] | {"protocol"},
     "protocol": PROTOCOL,
@@ -261,7 +262,8 @@ def test_metaeval_and_reproduce_have_exactly_these_keys() -> None:
     }
     for name in CHOICES["protocol"]:
         given = [f"protocol={name}", "protocol.path=p"]
-        assert set(dotted_keys(load_values("metaeval", given))) == dotted(judging)
+        own = {"protocol": PROTOCOL | {"columns"}, "protocol.columns": RATING_COLUMNS} if name == "long" else {}
+        assert set(dotted_keys(load_values("metaeval", given))) == dotted(judging | own)
         read_config(load_values("metaeval", given), MetaevalConfig)
     assert set(load_values("reproduce", ["reference=r"])) == {"reference", "output", "protocols", "storage"}
 
