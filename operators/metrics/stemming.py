@@ -21,9 +21,9 @@ _FOURTH = {
 
 @lru_cache(maxsize=20_000)
 def stem(word: str) -> str:
-    """The stem of a word of small letters; words of one or two letters are their own."""
-    if len(word) < 3:
-        return word
+    """The stem of a word of small letters, of short ones too: the paper makes no exception of them, as later versions
+    of the stemmer do (`is` becomes `i`).
+    """
     word = _past_and_progressive(_plural(word))
     if word.endswith("y") and "v" in _sounds(word[:-1]):
         word = word[:-1] + "i"

@@ -30,7 +30,7 @@ class TextSimilaritiesStage(ReadingStage):
     """Captions or descriptions and prompts to similarities (schema SIMILARITIES): cosines of embeddings, or METEOR."""
 
     name = "text_similarities"
-    version = 1
+    version = 2
     schema = rows.SIMILARITIES
     needs = MatchingMetric
     calls: ClassVar = {"embedder": "embedding"}
