@@ -24,18 +24,17 @@ class SimilarityConfig(Metric):
     measure: Measure = "cosine"
     """`cosine` of the two embeddings; `logit`, the cosine in the scale that the model learnt; `match`, the probability
     that the two belong together; `reward`, of a head trained on people's choices."""
+    pixels: PixelRule = "processor"
+    """How images are made the model's input: `processor`, as its checkpoint says; `padded`, whole on a black square, as
+    HPSv2's code does it; `released`, as CLIP's first code did."""
     about: str = ""
     """What the report tells a newcomer of it, in place of the kind's story; completes a sentence that begins with its
     name."""
 
-    @property
-    def pixels(self) -> PixelRule:
-        """How images are made the model's input: as its checkpoint says."""
-        return "processor"
-
     def comparing(self) -> dict[str, str]:
         """All that decides what the model compares, and how it is put as a number."""
-        return {"measure": self.measure}
+        asked = {"measure": self.measure}
+        return asked if self.pixels == "processor" else {**asked, "pixels": self.pixels}
 
     def text(self, prompt: str) -> str:
         """The text that images of a prompt are compared with: the prompt."""

@@ -230,8 +230,9 @@ class LikelihoodModel(Protocol):
         """The model's own answer to every question, in its likeliest words; the choices are not shown to it."""
 
 
-PixelRule = Literal["processor", "released"]
-"""How an image is made a dual encoder's input: as its checkpoint's processor does, or as CLIP's released code did."""
+PixelRule = Literal["processor", "released", "padded"]
+"""How an image is made a dual encoder's input: as its checkpoint's processor does; as CLIP's released code did; or
+whole, on a black square, as HPSv2's does."""
 
 
 Measure = Literal["cosine", "logit", "match", "reward"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from operators.models.calls import Measure
+from operators.models.calls import Measure, PixelRule
 from operators.models.parts import Checkpoint, Fields, FileDigest, Part, read_fields
 from operators.models.vqa_kinds import VqaKind
 
@@ -79,6 +79,8 @@ class Family:
     """Of a family of VQA models, the kind that a config.json tells, empty of a service: what metrics leave to it."""
     measures: tuple[Measure, ...] = ("cosine",)
     """Of a family that serves `similarity`, what its numbers can be."""
+    pixels: tuple[PixelRule, ...] = ("processor",)
+    """Of such a family, how images can be made its input."""
     precise: bool = False
     """Whether `dtype=auto` is float32 on a GPU too."""
     version: Callable[[Fields], int] = lambda fields: 1

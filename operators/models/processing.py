@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn.functional import interpolate, pad
 from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
@@ -71,6 +72,30 @@ class ReleasedTransform:
         cropped = resized.crop((left, top, left + self.side, top + self.side)).convert("RGB")
         pixels = (np.asarray(cropped, dtype=np.float32) / 255 - self.mean) / self.deviation
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
+
+class PaddedTransform:
+    """HPSv2's preprocessing, of numbers and not of bytes: an image's longer side is made `side` pixels long, and the
+    rest of the square is black. Resized numbers may lie beyond the range of colours, as they do in its release.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        """`processor` says the side, the mean and the deviation."""
+        self.side = int((processor.crop_size or processor.size)["height"])
+        self.mean, self.deviation = (
+            torch.tensor(colours)[:, None, None] for colours in (processor.image_mean, processor.image_std)
+        )
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        """One RGB image as (3, height, width), float32."""
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] / 255
+        scale = self.side / max(image.size)
+        height, width = (max(1, round(length * scale)) for length in pixels.shape[2:])
+        if scale != 1:
+            pixels = interpolate(pixels, (height, width), mode="bicubic", antialias=True)
+        left, top = (self.side - width) // 2, (self.side - height) // 2
+        whole = pad(pixels[0], (left, self.side - width - left, top, self.side - height - top))
+        return (whole - self.mean) / self.deviation
 
 
 def mean_colour(processor: Any) -> tuple[int, ...]:

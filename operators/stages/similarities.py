@@ -68,9 +68,11 @@ class SimilaritiesStage(ImagesStage):
 
     @classmethod
     def refusal(cls, metric: Any, family: Family) -> str | None:
-        if metric.measure in family.measures:
-            return None
-        return f"the measure {metric.measure!r} of a model that gives {' or '.join(family.measures)}"
+        if metric.measure not in family.measures:
+            return f"the measure {metric.measure!r} of a model that gives {' or '.join(family.measures)}"
+        if metric.pixels not in family.pixels:
+            return f"pixels={metric.pixels} of a model that takes {' or '.join(family.pixels)}"
+        return None
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from operators.models.calls import PixelRule
 from operators.models.cosine_vqa import COSINE, CosineVqa
@@ -30,7 +30,7 @@ class ClipSimilarity(Towers):
         padded: bool = False,
         cleaned: Callable[[str], str] = str,
     ) -> None:
-        from operators.models.processing import ReleasedTransform
+        from operators.models.processing import PaddedTransform, ReleasedTransform
 
         super().__init__(
             model,
@@ -42,10 +42,11 @@ class ClipSimilarity(Towers):
             scale=math.exp(model.logit_scale.item()),
         )
         self.released = ReleasedTransform(transform.processor)
+        self.padded = PaddedTransform(transform.processor)
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
-        """The image resized, centre-cropped and normalised, (3, height, width)."""
-        return self.released(image) if rule == "released" else self.transform(image)
+        """The image as the rule has it, (3, height, width)."""
+        return {"released": self.released, "padded": self.padded, "processor": self.transform}[rule](image)
 
 
 def _load(model: "ResolvedModel") -> ClipSimilarity:
@@ -68,5 +69,6 @@ FAMILY = Family(
     files=(TOKENIZER, IMAGES),
     kind=lambda fields: COSINE,
     measures=("cosine", "logit"),
+    pixels=get_args(PixelRule),
     engine_in_keys=False,
 )

@@ -5,7 +5,7 @@ made ready as OpenCLIP does it, which is as CLIP's first release did.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from operators.errors import ModelError
 from operators.models.calls import PixelRule
@@ -45,8 +45,8 @@ class OpenClipSimilarity(ClipSimilarity):
     """The `similarity` call served by a CLIP in OpenCLIP's layout."""
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
-        """The image resized in its own mode, centre-cropped and normalised, (3, height, width), whatever the rule."""
-        return self.released(image)
+        """The image resized in its own mode, centre-cropped and normalised, or padded, (3, height, width)."""
+        return self.padded(image) if rule == "padded" else self.released(image)
 
 
 def _read(part: Part) -> dict[str, Any]:
@@ -109,4 +109,5 @@ FAMILY = Family(
     check=_check,
     kind=lambda fields: COSINE,
     measures=("cosine", "logit"),
+    pixels=get_args(PixelRule),
 )

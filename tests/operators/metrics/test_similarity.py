@@ -21,6 +21,7 @@ def test_the_score_is_the_models_number_with_whether_the_text_was_cut() -> None:
 def test_what_the_report_tells_is_no_part_of_what_is_compared() -> None:
     plain, told = SimilarityConfig(model="itm"), SimilarityConfig(model="itm", about="compares")
     assert plain.comparing() == told.comparing() != SimilarityConfig(model="itm", measure="match").comparing()
+    assert plain.comparing() != SimilarityConfig(model="itm", pixels="padded").comparing()
     assert (plain.scoring(), plain.text("a {} cat")) == (told.scoring(), "a {} cat")
 
 

@@ -4,12 +4,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from jobs.scorer import open_scorer
 from operators.containers import STORED
-from operators.errors import ModelError
+from operators.errors import ConfigError, ModelError
 from operators.models.checkpoints import ModelConfig, resolve_model
 from operators.models.loading import load
 from tests.operators import tiny
@@ -97,3 +99,43 @@ def test_texts_and_images_are_made_ready_as_the_release_does(folder: Path) -> No
     shown.info[STORED] = stored
     nearest = stored.resize((46, 32), Image.Resampling.NEAREST).convert("RGB").crop((7, 0, 39, 32))
     assert torch.equal(model.preprocess(shown), model.preprocess(nearest))
+
+
+def padded(picture: Image.Image) -> torch.Tensor:
+    """HPSv2's release in words of Pillow and numpy: colours of 0 to 1, each resized as numbers so that the longer side
+    fits, in the middle of a black square, then normalised.
+    """
+    scale = tiny.SIDE / max(picture.size)
+    width, height = (round(length * scale) for length in picture.size)
+    square = np.zeros((tiny.SIDE, tiny.SIDE, 3), dtype=np.float32)
+    left, top = (tiny.SIDE - width) // 2, (tiny.SIDE - height) // 2
+    for colour, band in enumerate(picture.split()):
+        numbers = Image.fromarray(np.asarray(band, dtype=np.float32) / 255)
+        resized = np.asarray(numbers.resize((width, height), Image.Resampling.BICUBIC))
+        square[top : top + height, left : left + width, colour] = resized
+    normalised = (square - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
+    return torch.tensor(normalised.transpose(2, 0, 1), dtype=torch.float32)
+
+
+def test_hpsv2_sees_whole_images_on_black_as_released(folder: Path) -> None:
+    sizes = [(90, 51), (40, 71), (45, 45), (20, 9)]
+    pictures = [tiny.picture(seed, width=width, height=height) for seed, (width, height) in enumerate(sizes)]
+    texts = ["a red circle", "two blue stars", "a square", "a"]
+    network, tokenizer = rewards.open_clip(), rewards.clip_tokenizer()
+    expected = []
+    with torch.inference_mode():
+        for picture, text in zip(pictures, texts, strict=True):
+            seen = network.visual(padded(picture)[None])[0]
+            read = network.encode_text(tokenizer(text, return_tensors="pt").input_ids)[0]
+            expected.append(float(torch.cosine_similarity(seen, read, dim=0)))
+    scorer = open_scorer(
+        "metric=[hpsv2]", "models=shapes", f"+models.hpsv2={{family: open_clip, checkpoint: '{folder}'}}"
+    )
+    scores = scorer.score(pictures, texts).column("score").to_pylist()
+    assert scores == pytest.approx(expected, abs=1e-5) and max(scores) - min(scores) > 0.01
+
+
+def test_a_family_that_takes_images_in_one_way_alone_is_refused_for_another() -> None:
+    wanted = r"metrics\.hpsv2: it wants pixels=padded of a model that takes processor; the role 'hpsv2' is a siglip"
+    with pytest.raises(ConfigError, match=wanted):
+        open_scorer("metric=[hpsv2]", "models=shapes", "+models.hpsv2={family: siglip, checkpoint: owner/name}")
