@@ -14,7 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from operators.errors import REMEDIES
+from operators.metrics.metric import Metric
 from operators.models.calls import Usage
+from operators.models.checkpoints import ModelConfig
 from operators.question_quality import QuestionQuality
 from operators.stages.table import STAGES
 from operators.summary import OVERALL, part_of
@@ -76,6 +78,12 @@ def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], 
     return table
 
 
+def _penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
+    """What is told where tokens of the prompt are punished in its answers."""
+    punished = any(models[role].repetition_penalty == "released" for role in metric.roles.values() if role in models)
+    return ", with its checkpoint's repetition penalty" if punished else ""
+
+
 def show_plan(console: Console, planned: PlannedSweep) -> None:
     """The cells per stage, and what computing the missing ones would ask of the models."""
     sources = planned.sources
@@ -90,7 +98,7 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         say(console, line)
     for name, metric in planned.config.metrics.items():
         if (description := metric.described()) is not None:
-            say(console, f"{name}: {description}")
+            say(console, f"{name}: {description}{_penalty(metric, planned.config.models)}")
     names = ("stage", "cells", "cached", "missing", "rows", "model calls, about")
     rows = [_plan_row(node) for node in planned.plan.nodes if node.cells]
     show_table(console, "plan", names, rows, numbers=slice(1, None))

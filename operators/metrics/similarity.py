@@ -33,7 +33,7 @@ class SimilarityConfig(Metric):
 
     def comparing(self) -> dict[str, str]:
         """All that decides what the model compares, and how it is put as a number."""
-        asked = {"measure": self.measure}
+        asked: dict[str, str] = {"measure": self.measure}
         return asked if self.pixels == "processor" else {**asked, "pixels": self.pixels}
 
     def text(self, prompt: str) -> str:

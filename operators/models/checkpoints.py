@@ -29,6 +29,7 @@ from operators.models.vqa_kinds import VqaKind
 
 Precision = Literal["float32", "bfloat16"]
 Padding = Literal["released", "processor"]
+Penalty = Literal["ignored", "released"]
 HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
 """How the hub names a pull request or a commit, and nobody a folder."""
 ImageFormat = Literal["png", "jpeg"]
@@ -53,6 +54,9 @@ class ModelConfig:
     padding: Padding = "released"
     """Of CLIP-FlanT5 and LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore
     does; `processor` as the checkpoint's processor has it, which cuts the middle out. Others have a processor alone."""
+    repetition_penalty: Penalty = "ignored"
+    """Of a vlm's likelihoods: `released` punishes tokens of the prompt, by the repetition_penalty that the checkpoint's
+    generation_config.json names, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto` is bfloat16 on a GPU and float32 on a CPU."""
     image_batch: int = 64
@@ -208,6 +212,8 @@ class ResolvedModel:
             semantic |= self.kind.semantic()
         if self.kind is not None and self.kind.pads:
             semantic["padding"] = self.config.padding
+        if self.config.repetition_penalty != "ignored":
+            semantic["repetition_penalty"] = self.config.repetition_penalty
         if self.family.engine_in_keys:
             engine = self.config.engine
             options = semantic_options(self.config.engine_options) if engine == "vllm" else {}

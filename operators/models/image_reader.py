@@ -83,6 +83,7 @@ class ImageReader:
         following = (positions.reshape(-1, *ids.shape).amax((0, 2)) + 1).tolist()
         return [
             Prefix(
+                ids=image.ids,
                 keys=[layer.keys[index] for layer in cache.layers],
                 values=[layer.values[index] for layer in cache.layers],
                 next_position=following[index],

@@ -30,6 +30,7 @@ class PrefixLmReader(ImageReader):
         features = self.model.get_image_features(**self._inputs(pixels)).pooler_output
         return [
             Seen(
+                ids=image.ids,
                 keys=[],
                 values=[],
                 next_position=FIRST_POSITION,

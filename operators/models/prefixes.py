@@ -16,6 +16,8 @@ PACKED_TOKENS = 512
 class Prefix:
     """What every question on an image shares: all up to the last image token, run through the model."""
 
+    ids: list[int]
+    """Its tokens."""
     keys: list[torch.Tensor]
     """By layer, (heads, tokens, head width), on the device."""
     values: list[torch.Tensor]
@@ -24,7 +26,7 @@ class Prefix:
     closing: str
     """What the processor writes between the image's last token and the text after it."""
     unread: list[int] = field(default_factory=list)
-    """Tokens of the image that are read with every question anew."""
+    """Those of its tokens that are read with every question anew."""
     read: bool = False
     """Whether a question has continued from it yet."""
 
@@ -140,3 +142,9 @@ def predictions(tail: Tail) -> Iterator[tuple[int, int]]:
     """For every token of every choice, the place of the token that predicts it, and the token."""
     for choice, block in zip(tail.choices, _blocks(tail), strict=True):
         yield from zip([len(tail.prompt) - 1, *block], choice, strict=True)
+
+
+def said_before(tail: Tail) -> Iterator[list[int]]:
+    """For every token of every choice, in the order of `predictions`, all tokens of the conversation before it."""
+    for choice in tail.choices:
+        yield from ([*tail.prefix.ids, *tail.prompt, *choice[:place]] for place in range(len(choice)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from PIL import Image
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from operators.batches import BatchSize, isolate
 from operators.errors import HopelessRow, RowError
@@ -53,12 +54,23 @@ class ChatVlm:
 
     side_by_side = False
 
-    def __init__(self, reader: ImageReader, prompts: ImagePrompts, *, ends: Sequence[int], pair_batch: int) -> None:
-        """`ends` are the tokens that end a reply; `pair_batch` questions are answered together."""
+    def __init__(
+        self,
+        reader: ImageReader,
+        prompts: ImagePrompts,
+        *,
+        ends: Sequence[int],
+        pair_batch: int,
+        penalty: float = 1.0,
+    ) -> None:
+        """`ends` are the tokens that end a reply; `pair_batch` questions are answered together; `penalty` is that of a
+        choice's tokens that were said before (Keskar et al. 2019), 1 for none.
+        """
         self.reader = reader
         self.prompts = prompts
         self.ends = frozenset(ends)
         self.pair_batch = BatchSize(pair_batch)
+        self.penalised = None if penalty == 1 else RepetitionPenaltyLogitsProcessor(penalty)
         self.usage = Usage()
         self.device = reader.device
         self.context = reader.context
@@ -145,13 +157,21 @@ class ChatVlm:
             for place, token in prefixes.predictions(tail)
         ]
         rows, columns, tokens = torch.tensor(places, device=self.device).reshape(-1, 3).unbind(1)
+        said = [before for pack in packs for tail in pack for before in prefixes.said_before(tail)]
         logprobs: list[float] = []
         for first in range(0, len(places), HEAD_ROWS):
             part = slice(first, first + HEAD_ROWS)
-            logits = self.reader.scores(states[rows[part], columns[part]]).float()
+            logits = self._penalised(self.reader.scores(states[rows[part], columns[part]]).float(), said[part])
             logprobs += logits.log_softmax(-1).gather(1, tokens[part, None])[:, 0].tolist()
         numbers = iter(logprobs)
         return [[[[next(numbers) for _ in choice] for choice in tail.choices] for tail in pack] for pack in packs]
+
+    def _penalised(self, logits: torch.Tensor, said: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Logits (n, vocabulary) with those punished of tokens that were said before, of each row its own."""
+        if self.penalised is None:
+            return logits
+        ids = (torch.tensor([before], device=self.device) for before in said)
+        return torch.cat([self.penalised(before, row[None]) for before, row in zip(ids, logits, strict=True)])
 
     def _in_batches(self, speak: Callable[[Sequence[Asked]], Sequence[Result]], asked: Sequence[Asked]) -> list[Result]:
         sizes = [(one.tail.prefix.tokens, len(one.tail.prompt)) for one in asked]

@@ -46,7 +46,9 @@ class ClipSimilarity(Towers):
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
         """The image as the rule has it, (3, height, width)."""
-        return {"released": self.released, "padded": self.padded, "processor": self.transform}[rule](image)
+        rules = {"processor": self.transform, "released": self.released, "padded": self.padded}
+        pixels: torch.Tensor = rules[rule](image)
+        return pixels
 
 
 def _load(model: "ResolvedModel") -> ClipSimilarity:

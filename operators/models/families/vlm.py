@@ -53,6 +53,7 @@ TYPES = (
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """The towers of LLaVA-shaped models that the transformers engine reads, and how many tokens each puts before an image's
 patches; others lay an image's tokens out in another way."""
+SETTINGS = "generation_config.json"
 ELSEWHERE = "choose another checkpoint, or engine=vllm if vLLM's list of supported models has this one"
 
 
@@ -78,6 +79,7 @@ def _suits(fields: Fields) -> bool:
 def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
     checkpoint = parts["checkpoint"]
     problem = _image_problem(fields) if config.engine == "transformers" else _vllm_problem(fields)
+    problem = problem or _penalty_problem(config, checkpoint)
     problem = problem or (PROBLEM if _thinks(parts["tokenizer"], checkpoint) else None)
     if problem is not None:
         raise ModelError(f"{checkpoint.source}: {problem}")
@@ -97,6 +99,23 @@ def _vllm_problem(fields: Fields) -> str | None:
     if fields["model_type"] == "paligemma":
         return "vLLM places its image where no conversation does; set engine=transformers"
     return None
+
+
+def _penalty_problem(config: "ModelConfig", checkpoint: Part) -> str | None:
+    """Why no penalty can be had, if one is asked for."""
+    if config.repetition_penalty == "ignored":
+        return None
+    if config.engine != "transformers":
+        return "vLLM's likelihoods have no repetition penalty; set engine=transformers, or repetition_penalty=ignored"
+    if _penalty(checkpoint) == 1:
+        return "its generation_config.json names no repetition_penalty; set repetition_penalty=ignored"
+    return None
+
+
+def _penalty(checkpoint: Part) -> float:
+    """The repetition penalty of a checkpoint's own settings; 1 is none."""
+    file = checkpoint.file(SETTINGS)
+    return float((json.loads(file.read_text()).get("repetition_penalty") or 1) if file is not None else 1)
 
 
 def _thinks(*parts: Part) -> bool:
@@ -139,7 +158,8 @@ def serve(model: "ResolvedModel", network: Any) -> "ChatVlm":
         video_id=int(network.config.video_token_id) if model.kind.films else None,
     )
     reader = (PrefixLmReader if model.kind == PALIGEMMA else ImageReader)(network, image_id=image_id)
-    return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch)
+    penalty = 1.0 if model.config.repetition_penalty == "ignored" else _penalty(model.parts["checkpoint"])
+    return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch, penalty=penalty)
 
 
 def _attention(model: "ResolvedModel") -> str:
@@ -181,7 +201,7 @@ def _load_on_vllm(model: "ResolvedModel") -> "VllmLikelihood":
 
 def _named_ends(checkpoint: Part) -> list[int]:
     """The tokens that end a reply, by the checkpoint's own settings."""
-    file = checkpoint.file("generation_config.json") or checkpoint.file("config.json")
+    file = checkpoint.file(SETTINGS) or checkpoint.file("config.json")
     named = json.loads(file.read_text()).get("eos_token_id") if file is not None else None
     return named if isinstance(named, list) else [] if named is None else [named]
 
@@ -201,7 +221,7 @@ def _load_tokenizer(model: "ResolvedModel") -> Any:
 FAMILY = Family(
     loads={"likelihood": _load, "generate_from_images": _load},
     vllm={"likelihood": _load_on_vllm, "generate_from_images": _load_on_vllm},
-    options=frozenset({"tokenizer", "padding"}),
+    options=frozenset({"tokenizer", "padding", "repetition_penalty"}),
     form="a decoder-only ...ForConditionalGeneration with a vision_config",
     suits=_suits,
     files=(TOKENIZER, IMAGES),

@@ -105,6 +105,26 @@ class WholeModel:
         return [float(number) for number in chosen]
 
     @torch.inference_mode()
+    def generated(self, pixels: Pixels, question: str, choice: str) -> list[float]:
+        """The log-probability of each of an answer's tokens, by the scores that `generate` has for what comes next."""
+        gap, end = (" ", "</s>") if self.vicuna else ("", "<|im_end|>")
+        inputs = self.inputs(pixels, self.prompt(question) + gap + choice + end)
+        ids = inputs["input_ids"]
+        found = []
+        for place in range(ids.shape[1] - len(self.tokenizer(gap + choice + end).input_ids), ids.shape[1]):
+            before = {name: part[:, :place] if part.shape == ids.shape else part for name, part in inputs.items()}
+            said = self.model.generate(
+                **before,
+                max_new_tokens=1,
+                temperature=1.0,
+                do_sample=False,
+                output_scores=True,
+                return_dict_in_generate=True,
+            )
+            found.append(float(said.scores[0][0].log_softmax(-1)[ids[0, place]]))
+        return found
+
+    @torch.inference_mode()
     def reply(self, pixels: Pixels, question: str, *, length: int = REPLY) -> str:
         inputs = self.inputs(pixels, self.prompt(question))
         output = self.model.generate(
@@ -242,6 +262,35 @@ def test_penalties_that_a_checkpoint_names_for_generation_touch_neither_scores_n
         features = model.encode([model.preprocess(picture) for picture in PICTURES])
         found.append((model.likelihood(features, QUESTIONS), model.reply(features, QUESTIONS)))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("build", [partial(tiny.save_qwen2_vl, kind="qwen2_5_vl"), tiny.save_llava])
+def test_a_released_penalty_is_that_of_generate_token_by_token(tmp_path: Path, build: Callable[[Path], Path]) -> None:
+    """As t2v_metrics asks Qwen2.5-VL: the scores that `generate` gives the answer's tokens, and their softmax."""
+    folder = build(tmp_path)
+    tiny.write_json(folder / "generation_config.json", {"repetition_penalty": 1.7, "temperature": 0.1, "top_k": 1})
+    model, whole = load(folder, repetition_penalty="released"), WholeModel(folder)
+    pixels = [model.preprocess(picture) for picture in PICTURES]
+    asked = [Question(one.image, one.text + " Yes", ("Yes", "red")) for one in QUESTIONS[:5]]
+    answers = model.likelihood(model.encode(pixels), asked)
+    for question, answer in zip(asked, answers, strict=True):
+        for choice, logprobs in zip(question.choices, answer, strict=True):
+            expected = whole.generated(pixels[question.image], question.text, choice)
+            assert logprobs == pytest.approx(expected, abs=1e-4)
+    plain = load(folder)
+    assert plain.likelihood(plain.encode(pixels), asked)[0][0] != pytest.approx(answers[0][0], rel=0.01)
+
+
+@pytest.mark.parametrize(("named", "options", "message"), [
+    ({}, {}, "names no repetition_penalty"), ({"repetition_penalty": 1.05}, {"engine": "vllm"}, "engine=transformers")
+])  # fmt: skip
+def test_a_penalty_that_cannot_be_had_is_refused(
+    tmp_path: Path, named: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    folder = tiny.save_qwen2_vl(tmp_path, kind="qwen2_5_vl")
+    tiny.write_json(folder / "generation_config.json", named)
+    with pytest.raises(ModelError, match=message):
+        load(folder, repetition_penalty="released", **options)
 
 
 # How an image is shown

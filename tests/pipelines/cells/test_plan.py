@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.console import make_console, show_plan
 from operators.errors import ConfigError, ModelError
 from operators.metrics.writing import is_asked
 from operators.pack.lessons import GoldWriter
@@ -136,6 +137,23 @@ def test_what_vqascore_leaves_open_is_as_its_model_is_asked_in_the_keys_and_in_t
     assert recorded["template"] == 'Does this figure show "{}"? Please answer Yes or No.'
     assert recorded["reduction"] == "first"
     assert changed(released.plan, other.plan) == {"questions": 2, "answers:vqa": 4, "scores": 4}
+
+
+def test_a_released_penalty_is_in_the_keys_and_told_with_what_is_asked(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = tiny.save_qwen2_vl(tmp_path / "qwen", kind="qwen2_5_vl")
+    tiny.write_json(chat / "generation_config.json", {"repetition_penalty": 1.05})
+    model = ("metric=[vqascore]", "models.vqa.family=vlm", f"models.vqa.checkpoint={chat}")
+    ignored, released = (
+        plan_sweep(sweep_config(folder, tmp_path / "store", *model, *said))
+        for said in ((), ("+models.vqa.repetition_penalty=released",))
+    )
+    assert changed(ignored.plan, released.plan) == {"answers:vqa": 4, "scores": 4}
+    for planned in (ignored, released):
+        show_plan(make_console(), planned)
+    told = [line for line in capsys.readouterr().out.splitlines() if "(Yes, first)" in line]
+    assert [line.partition("(Yes, first)")[2] for line in told] == ["", ", with its checkpoint's repetition penalty"]
 
 
 def test_answers_that_nothing_lacks_are_not_missed(folder: Path) -> None:
