@@ -94,7 +94,7 @@ def kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
         if _began(run) is not None:
             of_benchmark[str((run.manifest or {}).get("benchmark"))].append(run)
     for those in of_benchmark.values():
-        newest_first = sorted(those, key=lambda run: (_began(run), run.run_id), reverse=True)
+        newest_first = those[::-1]
         kept |= {run.run_id for run in newest_first[: rules.last]}
         for name, period in PERIODS:
             kept |= _newest_of_each(newest_first, period, getattr(rules, name))

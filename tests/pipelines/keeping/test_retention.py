@@ -43,6 +43,11 @@ def test_each_rule_keeps_its_runs(rules: KeepRuns, expected: list[str]) -> None:
     assert sorted(kept_runs(runs_of(40), rules)) == [f"small-{name}" for name in expected]
 
 
+def test_the_last_runs_are_those_that_ended_last_whatever_the_clocks_say() -> None:
+    first, second, third = runs_of(3, a_day=1)
+    assert kept_runs([second, third, first], KeepRuns(last=2)) == {third.run_id, first.run_id}
+
+
 def test_without_a_rule_all_runs_stay() -> None:
     runs = runs_of(5)
     assert (
