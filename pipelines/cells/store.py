@@ -219,17 +219,15 @@ class Store:
         return hashlib.sha256(data).hexdigest()
 
     def adopt(self, source: str, target: str, sha256: str) -> bool:
-        """Takes a run's table into another run; False where its file is gone, or not the one that was written.
-
-        What stands on S3 is not read for it: S3 keeps its own checksums.
-        """
+        """Takes a run's table into another run; False where its file is gone, or not the one that was written."""
         location = self.location
         try:
-            local = isinstance(location.fs, LocalFileSystem)
-            if local and digest_file(Path(location.at(source))) != sha256:
+            if hashlib.sha256(_content(location, source)).hexdigest() != sha256:
                 return False
             if source != target:
                 duplicate(location, location.at(source), location.at(target))
+        except StoreError:
+            return False
         except Exception as error:
             if not is_storage_error(error):
                 raise
@@ -280,9 +278,7 @@ class Store:
         return tally if tally.provenance.get("part") == identity else None
 
     def is_sound(self, path: str) -> bool:
-        """Whether a run's table is as it was written; on S3, which keeps its own checksums, it is not read for that."""
-        if not isinstance(self.location.fs, LocalFileSystem):
-            return True
+        """Whether a run's table is as it was written."""
         try:
             self.read_file(path, [])
         except StoreError:

@@ -215,9 +215,13 @@ def test_a_part_is_taken_over_only_as_it_was_written(store: Store) -> None:
     store.remove("runs/a/scores.parquet/0.parquet")
     assert store.files("runs/a") == [] and store.read_table("runs/b/scores.parquet") == scores(0.5)
     assert not store.adopt("runs/a/scores.parquet/0.parquet", "runs/c/scores.parquet/0.parquet", written)
-    if not store.url.startswith("s3://"):
-        assert not store.adopt("runs/b/scores.parquet/1.parquet", "runs/c/scores.parquet/0.parquet", "0" * 64)
-        assert store.files("runs/c") == []
+    part = "runs/b/scores.parquet/1.parquet"
+    assert not store.adopt(part, "runs/c/scores.parquet/0.parquet", "0" * 64) and store.is_sound(part)
+    content = bytearray(store.location.fs.cat_file(store.location.at(part)))
+    content[len(content) // 2] ^= 1
+    store.location.fs.pipe_file(store.location.at(part), bytes(content))
+    assert not store.adopt(part, "runs/c/scores.parquet/0.parquet", written) and not store.is_sound(part)
+    assert store.files("runs/c") == []
 
 
 def of_every_stage() -> dict[str, pa.Table]:
