@@ -87,7 +87,7 @@ def surety(method: str, alpha: float) -> str:
         return f"The probability that any of this would be otherwise with all prompts is {alpha:.0%} at most."
     return (
         f"adaptive=asymptotic does not promise that {alpha:.0%} at most of such decisions are false: where a loss that "
-        "only one prompt in a hundred has makes the difference, a third to a half were. adaptive=betting with the "
+        "only one prompt in a hundred has makes the difference, more than three in ten were. adaptive=betting with the "
         "scores' adaptive.range promises it."
     )
 
