@@ -36,7 +36,7 @@ class Statement(NamedTuple):
     module: Module
     arguments: tuple[str, ...]
     """object: what; count: what, how many; spatial and scale: first, second, relation; text: the text; vqa: the
-    question, its right answer, and the choices."""
+    question, its right answer, which a program may not have among the choices, and the choices."""
     subject: str | None = None
     """The words that it is about, as the program has them, with their type."""
 
@@ -72,7 +72,7 @@ _SEPARATOR = re.compile(r"; ?(?=[A-Za-z]+ ?\()")
 
 
 def read_program(reply: str) -> list[Statement]:
-    """The statements of a program, each once, those without a meaning left out.
+    """The statements of a program, repeated ones too, as released; those without a meaning are left out.
 
     Raises UnreadableReply where there are none, and where anything else is code.
     """
@@ -86,14 +86,13 @@ def read_program(reply: str) -> list[Statement]:
 
 
 def checked(statements: Sequence[Statement], problems: Sequence[str]) -> list[Statement]:
-    """The statements that can be stored as text, each once; raises UnreadableReply where there are none or too many."""
+    """The statements that can be stored as text; raises UnreadableReply where there are none or too many."""
     stored = [statement for statement in statements if _stored(statement)]
-    unique = list({statement[:2]: statement for statement in reversed(stored)}.values())[::-1]
-    if not unique:
+    if not stored:
         raise UnreadableReply("; ".join(problems[:3]) or "no statement such as objectEval(image, 'dog') was found")
-    if len(unique) > MAX_STATEMENTS:
-        raise UnreadableReply(f"expected at most {MAX_STATEMENTS} statements, found {len(unique)}")
-    return unique
+    if len(stored) > MAX_STATEMENTS:
+        raise UnreadableReply(f"expected at most {MAX_STATEMENTS} statements, found {len(stored)}")
+    return stored
 
 
 def _stored(statement: Statement) -> bool:
@@ -173,10 +172,9 @@ def _bound(written: str) -> str | None:
 def _question(parts: Sequence[str], named: str) -> Statement | str:
     question, answer, *choices = parts
     unique = list({reading.key(choice): choice for choice in reversed(choices)}.values())[::-1]
-    right = same_choice(answer, unique) if len(unique) > 1 else None
-    if right is None:
-        return f"{named}: its answer is not one of two or more different choices"
-    return Statement("vqa", (question, right, *unique))
+    if len(unique) < 2:
+        return f"{named}: expected two or more different choices"
+    return Statement("vqa", (question, same_choice(answer, unique) or answer, *unique))
 
 
 def written(statement: Statement) -> str:
@@ -284,7 +282,7 @@ def judge(statement: Statement, seen: Sequence[Seen], relations: Relations) -> V
         case "text":
             return _reads(statement.arguments[0], seen[0].text or "")
         case "vqa":
-            given = _chosen(seen[0], statement.arguments[2:])
+            given = _chosen(seen[0], statement.arguments[1:])
             return Verdict(given == statement.arguments[1], given)
         case "spatial" | "scale":
             return _relates(statement, seen, relations)

@@ -64,7 +64,7 @@ class VpevalConfig(WriterConfig):
     def asking(self) -> dict[str, Any]:
         """All that decides the programs."""
         templates = digest(*PROGRAMS[self.replies].identity, HEADING)
-        return {"templates": templates, "sampling": self.sampling._asdict()}
+        return {"templates": templates, "sampling": self.sampling._asdict(), "statements": "as released"}
 
     def looking(self) -> dict[str, Any]:
         """All that decides what is seen in an image, besides the programs and the models."""

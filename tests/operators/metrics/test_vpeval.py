@@ -119,8 +119,7 @@ def test_a_statement_is_a_module_with_its_arguments(text: str, statement: tuple[
     [
         ("countEval(objDet(image, 'dog'), 'many')", "no count"),
         ("spatialEval(image, 'dog,left')", "has 2 parts"),
-        ("vqa(image, 'what is it?', 'dog,cat', '>1')", "not one of two or more"),
-        ("vqa(image, 'what is it?', 'dog', 'dog')", "not one of two or more"),
+        ("vqa(image, 'what is it?', 'dog', 'dog')", "two or more different choices"),
         ("objectEval(image, '')", "lacks an argument"),
         ("objectEval(image, 'a', 'b')", "2 arguments, expected 1"),
     ],
@@ -304,6 +303,17 @@ def test_the_score_is_the_share_of_statements_that_hold() -> None:
     assert [(one.given, one.score) for one in scored.elements or ()] == [
         ("2 x cow", 1.0), ("2 x cow, 1 x sign", 1.0), ("pigs", 0.0), ("pigs", 0.0),
     ]  # fmt: skip
+
+
+def test_repeated_statements_and_answers_that_are_no_choice_count_as_released() -> None:
+    """Three of four hold: the release runs a repeated statement twice, and compares any answer with the reply."""
+    metric = VpevalConfig()
+    program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
+    questions = run(metric.write(PROMPT), [f"{program}\nobjectEval(image, 'cow')"]).result
+    shown = {"detector": Seen((LEFT,)), "model": Seen(text="2")}
+    answered = [Answered(one, seen=tuple(shown[look.model] for look in metric.looks(one.text))) for one in questions]
+    assert metric.weigh(answered).score == 3 / 4
+    assert holds("vqa(image, 'how many cows?', '1,2,3', '>1')", ">1")
 
 
 def test_programs_in_json_are_the_same_questions() -> None:
