@@ -4,9 +4,13 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tests.histories.damage import KINDS
+
+DAMAGED = tuple(f"damaged-{kind.replace(' ', '-')}" for kind in KINDS)
+"""Bits that turn, or an end that is lost, in a file of a kind."""
+
 ANYWHERE = (
     "driver-killed",
-    "flipped-bits",
     "worker-killed",
     "worker-out-of-memory",
     "model-out-of-memory",
@@ -17,12 +21,18 @@ ANYWHERE = (
     "node-joins",
     "head-lost",
     "rival",
+    *DAMAGED,
 )
 ON_S3 = ("s3-errors", "s3-slow", "s3-resets", "s3-truncated", "credentials-expire")
 ON_DISK = ("disk-full",)
+OPTIONS = ("", "", "limit=3", "adaptive=betting adaptive.range=[-1,1]")
+"""What a sweep of a round is asked for besides; an adaptive one compares generators, and wants two."""
+JOBS = ("rewards", "report", "export")
+"""What reads the run of a sweep that has ended."""
 STORES = ("s3", "s3", "folder")
 FIRST, LATER = (2, 4), (1, 2)
 """How many events befall the first sweep of a store, and one that follows it."""
+SHARE_OF_JOBS = 0.4
 LATEST_SHARE = 0.9
 LONGEST_PAUSE = 3.0
 SHORTEST, LONGEST = 1.0, 12.0
@@ -47,7 +57,11 @@ class Phase(NamedTuple):
 
     bench: str
     """fresh, grown (by a generator) or edited (a prompt)."""
+    options: str
+    """What the sweep is asked for besides, in words of its command line."""
     events: tuple[Event, ...]
+    jobs: tuple[str, ...] = ()
+    """What reads its run afterwards."""
 
 
 class Round(NamedTuple):
@@ -69,7 +83,9 @@ def draw_rounds(seed: int) -> Iterator[Round]:
         for bench in benches:
             count = chance.randint(*(FIRST if bench == "fresh" else LATER))
             events = [_draw_event(chance, _draw_kind(chance, deck, store)) for _ in range(count)]
-            phases.append(Phase(bench, tuple(sorted(events, key=lambda event: (event.share, event.pause)))))
+            options = chance.choice(OPTIONS[: 3 if bench == "fresh" else 4])
+            jobs = tuple(job for job in JOBS if chance.random() < SHARE_OF_JOBS)
+            phases.append(Phase(bench, options, tuple(sorted(events, key=lambda e: (e.share, e.pause))), jobs))
         yield Round(store, tuple(phases))
 
 

@@ -1,14 +1,25 @@
 """What a sweep leaves behind, whatever befell it: its tables beside an undisturbed run's, and nothing to clean up."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
+import pytest
 
 from pipelines.storage import StorageConfig, locate
 
-ORDER = ["metric", "generator", "image_id"]
+ORDER = ["metric", "generator", "prompt_id", "image_id"]
+ORDERS = {
+    "scores": ORDER,
+    "summary": ["metric", "generator", "skill"],
+    "errors": [*ORDER, "kind", "row"],
+}
+"""The tables of a run that follow from its sources alone, and what their rows are put in order by."""
+STATED = ("benchmark", "generators", "metrics", "lower_is_better", "exit_code", "limited", "seen", "errors")
+COUNTED = ("rows", "rows_null", "rows_truncated", "coverage")
 
 
 def scores(folder: str) -> pd.DataFrame:
@@ -24,11 +35,28 @@ def table(folder: str, name: str, order: Sequence[str], storage: StorageConfig) 
 
 
 def assert_same_tables(folder: str, undisturbed: str, *, rtol: float = 0, storage: StorageConfig | None = None) -> None:
-    """The scores and the summary of two runs, by the addresses of their folders; `storage` reaches both."""
+    """The tables of two runs, by the addresses of their folders; `storage` reaches both.
+
+    Scores go from about 0 to about 1, so that `rtol` is meant of 1 where they are near 0.
+    """
     reached = storage or StorageConfig()
-    for name, order in (("scores", ORDER), ("summary", ["metric", "generator", "skill"])):
+    for name, order in ORDERS.items():
         one, other = table(folder, name, order, reached), table(undisturbed, name, order, reached)
-        pd.testing.assert_frame_equal(one, other, rtol=rtol, atol=0, check_exact=not rtol)
+        pd.testing.assert_frame_equal(one, other, rtol=rtol, atol=rtol, check_exact=not rtol)
+
+
+def assert_same_counts(folder: str, undisturbed: str, *, storage: StorageConfig | None = None) -> None:
+    """What the manifests of two runs state and count, but for how much of it was computed in that run."""
+    one, other = (_manifest(run, storage or StorageConfig()) for run in (folder, undisturbed))
+    assert {name: one.get(name) for name in STATED} == {name: other.get(name) for name in STATED}
+    for name in COUNTED:
+        assert one["counts"][name] == pytest.approx(other["counts"][name]), name
+
+
+def _manifest(folder: str, storage: StorageConfig) -> dict[str, Any]:
+    location = locate(folder, storage)
+    read: dict[str, Any] = json.loads(location.fs.cat_file(location.at("manifest.json")))
+    return read
 
 
 def leftovers(store: Path) -> list[Path]:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.stages.table import STAGES
 from pipelines.cells.runs import LATEST_REPORT, ORDER, UNNAMED, newest_run
 from pipelines.cells.store import Store
 from pipelines.keeping import presence
@@ -16,6 +16,7 @@ from pipelines.keeping.config import GcConfig
 from pipelines.keeping.garbage import collect_garbage
 from pipelines.storage import StorageConfig, etag, modified
 from tests.bench_of import images, prompts, write_rows
+from tests.histories.damage import harmed, kind_of
 
 IMAGES, SHARD = 8, 2
 GENERATORS = ("atlas", "flint")
@@ -38,6 +39,13 @@ def write_masters(folder: Path) -> Path:
     for generator in GENERATORS:
         write_rows(folder / generator, images(generator, IMAGES), row_group=SHARD)
     return folder
+
+
+class Damaged(NamedTuple):
+    """A file of a store that is not what it was."""
+
+    path: str
+    content: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +93,35 @@ class Place:
 
     def cells(self) -> dict[str, tuple[str, float]]:
         """What stands at each committed cell's path, which nothing but a cell that is computed anew changes."""
-        return {path: (etag(entry), modified(entry)) for path, entry in self.files().items() if is_cell(path)}
+        return {path: (etag(entry), modified(entry)) for path, entry in self.files().items() if kind_of(path) == "cell"}
 
-    def flip(self, cell: str, choice: float) -> None:
-        """Turns one bit of a committed cell."""
-        path = f"{self.path}/store/{cell}"
-        content = bytearray(self.fs.cat_file(path))
-        content[int(choice * len(content))] ^= 1 << int(choice * 1000) % 8
-        self.fs.pipe_file(path, bytes(content))
+    def damage(self, kind: str, choice: float) -> Damaged | None:
+        """Turns a bit of one of the newest files of a kind, or takes away its end; None where there is none."""
+        files = {path: entry for path, entry in self.files().items() if kind_of(path) == kind}
+        if not files:
+            return None
+        newest = sorted(files, key=lambda path: (modified(files[path]), path))[-3:]
+        chance = Random(choice)
+        path = chance.choice(newest)
+        content = self.read(path)
+        left = harmed(content or b"", chance.choice(("flip", "truncate")), chance)
+        if not content or left is None or left == content:
+            return None
+        self._put_bytes(left, path)
+        return Damaged(path, left)
+
+    def read(self, path: str) -> bytes | None:
+        """A file of the store; None where it is gone."""
+        try:
+            return bytes(self.fs.cat_file(f"{self.path}/store/{path}"))
+        except FileNotFoundError:
+            return None
+
+    def _put_bytes(self, content: bytes, path: str) -> None:
+        """A hard link of another run's part stays whole, as on S3."""
+        if isinstance(self.fs, LocalFileSystem):
+            Path(f"{self.path}/store/{path}").unlink()
+        self.fs.pipe_file(f"{self.path}/store/{path}", content)
 
     def newest(self) -> str:
         """The address of the newest run."""
@@ -110,18 +139,12 @@ class Place:
         return [path for path in files if not _has_its_place(path, whole)]
 
 
-def is_cell(path: str) -> bool:
-    """Whether a path is a committed cell's."""
-    stage, name = path.partition("/")[0], path.rpartition("/")[2]
-    return stage in STAGES and name.endswith(".parquet") and ".draft." not in name and not name.startswith(".")
-
-
 def _has_its_place(path: str, whole_runs: set[str]) -> bool:
     folder, _, name = path.partition("/")
     if folder == "runs":
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
     if folder == ORDER:
         return name.partition("-")[2].removesuffix(UNNAMED) in whole_runs
-    if path == LATEST_REPORT or is_cell(path):
+    if path == LATEST_REPORT or kind_of(path) == "cell":
         return True
     return folder in ("tallies", "digests", "leases", "store.json") and "/." not in path

@@ -8,12 +8,13 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from itertools import islice
@@ -25,13 +26,14 @@ from fsspec.implementations.local import LocalFileSystem
 from pipelines.storage import StorageConfig
 from tests.environment import ROOT, set_environment
 from tests.faults.driving import Driver, killed
-from tests.faults.events import Event, Phase, Round, draw_rounds
+from tests.faults.events import DAMAGED, Event, Phase, Round, draw_rounds
 from tests.faults.hook import MEMORY, NOTES, ROOM
 from tests.faults.machines import Machines
-from tests.faults.outcomes import assert_same_tables
-from tests.faults.places import BENCHES, SHARD, Place, write_masters
+from tests.faults.outcomes import assert_same_counts, assert_same_tables
+from tests.faults.places import BENCHES, SHARD, Damaged, Place, write_masters
 from tests.faults.proxy import FaultProxy, faulty
-from tests.ray_head import RayNode
+from tests.histories.damage import kind_of
+from tests.ray_head import RayNode, head_environment
 from tests.s3 import MORE_KEYS, S3Server, run_server
 
 METRICS = ("clipscore", "vqascore", "dsg")
@@ -43,8 +45,7 @@ OVERRIDES = (
 HOOKED = json.dumps({"runtime_env": {"worker_process_setup_hook": "tests.faults.hook.install"}})
 """As `ray job submit` hands a runtime environment to a driver."""
 LOOK_SECONDS = 0.5
-MOST_TRIES = 5
-"""Of a sweep that nothing disturbs any more."""
+TRACEBACK = "Traceback (most recent call last)"
 MANY = 20
 """Rounds, among which are all states of the benchmark."""
 LONGEST_TRY = 900
@@ -94,10 +95,14 @@ class Soak:
         self.credentials = folder / "credentials"
         self.notes = folder / "notes"
         self.notes.mkdir()
-        self.undisturbed: dict[str, str] = {}
-        self.seconds_undisturbed: dict[str, float] = {}
-        self.cells_of: dict[str, int] = {}
+        self.undisturbed: dict[tuple[str, str], str] = {}
+        """By a state of the benchmark and a sweep's options, the address of the run."""
+        self.seconds_undisturbed: dict[tuple[str, str], float] = {}
+        self.cells_of: dict[tuple[str, str], int] = {}
         self.events: Counter[str] = Counter()
+        """Those that bit, by kind."""
+        self.idle: Counter[str] = Counter()
+        """Those that came and met nothing."""
         self.totals: Counter[str] = Counter()
         self.seconds_lost = 0.0
         self.key = 0
@@ -146,43 +151,61 @@ class Disturbed:
         self.soak = soak
         self.machines = machines
         self.place = place
-        self.bench = phase.bench
+        self.phase = phase
         self.pending = list(phase.events)
         self.standing = place.cells()
         self.before = len(self.standing)
         self.due: dict[Event, float] = {}
         self.ending: list[tuple[float, Event]] = []
         self.rivals: list[tuple[Driver, ExitStack]] = []
+        self.disturbed = False
+        """Whether anything befell this try."""
+        self.damaged: list[Damaged] = []
+        self.bites: list[tuple[str, Callable[[], bool]]] = []
+        """What came, by kind, and what tells whether it met anything."""
 
     def run(self) -> None:
-        """Until a try is complete; raises SoakError where none is though nothing disturbs it any more."""
-        quiet = 0
+        """Until a try is complete; raises SoakError for one that fails by itself, and for any traceback."""
         try:
-            while (code := self._try()) != 0:
-                quiet = quiet + 1 if not self.pending and not self.ending else 0
-                if quiet == MOST_TRIES:
-                    raise SoakError(f"exit code {code} at {MOST_TRIES} undisturbed tries")
+            self._until_complete()
+            while self._damage_at_rest():
+                self._until_complete()
             for event in self.pending:
                 self.soak.log.write("missed", kind=event.kind)
             self._join_rivals()
         finally:
             self._settle()
 
+    def _until_complete(self) -> None:
+        while (code := self._try()) != 0:
+            if not self.disturbed:
+                raise SoakError(f"exit code {code} of a sweep that nothing disturbed")
+
+    def _damage_at_rest(self) -> bool:
+        """Does the damage that no file was there for until the sweep had ended; False where there is none to do."""
+        due = [event for event in self.pending if event.kind in DAMAGED and self._damaged(event) is not None]
+        for event in due:
+            self._has_come(event, self.damaged[-1].path)
+        self.pending = [event for event in self.pending if event not in due]
+        return bool(due)
+
     def _try(self) -> int:
         """One driver, from its start to its end; its exit code."""
         soak = self.soak
         self.machines.fill()
         soak.totals["tries"] += 1
+        self.disturbed = bool(self.ending or self.rivals)
         with self._sweep() as job:
             self._watch(job)
             code = int(job.process.returncode)
             soak.log.write("ended", code=code, printed=job.printed.name, last=_last_line(job.printed))
+        require_no_traceback(job.printed)
         self._count_again()
         return code
 
     def _sweep(self) -> AbstractContextManager[Driver]:
-        place, environment = self.place, self.soak.environment()
-        return self.machines.cluster.sweep(place.bench, place.store.url, *OVERRIDES, environment=environment)
+        place, given = self.place, (*OVERRIDES, *self.phase.options.split())
+        return self.machines.cluster.sweep(place.bench, place.store.url, *given, environment=self.soak.environment())
 
     def _watch(self, job: Driver) -> None:
         """Has events come when they are due, until the driver has ended."""
@@ -200,36 +223,65 @@ class Disturbed:
     def _is_due(self, event: Event, stand: int) -> bool:
         """Whether its share of the cells stands, and has for as long as it pauses."""
         if event not in self.due:
-            if stand < event.share * self.soak.cells_of[self.bench]:
+            if stand < event.share * self.soak.cells_of[self.phase.bench, self.phase.options]:
                 return False
             self.due[event] = time.monotonic() + event.pause
         return time.monotonic() >= self.due[event]
 
     def _happens(self, event: Event, job: Driver) -> bool:
         """Has it come; False where there is nothing yet that it could befall."""
-        befall = getattr(self, "_" + event.kind.replace("-", "_"), self._s3_faults)
+        befall = getattr(
+            self, "_" + event.kind.replace("-", "_"), self._damaged if event.kind in DAMAGED else self._s3_faults
+        )
         victim = befall(event, job)
         if victim is None:
             return False
-        self.soak.events[event.kind] += 1
+        self.disturbed = True
+        self.bites.append((event.kind, self._bite(event)))
         self.soak.log.write(event.kind, victim=victim, cells=len(self.place.cells()) - self.before)
         return True
+
+    def _bite(self, event: Event) -> Callable[[], bool]:
+        """What tells, once the sweep is over, whether the event met anything."""
+        proxy, refused, badly = self.soak.proxy, self.soak.proxy.counts["400"], self._answered_badly()
+        if event.kind in S3_FAULTS:
+            return lambda: self._answered_badly() > badly
+        if event.kind == "credentials-expire":
+            return lambda: proxy.counts["400"] > refused
+        if event.kind == "model-out-of-memory":
+            return lambda: not (self.soak.notes / MEMORY).exists()
+        if event.kind == "disk-full":
+            return lambda: not self._room.exists()
+        if event.kind in DAMAGED:
+            damaged = self.damaged[-1]
+            return lambda: self.place.read(damaged.path) != damaged.content  # it was made anew
+        return lambda: True
+
+    def _answered_badly(self) -> int:
+        return sum(count for fault, count in self.soak.proxy.counts.items() if fault not in ("none", "400"))
+
+    def _count_bites(self) -> None:
+        while self.bites:
+            kind, bit = self.bites.pop()
+            (self.soak.events if bit() else self.soak.idle)[kind] += 1
 
     def _driver_killed(self, event: Event, job: Driver) -> str | None:
         job.kill()
         return f"pid {job.process.pid}"
 
-    def _flipped_bits(self, event: Event, job: Driver) -> str | None:
-        """In up to three cells between two runs: those that came last, which the next run most likely reads."""
-        if not self.place.cells():
+    def _damaged(self, event: Event, job: Driver | None = None) -> str | None:
+        """In a file of the store between two runs: one of the newest, which the next run most likely reads."""
+        kind = event.kind.removeprefix("damaged-").replace("-", " ")
+        if not any(kind_of(path) == kind for path in self.place.files()):
             return None
-        job.kill()
-        cells = self.place.cells()
-        chosen = sorted(cells, key=lambda path: cells[path][1])[-1 - int(event.seconds) % 3 :]
-        for cell in chosen:
-            self.place.flip(cell, event.choice)
+        if job is not None:
+            job.kill()
+        damaged = self.place.damage(kind, event.choice)
+        if damaged is None:
+            return None
+        self.damaged.append(damaged)
         self.standing = self.place.cells()
-        return " ".join(chosen)
+        return damaged.path
 
     def _worker_killed(self, event: Event, job: Driver) -> str | None:
         workers = self.machines.workers()
@@ -269,7 +321,7 @@ class Disturbed:
         return f"machine {node.mark}, {len(self.machines.nodes)} left"
 
     def _node_joins(self, event: Event, job: Driver) -> str | None:
-        return f"{len(self.machines.nodes)} machines" if self.machines.join() else "enough machines"
+        return f"{len(self.machines.nodes)} machines" if self.machines.join() else None
 
     def _node(self, event: Event) -> RayNode:
         nodes = list(self.machines.nodes)
@@ -323,8 +375,9 @@ class Disturbed:
             self.soak.log.write("over", kind=event.kind)
 
     def _settle(self) -> None:
-        """Nothing that befell this sweep befalls the next one."""
+        """Counts what befell this sweep, and none of it befalls the next one."""
         self._end_what_lasts(now=float("inf"))
+        self._count_bites()
         self._end_rivals()
         for note in (self.soak.notes / MEMORY, self._room):
             note.unlink(missing_ok=True)
@@ -334,6 +387,7 @@ class Disturbed:
         for rival, _ in self.rivals:
             rival.process.wait(LONGEST_TRY)
             self.soak.log.write("rival ended", code=rival.process.returncode, last=_last_line(rival.printed))
+            require_no_traceback(rival.printed)
 
     def _end_rivals(self) -> None:
         while self.rivals:
@@ -360,38 +414,72 @@ def _last_line(printed: Path) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def run_undisturbed(soak: Soak, machines: Machines, benches: Set[str]) -> None:
-    """These states of the benchmark without a fault, one after the other on one store."""
+def require_no_traceback(printed: Path) -> None:
+    """Raises SoakError where a job printed one."""
+    if TRACEBACK in printed.read_text(errors="replace"):
+        raise SoakError(f"a traceback in {printed}")
+
+
+def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]) -> None:
+    """These sweeps, by the benchmark's state and their options, without a fault, one after the other on one store."""
     place = soak.place("folder", "undisturbed")
-    for bench in [bench for bench in BENCHES if bench in benches]:
+    for bench, options in sorted(wanted, key=lambda one: (list(BENCHES).index(one[0]), one[1])):
         place.show(bench)
         known, began = len(place.cells()), time.monotonic()
-        Disturbed(soak, machines, place, Phase(bench, ())).run()
-        soak.undisturbed[bench] = place.newest()
-        soak.cells_of[bench] = len(place.cells()) - known
-        soak.seconds_undisturbed[bench] = time.monotonic() - began
-        soak.log.write("undisturbed", bench=bench, cells=soak.cells_of[bench])
+        soak.cells_of[bench, options] = 0
+        Disturbed(soak, machines, place, Phase(bench, options, ())).run()
+        soak.undisturbed[bench, options] = place.newest()
+        soak.cells_of[bench, options] = len(place.cells()) - known
+        soak.seconds_undisturbed[bench, options] = time.monotonic() - began
+        soak.log.write("undisturbed", bench=bench, options=options, cells=soak.cells_of[bench, options])
 
 
 def run_round(soak: Soak, machines: Machines, place: Place, drawn: Round) -> None:
     """Its sweeps, each compared with the undisturbed one; at the end `jobs.gc` leaves nothing to clean."""
-    for phase in drawn.phases:
-        soak.log.write("sweep", store=place.store.url, bench=phase.bench, events=[list(e) for e in phase.events])
+    for number, phase in enumerate(drawn.phases):
+        soak.log.write("sweep", store=place.store.url, bench=phase.bench, options=phase.options,
+                       events=[list(e) for e in phase.events])  # fmt: skip
         place.show(phase.bench)
         began = time.monotonic()
         Disturbed(soak, machines, place, phase).run()
-        soak.seconds_lost += max(0.0, time.monotonic() - began - soak.seconds_undisturbed[phase.bench])
-        _assert_equal(soak, place, phase.bench)
+        lost = time.monotonic() - began - soak.seconds_undisturbed[phase.bench, phase.options]
+        soak.seconds_lost += max(0.0, lost)
+        _assert_equal(soak, place, phase)
+        for job in phase.jobs:
+            run_job(soak, place, job, f"{drawn.store}-{soak.totals['rounds']}-{number}")
         soak.totals["sweeps"] += 1
     place.collect_garbage()
-    _assert_equal(soak, place, phase.bench)
+    _assert_equal(soak, place, drawn.phases[-1])
     if left := place.leftovers():
         raise SoakError(f"left in the store: {left}")
 
 
-def _assert_equal(soak: Soak, place: Place, bench: str) -> None:
-    assert_same_tables(place.newest(), soak.undisturbed[bench], rtol=TOLERANCE, storage=place.storage)
-    soak.log.write("equal", bench=bench)
+def run_job(soak: Soak, place: Place, job: str, name: str) -> None:
+    """What reads the newest run, as somebody calls it; raises SoakError where it does not end well."""
+    output = soak.folder / f"{job}-{name}"
+    arguments = {
+        "rewards": ["format=rewards", f"output={output}"],
+        "export": ["format=lance", f"output={output}"],
+        "report": [],
+    }
+    printed = soak.folder / f"{job}-{name}.printed"
+    with printed.open("wb") as file:
+        code = subprocess.run(
+            [sys.executable, "-m", f"jobs.{job}", f"store={place.store.url}", *arguments[job]], cwd=ROOT, check=False,
+            env=head_environment() | soak.environment(), stdout=file, stderr=file,
+        ).returncode  # fmt: skip
+    soak.totals["jobs"] += 1
+    soak.log.write("job", job=job, code=code, last=_last_line(printed))
+    require_no_traceback(printed)
+    if code != 0:
+        raise SoakError(f"jobs.{job} ended with {code}; see {printed}")
+
+
+def _assert_equal(soak: Soak, place: Place, phase: Phase) -> None:
+    undisturbed = soak.undisturbed[phase.bench, phase.options]
+    assert_same_tables(place.newest(), undisturbed, rtol=TOLERANCE, storage=place.storage)
+    assert_same_counts(place.newest(), undisturbed, storage=place.storage)
+    soak.log.write("equal", bench=phase.bench, options=phase.options)
 
 
 def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
@@ -400,7 +488,8 @@ def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
     with Machines(soak.folder / "machines") as machines:
         try:
             drawn_first = islice(draw_rounds(soak.seed), most_rounds or MANY)
-            run_undisturbed(soak, machines, {phase.bench for drawn in drawn_first for phase in drawn.phases})
+            wanted = {(phase.bench, phase.options) for drawn in drawn_first for phase in drawn.phases}
+            run_undisturbed(soak, machines, wanted)
             for number, drawn in enumerate(draw_rounds(soak.seed)):
                 if number == most_rounds or (number and soak.log.seconds() > 60 * minutes):
                     return "equal"
@@ -444,7 +533,9 @@ def _summary(soak: Soak, result: str) -> Mapping[str, Any]:
         "rounds": soak.totals["rounds"],
         "sweeps": soak.totals["sweeps"],
         "tries": soak.totals["tries"],
+        "jobs": soak.totals["jobs"],
         "events": dict(sorted(soak.events.items())),
+        "idle": dict(sorted(soak.idle.items())),
         "calls": dict(soak.proxy.counts),
         "cells": soak.totals["cells"],
         "cells_again": soak.totals["cells_again"],

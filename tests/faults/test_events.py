@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from tests.faults.events import ANYWHERE, ON_DISK, ON_S3, draw_rounds
+from tests.faults.events import ANYWHERE, JOBS, ON_DISK, ON_S3, OPTIONS, draw_rounds
 
 
 def test_the_same_seed_draws_the_same_rounds_and_another_draws_others() -> None:
@@ -12,12 +12,14 @@ def test_the_same_seed_draws_the_same_rounds_and_another_draws_others() -> None:
 
 def test_every_kind_of_event_comes_where_its_store_allows() -> None:
     for seed in range(10):
-        rounds = list(islice(draw_rounds(seed), 20))
+        rounds = list(islice(draw_rounds(seed), 30))
         kinds = {
             store: {e.kind for r in rounds if r.store == store for phase in r.phases for e in phase.events}
             for store in ("s3", "folder")
         }
         assert kinds["s3"] | kinds["folder"] == {*ANYWHERE, *ON_S3, *ON_DISK}
+        options = {phase.options for r in rounds for phase in r.phases}
+        assert options == {*OPTIONS} and {job for r in rounds for phase in r.phases for job in phase.jobs} == {*JOBS}
         assert not kinds["folder"] & set(ON_S3) and not kinds["s3"] & set(ON_DISK)
 
 

@@ -1,0 +1,177 @@
+"""A benchmark whose files change: any order, uneven shards, several images of some prompts and none of others."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.bench_of import PACK, prompts
+
+GENERATORS = ("atlas", "drift", "flint", "garnet")
+LONGEST_GROUP = 9
+"""Rows of a row group, at most."""
+BROKEN = b"this is no image"
+
+
+@cache
+def pictures(generator: str) -> dict[str, bytes]:
+    """A generator's images in the pack, by prompt."""
+    table = pq.read_table(PACK / "images" / generator, columns=["prompt_id", "image"])
+    return dict(zip(table.column("prompt_id").to_pylist(), table.column("image").to_pylist(), strict=True))
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Rows as they are to be, and the folder where their files are."""
+
+    folder: Path
+    chance: Random
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By generator."""
+    images: str = "images"
+    """The folder of the images, below the benchmark's."""
+    version: int = 0
+    """Counts what was changed."""
+
+    def begin(self, count: int, generators: int) -> None:
+        """So many prompts of the pack, and images of them by some generators."""
+        self.spare = self.chance.sample(prompts(256), 256)
+        self.prompts = [self.spare.pop() for _ in range(count)]
+        for name in GENERATORS[:generators]:
+            self.add_generator(name)
+        self.write_prompts()
+
+    def write_prompts(self) -> None:
+        """Writes the file of prompts."""
+        self.version += 1
+        self.folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(self.prompts), self.folder / "prompts.parquet")
+
+    def write_images(self, name: str) -> None:
+        """Writes a generator's files anew, cut anew into row groups; a file that there is no more of is removed."""
+        self.version += 1
+        folder = self.folder / self.images / name
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = self.chance.randint(1, 2)
+        for part in range(2):
+            path = folder / f"{part:05d}.parquet"
+            rows = self.rows[name][part::parts] if part < parts else []
+            if rows:
+                self._write_file(path, rows)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _write_file(self, path: Path, rows: list[dict[str, Any]]) -> None:
+        table = pa.Table.from_pylist(rows)
+        with pq.ParquetWriter(path, table.schema) as writer:
+            start = 0
+            while start < len(rows):
+                size = self.chance.randint(1, LONGEST_GROUP)
+                writer.write_table(table.slice(start, size))
+                start += size
+
+    def _image(self, name: str, prompt: dict[str, Any], of: str | None = None) -> dict[str, Any]:
+        image_id = f"{name}-{self.chance.getrandbits(40):010x}"
+        return {
+            "image_id": image_id,
+            "prompt_id": prompt["prompt_id"],
+            "image": pictures(of or name)[prompt["prompt_id"]],
+        }
+
+    def _a_row(self) -> tuple[str, dict[str, Any]]:
+        name = self.chance.choice(sorted(self.rows))
+        return name, self.chance.choice(self.rows[name])
+
+    # what may be changed, each by its name
+
+    def add_generator(self, name: str | None = None) -> None:
+        """Another generator, with several images of some prompts and none of others, in any order."""
+        left = [one for one in GENERATORS if one not in self.rows]
+        if name is None and not left:
+            return
+        name = name or left[0]
+        counts = [self.chance.choice([0, 1, 1, 1, 1, 2]) for _ in self.prompts]
+        several = [prompt for prompt, count in zip(self.prompts, counts, strict=True) for _ in range(count)]
+        rows = [self._image(name, prompt, self.chance.choice([name, *GENERATORS])) for prompt in several]
+        self.rows[name] = self.chance.sample(rows, len(rows)) or [self._image(name, self.prompts[0])]
+        self.write_images(name)
+
+    def edit_prompt(self) -> None:
+        """One prompt says something else."""
+        self.chance.choice(self.prompts)["text"] = self.spare.pop()["text"]
+        self.write_prompts()
+
+    def add_prompt(self) -> None:
+        """One more prompt, which no generator may have an image of, anywhere in the table."""
+        prompt = self.spare.pop()
+        self.prompts.insert(self.chance.randint(0, len(self.prompts)), prompt)
+        self.write_prompts()
+        if self.chance.random() < 0.7:
+            name = self.chance.choice(sorted(self.rows))
+            self.rows[name].insert(self.chance.randint(0, len(self.rows[name])), self._image(name, prompt))
+            self.write_images(name)
+
+    def shuffle_prompts(self) -> None:
+        """The same prompts in another order."""
+        self.chance.shuffle(self.prompts)
+        self.write_prompts()
+
+    def replace_image(self) -> None:
+        """One row shows something else."""
+        name, row = self._a_row()
+        row["image"] = self._image(name, self.chance.choice(self.prompts), self.chance.choice(GENERATORS))["image"]
+        self.write_images(name)
+
+    def break_image(self) -> None:
+        """One row holds no image any more."""
+        name, row = self._a_row()
+        row["image"] = BROKEN
+        self.write_images(name)
+
+    def mend_images(self) -> None:
+        """All rows hold images."""
+        for name, rows in self.rows.items():
+            broken = [row for row in rows if row["image"] == BROKEN]
+            for row in broken:
+                row["image"] = pictures(name)[row["prompt_id"]]
+            if broken:
+                self.write_images(name)
+
+    def drop_image(self) -> None:
+        """One row is taken away, unless it is the only one."""
+        name, row = self._a_row()
+        if len(self.rows[name]) > 1:
+            self.rows[name].remove(row)
+            self.write_images(name)
+
+    def shuffle_images(self) -> None:
+        """A generator's rows in another order and in other shards."""
+        name = self.chance.choice(sorted(self.rows))
+        self.chance.shuffle(self.rows[name])
+        self.write_images(name)
+
+    def move_images(self) -> None:
+        """The same files in another folder."""
+        self.version += 1
+        moved = f"images-{self.version}"
+        (self.folder / self.images).rename(self.folder / moved)
+        self.images = moved
+
+
+CHANGES = (
+    "add_generator",
+    "edit_prompt",
+    "add_prompt",
+    "shuffle_prompts",
+    "replace_image",
+    "break_image",
+    "mend_images",
+    "drop_image",
+    "shuffle_images",
+    "move_images",
+)

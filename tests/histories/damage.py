@@ -1,0 +1,91 @@
+"""What befalls the files of a store on a bad disk, kind by kind."""
+
+from pathlib import Path
+from random import Random
+
+from operators.stages.table import STAGES
+
+KINDS = (
+    "cell",
+    "draft",
+    "manifest",
+    "latest",
+    "summary",
+    "errors",
+    "cells of a run",
+    "part",
+    "tally",
+    "digest",
+    "lease",
+    "report",
+)
+WAYS = ("flip", "truncate", "empty", "delete", "swap")
+"""One bit is turned, the end is lost, all is lost, the file is lost, or it is another one's of its kind."""
+
+
+def kind_of(path: str) -> str | None:
+    """What a file of the store is, by its path there; None for what damage is not done to."""
+    folder, *rest = path.split("/")
+    if folder in STAGES:
+        return "draft" if ".draft." in path else "cell"
+    if folder in ("tallies", "digests", "leases"):
+        return {"tallies": "tally", "digests": "digest", "leases": "lease"}[folder]
+    if folder != "runs":
+        return None
+    name = rest[-1]
+    if rest == ["latest"]:
+        return "latest"
+    if "scores.parquet" in rest:
+        return "part"
+    return {
+        "manifest.json": "manifest", "summary.parquet": "summary", "errors.parquet": "errors",
+        "cells.parquet": "cells of a run", "report.html": "report",
+    }.get(name)  # fmt: skip
+
+
+def files_of(store: Path) -> dict[str, list[Path]]:
+    """The store's files by their kind, the newest last."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(store.rglob("*"), key=lambda path: (path.lstat().st_mtime_ns, path)):
+        kind = kind_of(str(path.relative_to(store))) if path.is_file() else None
+        if kind is not None:
+            found.setdefault(kind, []).append(path)
+    return found
+
+
+def damage(store: Path, way: str, chance: Random) -> str:
+    """Does it to some of the newest files, cells more often than others; gives to which."""
+    damaged = []
+    for _ in range(chance.randint(1, 3)):
+        found = files_of(store)
+        if found:
+            kind = chance.choice([*sorted(found), *(["cell"] * len(found) if "cell" in found else [])])
+            damaged.append(_damage(store, found[kind][-8:], way, chance))
+    return ", ".join(filter(None, damaged)) or "nothing harmed"
+
+
+def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
+    """Of one of the files; empty where nothing changed."""
+    path = chance.choice(files)
+    content = path.read_bytes()
+    left = harmed(content, way, chance, [other for other in files if other != path])
+    if left == content:
+        return ""
+    path.unlink()  # a hard link of another run's stays whole
+    if left is not None:
+        path.write_bytes(left)
+    return f"{way} {path.relative_to(store)}"
+
+
+def harmed(content: bytes, way: str, chance: Random, others: list[Path] | None = None) -> bytes | None:
+    """What is left of a file's content; None where the file is lost."""
+    if way == "delete":
+        return None
+    if way == "empty" or not content:
+        return b""
+    if way == "truncate":
+        return content[: chance.randrange(len(content))]
+    if way == "swap":
+        return chance.choice(others).read_bytes() if others else content
+    place = chance.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]

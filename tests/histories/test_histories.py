@@ -1,0 +1,214 @@
+"""Whatever befell a benchmark and a store before, a run's tables are those of a fresh store.
+
+Every step is a command as people type it, or something that happens to files between two commands.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import signal
+import tempfile
+import threading
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+
+from jobs import gc, report, status, sweep
+from jobs.command import Command, Terminated, run_job
+from tests.faults.outcomes import assert_same_counts, assert_same_tables
+from tests.histories.bench import CHANGES, Bench
+from tests.histories.damage import WAYS, damage, files_of
+
+COMPLETE = re.compile(r"computed \d+ cells, run (\S+), exit code (\d)")
+ENDED = {0, 1, 2}
+SMALL, LARGE = (4, 9), (66, 80)
+"""Prompts of a small benchmark, and of one that an adaptive sweep looks at in several waves."""
+SHARE_OF_LARGE = 0.25
+Step = tuple[Any, ...]
+"""What happens, and what was drawn for it."""
+TOLERANCE = 1e-5
+"""Relative; other rows in a batch change the last bits."""
+
+
+class History:
+    """A benchmark and a store, and what happens to both."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.store = folder, folder / "store"
+        self.chance = Random(seed)
+        self.large = self.chance.random() < SHARE_OF_LARGE
+        self.shard_rows = self.chance.randint(1, 9)
+        self.bench = Bench(folder=folder / "bench", chance=self.chance)
+        self.bench.begin(self.chance.randint(*(LARGE if self.large else SMALL)), self.chance.randint(2, 3))
+        self.calm: dict[tuple[Any, ...], Path] = {}
+        self.told: list[str] = []
+        """What happened, for whoever has to understand a failure."""
+
+    def happen(self, step: Step) -> None:
+        """One thing after the other, and each is told."""
+        name, *drawn = step
+        told = getattr(self, name)(*drawn)
+        self.told.append(" ".join(map(str, [name, *drawn, *([told] if told else [])])))
+
+    def sweep(self, metrics: str, flags: tuple[str, ...]) -> str:
+        """A sweep, beside the same one in a store that has no past."""
+        options = self._options(metrics, flags)
+        code, printed = self._sweep(self.store, *options)
+        run = assert_complete(code, printed)
+        assert (self.store / "runs/latest").read_text().split()[0] == run, printed
+        if "retry_failed=true" not in flags:
+            ours, calm = str(self.store / "runs" / run), str(self._calm(*options))
+            assert_same_tables(ours, calm, rtol=TOLERANCE)
+            assert_same_counts(ours, calm)
+        return f"run {run}"
+
+    def change(self, change: str) -> None:
+        """Somebody works on the benchmark."""
+        getattr(self.bench, change)()
+
+    def damage(self, way: str) -> str:
+        """Some files of the store are not what they were."""
+        return damage(self.store, way, self.chance)
+
+    def die(self, share: float) -> None:
+        """As if the last sweep had been killed before it wrote its last files, the manifest and `latest` among them."""
+        files = files_of(self.store)
+        runs = sorted(path.parent for path in files.get("manifest", []))
+        if runs:
+            shutil.rmtree(runs.pop())
+            (self.store / "runs/latest").unlink(missing_ok=True)
+        if runs:
+            (self.store / "runs/latest").write_text(f"{runs[-1].name}\n")
+        cells = files.get("cell", [])
+        for path in self.chance.sample(cells, int(share * len(cells))):
+            path.unlink()
+
+    def stop(self, seconds: float, metrics: str, flags: tuple[str, ...]) -> str:
+        """Somebody ends a sweep while it is at work."""
+        timer = threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGTERM])
+        code = 143
+        with contextlib.suppress(Terminated):
+            timer.start()
+            try:
+                code, printed = self._sweep(self.store, *self._options(metrics, flags))
+                assert code in ENDED | {143}, printed
+            finally:
+                timer.cancel()
+                timer.join()
+        return f"exit code {code}"
+
+    def look(self, job: str) -> str:
+        """Somebody cleans up, or looks; what is damaged is told in one line."""
+        chosen = {"gc": (gc, ["delete=true", "grace_days=0"]), "report": (report, []), "status": (status, [])}
+        module, arguments = chosen[job]
+        code, printed = run(module.COMMAND, module.main, [f"store={self.store}", *arguments])
+        assert code in ENDED, printed
+        return f"exit code {code}"
+
+    def _options(self, metrics: str, flags: tuple[str, ...]) -> tuple[str, ...]:
+        return ("metric=[clipscore]" if self.large else metrics, *flags)
+
+    def _sweep(self, store: Path, *options: str) -> tuple[int, str]:
+        given = [
+            "sweep=own_images", "models=shapes", "cluster=here", "benchmark.name=histories", f"store={store}",
+            f"benchmark.prompts={self.bench.folder}/prompts.parquet",
+            f"benchmark.images={self.bench.folder}/{self.bench.images}", f"shard_rows={self.shard_rows}",
+        ]  # fmt: skip
+        return run(sweep.COMMAND, sweep.main, [*given, *options])
+
+    def _calm(self, *options: str) -> Path:
+        """The run of the same sweep in a fresh store."""
+        key = (self.bench.version, *options)
+        if key not in self.calm:
+            store = self.folder / f"calm-{len(self.calm)}"
+            self.calm[key] = store / "runs" / assert_complete(*self._sweep(store, *options))
+        return self.calm[key]
+
+
+METRICS = ("metric=[clipscore]", "metric=[vqascore]", "metric=[vqascore,clipscore]", "metric=[dsg]")
+FLAGS = (
+    (),
+    (),
+    ("limit=3",),
+    ("limit=70",),
+    ("adaptive=betting", "adaptive.range=[-1,1]"),
+    ("retry_failed=true",),
+    ("benchmark.require_every_prompt=false",),
+)
+SWEEPS = st.sampled_from(METRICS), st.sampled_from(FLAGS)
+HAPPENINGS = st.one_of(
+    st.tuples(st.just("damage"), st.sampled_from(WAYS)),
+    st.tuples(st.just("damage"), st.sampled_from(WAYS)),
+    st.tuples(st.just("change"), st.sampled_from(CHANGES)),
+    st.tuples(st.just("change"), st.sampled_from(CHANGES)),
+    st.tuples(st.just("die"), st.floats(0, 1)),
+    st.tuples(st.just("stop"), st.floats(0, 1.5), *SWEEPS),
+    st.tuples(st.just("look"), st.sampled_from(["gc", "report", "status"])),
+)
+"""What comes between two sweeps."""
+
+
+def rounds(most: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
+    """Happenings and a sweep after them, several times."""
+    sweep = st.tuples(st.just("sweep"), *SWEEPS)
+    return st.lists(st.tuples(st.lists(HAPPENINGS, min_size=1, max_size=3), sweep), min_size=2, max_size=most)
+
+
+def run(command: Command, job: Any, arguments: list[str]) -> tuple[int, str]:
+    """The exit code of a command, and what it printed; an exception that leaves it is a traceback to its user."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = run_job(command, job, arguments)
+    return code, printed.getvalue()
+
+
+def assert_complete(code: int, printed: str) -> str:
+    """Of a sweep that ended by itself, the id of its run."""
+    found = COMPLETE.search(printed)
+    assert found is not None and int(found[2]) == code, printed
+    return found[1]
+
+
+def run_histories(count: int, most: int, *, shrink: bool) -> None:
+    """So many histories of up to so many rounds after a first sweep; each that fails is told step by step."""
+
+    @settings(
+        max_examples=count,
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.integers(0, 2**32 - 1), st.tuples(st.just("sweep"), *SWEEPS), rounds(most))
+    def run_history(seed: int, first: Step, later: list[tuple[list[Step], Step]]) -> None:
+        with tempfile.TemporaryDirectory(prefix="history-") as folder:
+            history = History(Path(folder), seed)
+            steps = [first, *(step for happenings, swept in later for step in (*happenings, swept))]
+            for number, step in enumerate(steps):
+                try:
+                    history.happen(step)
+                except BaseException:
+                    told = [*history.told, f"then failed: {steps[number]}"]
+                    note("\n".join(told))
+                    raise
+
+    run_history()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_whatever_happened_before_a_runs_tables_are_those_of_a_fresh_store(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    run_histories(10, 2, shrink=False)
+
+
+@pytest.mark.slow
+def test_many_long_histories_end_in_the_tables_of_a_fresh_store() -> None:
+    run_histories(150, 5, shrink=True)
