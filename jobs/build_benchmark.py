@@ -39,7 +39,7 @@ def _run(console: Console, config: BuildConfig) -> int:
         return 0
     written = {}
     for kind, sweep in planned.writings.items():
-        with ProgressDisplay(console, sweep.plan) as display:
+        with ProgressDisplay(console) as display:
             written[kind] = write(sweep, display.update)
     built = build(planned, written)
     _show(console, built)

@@ -3,14 +3,13 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
 from operators.errors import REMEDIES
@@ -150,12 +149,12 @@ def _plan_row(planned: NodePlan) -> list[str]:
 
 
 class ProgressDisplay:
-    """One line per stage: cells done and total, rows per second, time left, model calls so far, failed rows."""
+    """One line per stage that is reported: cells done and total, rows per second, time left, model calls so far,
+    failed rows.
+    """
 
-    def __init__(self, console: Console, plan: Plan) -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
-        self.totals = {item.node.name: item.missing for item in plan.nodes if item.missing}
-        self.calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=BAR),
@@ -166,10 +165,7 @@ class ProgressDisplay:
             console=console,
             disable=not console.is_terminal,
         )
-        self.tasks = {
-            name: self.bars.add_task(escape(name), total=total, rate="-", calls="", failed=0)
-            for name, total in self.totals.items()
-        }
+        self.tasks: dict[str, TaskID] = {}
         self.last_line = time.monotonic()
 
     def __enter__(self) -> "ProgressDisplay":
@@ -180,44 +176,42 @@ class ProgressDisplay:
         self.bars.stop()
 
     def update(self, progress: Mapping[str, NodeProgress]) -> None:
-        """Shows a snapshot; in a log, one line every ten seconds and one whenever a stage is complete.
-
-        Where nothing can be shown any more the computing goes on, and the job's end says so.
-        """
-        with suppress(OSError):
-            self._show(progress)
-
-    def _show(self, progress: Mapping[str, NodeProgress]) -> None:
-        done = []
-        for name, state in progress.items():
-            cells = min(state.cells, self.totals[name])
-            if cells == self.totals[name] and self.bars.tasks[self.tasks[name]].completed < cells:
-                done.append(name)
-            rate, calls = _rate(name, state), self._calls(name, state)
-            self.bars.update(self.tasks[name], completed=cells, rate=rate, calls=calls, failed=state.failed_rows)
+        """Shows a snapshot; in a log, one line every ten seconds and one whenever a stage is complete."""
+        done = [name for name, state in progress.items() if self._advance(name, state)]
         if not self.console.is_terminal:
             self._log(progress, done)
+
+    def _advance(self, name: str, state: NodeProgress) -> bool:
+        """Draws a stage's bar; whether that stage is complete, and was not before."""
+        fields: dict[str, Any] = {"rate": _rate(name, state), "calls": _calls(state), "failed": state.failed_rows}
+        if name not in self.tasks:
+            self.tasks[name] = self.bars.add_task(escape(name), total=state.missing, **fields)
+        before = self.bars.tasks[self.tasks[name]].completed
+        self.bars.update(self.tasks[name], total=state.missing, completed=state.cells, **fields)
+        return before < state.cells == state.missing
 
     def _log(self, progress: Mapping[str, NodeProgress], done: Sequence[str]) -> None:
         due = time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES
         for name, state in progress.items():
-            if name in done or (due and state.cells < self.totals[name]):
+            if name in done or (due and state.cells < state.missing):
                 self.console.print(
-                    f"{name}: {state.cells}/{self.totals[name]} cells, {_rate(name, state)}, "
-                    f"{self._time_left(name, state)} left, {self._calls(name, state)}{state.failed_rows} failed rows"
+                    f"{name}: {state.cells}/{state.missing} cells, {_rate(name, state)}, "
+                    f"{_time_left(state)} left, {_calls(state)}{state.failed_rows} failed rows"
                 )
         if due:
             self.last_line = time.monotonic()
 
-    def _calls(self, name: str, state: NodeProgress) -> str:
-        """The calls of its models that have been answered, for cells at work too, beside what the plan expects."""
-        return f"{state.calls} of about {self.calls[name]} calls, " if self.calls[name] and state.calls else ""
 
-    def _time_left(self, name: str, state: NodeProgress) -> str:
-        if not state.cells:
-            return "?"
-        seconds = state.seconds / state.cells * max(self.totals[name] - state.cells, 0)
-        return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+def _calls(state: NodeProgress) -> str:
+    """The calls of its models that have been answered, for cells at work too, beside what the plan expects."""
+    return f"{state.calls} of about {state.expected_calls} calls, " if state.expected_calls and state.calls else ""
+
+
+def _time_left(state: NodeProgress) -> str:
+    if not state.cells:
+        return "?"
+    seconds = state.seconds / state.cells * (state.missing - state.cells)
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def _rate(name: str, state: NodeProgress) -> str:

@@ -44,10 +44,10 @@ def _run(console: Console, config: DiagnoseConfig) -> int:
         say(console, note)
     if config.dry_run:
         return 0
-    with ProgressDisplay(console, planned.sweep.plan) as display:
+    with ProgressDisplay(console) as display:
         diagnosis, failed = diagnose(planned, display.update)
     sweep = plan_sweep(config.sweep())
-    with ProgressDisplay(console, sweep.plan) as display:
+    with ProgressDisplay(console) as display:
         finished = run_sweep(sweep, display.update)
     for table in shown_tables(diagnosis):
         show_table(console, table.title, table.names, table.rows, numbers=slice(2, None))

@@ -82,7 +82,7 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
         lease.when_lost = stop
         planned = plan_sweep(config.sweep())
         show_plan(console, planned)
-        with ProgressDisplay(console, planned.plan) as display:
+        with ProgressDisplay(console) as display:
             finished = run_sweep(planned, display.update, name=by_date, hold=lease.renew)
         is_told = finished.unchanged and store.exists(f"runs/{finished.run_id}/report.html")
         outcome = read_outcome(store, finished.run_id) if is_told else None

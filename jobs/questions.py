@@ -33,7 +33,7 @@ def _run(config: SweepConfig) -> int:
     show_plan(console, planned)
     if config.dry_run:
         return 0
-    with ProgressDisplay(console, planned.plan) as display:
+    with ProgressDisplay(console) as display:
         written = write_questions(planned, display.update)
     show_questions(console, written, planned.store.location.url)
     if written.failed:

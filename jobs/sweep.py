@@ -1,7 +1,7 @@
 """Runs one sweep: sharded Parquet in, ranked generators out."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from jobs.words import OF_SWEEPS
 from operators.errors import PlumblineError
 from pipelines.cells.runs import name_newest
 from pipelines.config import SweepConfig
-from pipelines.running.progress import NodeProgress
+from pipelines.running.rounds import Report
 from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
 
 COMMAND = Command(
@@ -43,7 +43,7 @@ def _run(config: SweepConfig) -> int:
     if config.dry_run:
         return 0
     if config.adaptive is None:
-        with ProgressDisplay(console, planned.plan) as display:
+        with ProgressDisplay(console) as display:
             finished = run_sweep(planned, display.update)
     else:
         planned, finished = _adaptive(console, planned)
@@ -74,8 +74,8 @@ def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, Fi
     from pipelines.adaptive import run_adaptive
 
     @contextmanager
-    def watch(now: PlannedSweep) -> Iterator[Callable[[Mapping[str, NodeProgress]], None]]:
-        with ProgressDisplay(console, now.plan) as display:
+    def watch() -> Iterator[Report]:
+        with ProgressDisplay(console) as display:
             yield display.update
 
     options = planned.config.adaptive

@@ -14,15 +14,13 @@ from pipelines.cells.held import HeldCells
 from pipelines.cells.plan import make_plan, with_missing
 from pipelines.cells.store import BrokenCell, StoreError
 from pipelines.keeping.presence import deletions
-from pipelines.running.progress import NodeProgress
+from pipelines.running.rounds import Report
 from pipelines.sweep import FinishedSweep, Looked, PlannedSweep, at_work, compute_whole, run_sweep, timed, with_waves
-
-Report = Callable[[Mapping[str, NodeProgress]], None]
 
 
 def run_adaptive(
     planned: PlannedSweep,
-    watch: Callable[[PlannedSweep], AbstractContextManager[Report]],
+    watch: Callable[[], AbstractContextManager[Report]],
     tell: Callable[[Seen], None],
 ) -> tuple[FinishedSweep, PlannedSweep]:
     """Computes wave after wave until every pair is decided, tells after each, and writes the run of what was seen.
@@ -41,7 +39,7 @@ def run_adaptive(
         if seen.enough:
             break
     now = replace(now, plan=with_missing(now.plan, frozenset(), now.sources), seen=seen, outcomes=outcomes)
-    with watch(now) as report:
+    with watch() as report:
         return run_sweep(now, report), now
 
 
@@ -57,7 +55,7 @@ def _up_to(planned: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) ->
 
 
 def _wave(
-    now: PlannedSweep, wave: int, watch: Callable[[PlannedSweep], AbstractContextManager[Report]]
+    now: PlannedSweep, wave: int, watch: Callable[[], AbstractContextManager[Report]]
 ) -> tuple[PlannedSweep, dict[str, Outcome], Seen]:
     """Computes what is missing and looks; where nothing is, nobody need know of it."""
 
@@ -69,7 +67,7 @@ def _wave(
         if seen.made is not None:
             return now, dict(now.outcomes), seen.made
     seconds = dict(now.seconds)
-    with watch(now) as report, at_work(now, report) as (working, noted):
+    with watch() as report, at_work(now, report) as (working, noted):
         done, outcomes, made = compute_whole(working, timed(noted, seconds), see)
     done, outcomes = with_waves(replace(done, seconds=seconds), outcomes)
     if made is None:

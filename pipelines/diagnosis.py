@@ -1,6 +1,6 @@
 """A diagnosis of a sweep's metrics: their variants that are denied something, computed as cells, and what all tell."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from pipelines.cells.store import BrokenCell
 from pipelines.config import SweepConfig
 from pipelines.judging.releases.tables import read_sheet
 from pipelines.judging.validity import published_tables
-from pipelines.running.progress import NodeProgress
+from pipelines.running.rounds import Report
 from pipelines.storage import StorageConfig, locate, write_file
 from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, plan_sweep
 
@@ -177,7 +177,7 @@ class Diagnosed(NamedTuple):
     """By metric or variant, why some of its cells could not be computed."""
 
 
-def diagnose(planned: PlannedDiagnosis, report: Callable[[Mapping[str, NodeProgress]], None]) -> Diagnosed:
+def diagnose(planned: PlannedDiagnosis, report: Report) -> Diagnosed:
     """Computes what is missing and reads it; a variant's failed rows are null and counted."""
     with at_work(planned.sweep, report) as (sweep, noted):
         sweep, outcomes, diagnosis = compute_whole(sweep, noted, partial(_look, planned))

@@ -13,7 +13,7 @@ from pipelines.cells.retry import LEFT
 from pipelines.cells.store import BrokenCell
 from pipelines.config import SweepConfig
 from pipelines.costs import Cost, spent
-from pipelines.running.progress import NodeProgress
+from pipelines.running.rounds import Report
 from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
 Cells = Sequence[PlannedCell]
@@ -39,7 +39,7 @@ def plan_questions(config: SweepConfig) -> PlannedSweep:
     return plan_sweep(config, wanted=("questions", "entailment"))
 
 
-def write_questions(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> WrittenQuestions:
+def write_questions(planned: PlannedSweep, report: Report) -> WrittenQuestions:
     """Computes what is missing and looks at the questions of every metric."""
     with at_work(planned, report) as (planned, noted):
         planned, outcomes, written = compute_whole(planned, noted, _look)

@@ -34,6 +34,7 @@ from pipelines.keeping.presence import deletions, present, wait_for_deletions
 from pipelines.keeping.watching import progress_of
 from pipelines.running.logs import LogConfig, about
 from pipelines.running.progress import NodeProgress
+from pipelines.running.rounds import Report, Rounds
 from pipelines.sources.sources import Sources, Whole, open_sources, with_pack
 from pipelines.sources.uris import benchmark_uris
 from pipelines.storage import locate
@@ -165,7 +166,7 @@ def settle(config: SweepConfig) -> SweepConfig:
 
 def run_sweep(
     planned: PlannedSweep,
-    report: Callable[[Mapping[str, NodeProgress]], None],
+    report: Report,
     *,
     name: NameRun = by_time,
     hold: Callable[[], None] = lambda: None,
@@ -188,7 +189,7 @@ def run_sweep(
 
 def _run(
     planned: PlannedSweep,
-    report: Callable[[Mapping[str, NodeProgress]], None],
+    report: Report,
     run_id: str,
     began: datetime,
     hold: Callable[[], None],
@@ -232,14 +233,13 @@ def _run(
     )
 
 
-def timed(
-    report: Callable[[Mapping[str, NodeProgress]], None], seconds: dict[str, float]
-) -> Callable[[Mapping[str, NodeProgress]], None]:
+def timed(report: Report, seconds: dict[str, float]) -> Report:
     """What reports and adds to `seconds` what each node took meanwhile."""
     before = dict(seconds)
 
     def noted(progress: Mapping[str, NodeProgress]) -> None:
-        seconds.update({node: round(before.get(node, 0) + state.seconds, 1) for node, state in progress.items()})
+        took = {node: state.seconds for node, state in progress.items() if state.seconds}
+        seconds.update({node: round(before.get(node, 0) + this_time, 1) for node, this_time in took.items()})
         report(progress)
 
     return noted
@@ -255,9 +255,7 @@ def with_waves(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[Pla
 
 
 @contextmanager
-def at_work(
-    planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None], **content: Any
-) -> Iterator[tuple[PlannedSweep, Callable[[Mapping[str, NodeProgress]], None]]]:
+def at_work(planned: PlannedSweep, report: Report, **content: Any) -> Iterator[tuple[PlannedSweep, Report]]:
     """Says in the store which cells the sweep uses and how far it is, for those who delete and those who watch.
 
     Gives the sweep, planned again where cells may have been deleted since it was planned, and what reports both ways.
@@ -323,7 +321,7 @@ class Looked(NamedTuple, Generic[T]):
 
 def compute_whole(
     planned: PlannedSweep,
-    report: Callable[[Mapping[str, NodeProgress]], None],
+    report: Report,
     look: Callable[[PlannedSweep, Mapping[str, Outcome]], Looked[T]],
 ) -> tuple[PlannedSweep, dict[str, Outcome], T]:
     """Computes what is missing, and anew what turns out to be damaged or to stand on what is no more.
@@ -332,8 +330,10 @@ def compute_whole(
     """
     now, renewed = planned, frozenset[str]()
     outcomes: dict[str, Outcome] = {}
+    rounds = Rounds(report)
     for _ in range(MOST_ROUNDS):
-        outcomes |= _compute(now, report)
+        rounds.begin(now.plan)
+        outcomes |= _compute(now, rounds.note)
         looked = look(now, outcomes)
         if not looked.broken:
             break
@@ -346,7 +346,7 @@ def compute_whole(
     return replace(planned, plan=plan), outcomes, looked.made
 
 
-def _compute(planned: PlannedSweep, report: Callable[[Mapping[str, NodeProgress]], None]) -> dict[str, Outcome]:
+def _compute(planned: PlannedSweep, report: Report) -> dict[str, Outcome]:
     """What became of the plan's missing cells; with nothing missing, Ray is not even imported."""
     if not planned.plan.missing:
         return {}

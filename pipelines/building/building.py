@@ -1,7 +1,7 @@
 """A benchmark's making: prompts are read, tagged, drawn and written, and all that becomes of them is told."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -26,13 +26,12 @@ from pipelines.cells.cells import Outcome
 from pipelines.costs import Cost, spent
 from pipelines.endings import exit_code
 from pipelines.questions import look_at, read_cells
-from pipelines.running.progress import NodeProgress
+from pipelines.running.rounds import Report
 from pipelines.sources.shards import text_id
 from pipelines.storage import Location, locate, write_file, write_table
 from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
 Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
-Report = Callable[[Mapping[str, NodeProgress]], None]
 
 
 class LeftOut(NamedTuple):

@@ -11,6 +11,7 @@ from pipelines.cells.plan import Plan
 from pipelines.cells.store import Store
 from pipelines.keeping.presence import signs
 from pipelines.running.progress import NodeProgress
+from pipelines.running.rounds import expected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,14 +65,13 @@ _SAID = TypeAdapter(SweepSign)
 def progress_of(plan: Plan, progress: Mapping[str, NodeProgress]) -> dict[str, Any]:
     """What a sweep's sign says of its progress: a StageState by node with something to compute."""
     stages = {}
+    states = progress or expected(plan)
     for item in plan.nodes:
-        if item.missing:
-            state = progress.get(item.node.name, NodeProgress(0, 0, 0, 0.0))
-            done = min(state.cells, item.missing)
+        if (state := states.get(item.node.name)) is not None:
             stages[item.node.name] = StageState(
                 cells=item.cells,
-                missing=item.missing,
-                done=done,
+                missing=state.missing,
+                done=state.cells,
                 rows=state.rows,
                 failed_rows=state.failed_rows,
                 seconds=round(state.seconds, 1),

@@ -22,6 +22,14 @@ class NodeProgress(NamedTuple):
     """From the node's first cell to its last report."""
     calls: int = 0
     """Of its models that have been answered, also about cells that are at work."""
+    missing: int = 0
+    """The cells that it is to compute."""
+    expected_calls: int = 0
+    """Of its models for all of them, about."""
+
+    def plus(self, other: "NodeProgress") -> "NodeProgress":
+        """Both together."""
+        return NodeProgress._make(map(sum, zip(self, other, strict=True)))
 
 
 @dataclass(kw_only=True, slots=True)

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -26,8 +26,9 @@ from pipelines.running.logs import relay, wanted_level
 from pipelines.running.machines import next_wave, offered
 from pipelines.running.placement import fits
 from pipelines.running.pools import ClusterConfig, PoolConfig
-from pipelines.running.progress import NodeProgress, ProgressLog
+from pipelines.running.progress import ProgressLog
 from pipelines.running.room import RoomWatch, who_holds
+from pipelines.running.rounds import Report
 from pipelines.running.session import ray_session
 from pipelines.running.stages import StageContext
 from pipelines.running.surroundings import of_sweep
@@ -39,8 +40,6 @@ END_SECONDS = 30.0
 """That the ProgressLog may take to end."""
 MOST_FAILURES = 3
 """Of a wave in a row that end with no cell more than before."""
-
-Report = Callable[[Mapping[str, NodeProgress]], None]
 
 
 class LostWave(Exception):

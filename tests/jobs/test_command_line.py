@@ -1,7 +1,6 @@
 """The command line and the configuration keys are a promise: what changes here breaks someone's nightly run."""
 
 import importlib
-import io
 import os
 import re
 import resource
@@ -10,22 +9,18 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from jobs.__main__ import JOBS
 from jobs.command import load_values, run_job
-from jobs.console import JobConsole, ProgressDisplay
 from jobs.help import CONF, describe, dotted_keys
 from jobs.status import COMMAND as status_command
 from jobs.sweep import COMMAND, main
-from pipelines.cells.plan import Plan
 from pipelines.config import StatusConfig, SweepConfig, read_config
 from pipelines.judging.protocols import MetaevalConfig
-from pipelines.running.progress import NodeProgress
 from pipelines.sources.question_packs import PACKS
 from tests.files import put
 
@@ -515,20 +510,6 @@ def test_what_the_machine_refuses_in_a_job_is_one_line(error: Exception, capsys:
     assert run_job(status_command, fail, []) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {type(error).__name__}")
-
-
-def test_progress_that_nobody_reads_any_more_stops_no_computing() -> None:
-    class Gone(io.StringIO):
-        def write(self, text: str) -> int:
-            raise BrokenPipeError(32, "Broken pipe")
-
-    console = JobConsole(file=Gone())
-    with pytest.raises(BrokenPipeError):
-        console.print("a line")
-    plan = SimpleNamespace(nodes=[SimpleNamespace(node=SimpleNamespace(name="scores"), missing=1, model_calls=0)])
-    ProgressDisplay(console, cast(Plan, plan)).update(
-        {"scores": NodeProgress(cells=1, rows=1, failed_rows=0, seconds=1.0)}
-    )
 
 
 def test_secrets_are_not_printed() -> None:

@@ -110,7 +110,7 @@ def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.M
     seen: list[object] = []
     monkeypatch.setattr("pipelines.keeping.presence.RENEW_SECONDS", 0.01)
     with at_work(planned, seen.append, run="mine") as (_, report):
-        progress = {"image_statistics": NodeProgress(1, 4, 0, 2.0)}
+        progress = {"image_statistics": NodeProgress(1, 4, 0, 2.0, missing=2)}
         report(progress)
         said: list[StageState] = []
         while not any(state.done for state in said):  # its file is written anew all the while

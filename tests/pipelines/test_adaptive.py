@@ -18,6 +18,7 @@ from pipelines.config import SweepConfig
 from pipelines.report.report import write_report
 from pipelines.rewards.gathered import gather_scores
 from pipelines.running.progress import NodeProgress
+from pipelines.running.rounds import Report
 from pipelines.sources import waves
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
@@ -26,7 +27,6 @@ from tests.here import compute_here
 PROMPTS = 64
 OPTIONS = ("metric=[clipscore]", "adaptive=betting", "adaptive.range=[-1,1]", "adaptive.growth=1")
 ALIKE = (*OPTIONS, "adaptive.indifference=0.4")
-Report = Callable[[Mapping[str, NodeProgress]], None]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def small_waves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def watch(_: PlannedSweep) -> Iterator[Report]:
+def watch() -> Iterator[Report]:
     yield lambda progress: None
 
 

@@ -1,13 +1,15 @@
 """Cells that are damaged, or that stand on what is no more, are computed anew within the run that finds them."""
 
+import io
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from jobs.console import JobConsole, ProgressDisplay
 from operators import rows
 from operators.errors import RowError
 from operators.metrics.writing import content_id
@@ -17,6 +19,7 @@ from pipelines.cells.cells import Cell
 from pipelines.cells.runs import read_manifest
 from pipelines.cells.store import Store
 from pipelines.questions import plan_questions, write_questions
+from pipelines.running.progress import NodeProgress
 from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
@@ -82,14 +85,39 @@ def test_damaged_cells_of_every_stage_are_computed_anew_and_counted(
     for cell in harmed:
         flip(plan.store, cell.path)
     forget(plan.store, *(cell.path for cell in cells(plan, "scores")[1:]))
-    done = rerun(folder, tmp_path)
+    reports: list[Mapping[str, NodeProgress]] = []
+    done = run_sweep(planned(folder, tmp_path), reports.append)
     assert (done.exit_code, done.results.n_null) == (0, 0)
     assert scores_of(done) == pytest.approx(scores_of(whole), abs=1e-5)
+    assert {state.cells - state.missing for state in reports[-1].values()} == {0}, "of all rounds together"
+    nodes = {"questions:llm", "entailment:nli", "answers:vqa", "similarities:clip", "scores"}
+    assert nodes == reports[-1].keys() and sum(state.cells for state in reports[-1].values()) >= done.computed
     counts = read_manifest(plan.store, done.run_id)["counts"]
     assert counts["cells_renewed"] == done.renewed == len(harmed) and counts["cells_failed"] == 0
     assert not planned(folder, tmp_path).plan.missing
     for cell in harmed:
         assert plan.store.read(cell.path, key=cell.key) is not None
+
+
+class Gone(io.StringIO):
+    """A terminal that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@pytest.mark.usefixtures("here")
+def test_progress_that_cannot_be_shown_ends_no_computing_and_is_logged_once(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    console = JobConsole(file=Gone())
+    with pytest.raises(BrokenPipeError):
+        console.print("a line")
+    shutil.rmtree(tmp_path / "store/scores")
+    done = run_sweep(planned(folder, tmp_path), ProgressDisplay(console).update)
+    assert (done.exit_code, done.computed) == (0, 4)
+    (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith("the progress cannot be shown: ") and "Broken pipe" in said
 
 
 def reworded(questions: pa.Table) -> pa.Table:

@@ -1,0 +1,88 @@
+"""A damaged cell is computed anew by whichever command finds it, and the terminal shows that as it shows all else."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs import diagnose, nightly, questions, sweep
+from jobs.command import run_job
+from pipelines import sweep as pipeline
+from pipelines.cells.store import Store
+from pipelines.storage import StorageConfig
+from tests.bench_of import SMALL, write_benchmark
+from tests.here import compute_here
+
+JOBS = {"sweep": sweep, "nightly": nightly, "questions": questions, "diagnose": diagnose}
+ADAPTIVE = ("adaptive=betting", "adaptive.range=[0,1]")
+
+
+class Bench:
+    """A benchmark whose cells all stand in a store, those of its diagnosis too."""
+
+    def __init__(self, folder: Path, store: Path) -> None:
+        self.folder = folder
+        self.store = Store(url=str(store), storage=StorageConfig())
+
+    def run(self, job: str, *overrides: str) -> int:
+        given = [f"store={self.store.url}", f"benchmark.prompts={self.folder}/prompts.parquet", "sweep=shapes"]
+        given += ["benchmark.name=small", "metric=[gecko]", *SMALL]
+        given += [] if job == "questions" else [f"benchmark.images={self.folder}/images"]
+        return run_job(JOBS[job].COMMAND, JOBS[job].main, [*given, *overrides])
+
+    def flip(self, stage: str) -> None:
+        """Changes one bit of every cell of a stage."""
+        for path in self.store.files(stage):
+            file = Path(self.store.location.at(path))
+            content = bytearray(file.read_bytes())
+            content[len(content) // 3] ^= 1
+            file.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    folder = tmp_path_factory.mktemp("damaged")
+    bench = Bench(write_benchmark(folder / "bench", count=4), folder / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "_compute", compute_here)
+        assert bench.run("diagnose") == 0
+    return bench
+
+
+@pytest.fixture
+def bench(whole: Bench, tmp_path: Path) -> Bench:
+    shutil.copytree(whole.store.url, tmp_path / "store")
+    return Bench(whole.folder, tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("where", "job", "stage", "overrides"),
+    [
+        ("ray_cluster", "sweep", "scores", ("max_failed=0.5",)),
+        ("ray_cluster", "sweep", "scores", (*ADAPTIVE, "max_failed=0.5")),
+        ("ray_cluster", "nightly", "scores", ("max_failed=0.5",)),
+        ("ray_cluster", "diagnose", "scores", ()),
+        ("here", "sweep", "answers", ("metrics.gecko.normalise=false",)),
+        ("here", "questions", "questions", ()),
+        pytest.param("ray_cluster", "sweep", "answers", ("metrics.gecko.normalise=false",), marks=pytest.mark.slow),
+        pytest.param("ray_cluster", "questions", "questions", (), marks=pytest.mark.slow),
+    ],
+)
+def test_a_command_that_finds_damage_shows_its_repair_and_ends_well(
+    where: str,
+    job: str,
+    stage: str,
+    overrides: Sequence[str],
+    bench: Bench,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    request.getfixturevalue(where)
+    bench.flip(stage)
+    assert bench.run(job, *overrides) == 0
+    printed = capsys.readouterr().out
+    assert not re.search(rf"│ {stage}\S* +│ +\d+ │ +\d+ │ +[1-9]", printed), "the plan takes its cells for cached"
+    lines = re.findall(rf"^{stage}\S*: (\d+)/(\d+) cells", printed, flags=re.MULTILINE)
+    assert lines and lines[-1][0] == lines[-1][1] != "0", printed
