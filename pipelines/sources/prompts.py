@@ -28,6 +28,7 @@ from pipelines.sources.shards import (
     cut_shards,
     list_files,
     opened,
+    picked_rows,
     prompt_text,
     read_each,
     read_footer,
@@ -277,17 +278,12 @@ def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
     Of an images shard whose rows hold their own prompts, each id and text once; raises SourceError naming the file.
     """
     if shard.pack:
-        table = _picked(read_pack(PackFile(pack=shard.pack, url=shard.url), shard.group, storage).prompts, shard)
+        table = picked_rows(read_pack(PackFile(pack=shard.pack, url=shard.url), shard.group, storage).prompts, shard)
         if digest(sorted(pairs_of(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
     table = _prompts_table(_own_prompts(shard, storage) if shard.holds_prompts else _prompts(shard, storage), shard)
-    return _picked(table, shard) if shard.url.lower().endswith(prompt_files.SUFFIXES) else table
-
-
-def _picked(table: pa.Table, shard: Shard) -> pa.Table:
-    """The shard's own of a file's prompts; of Parquet files no others are read."""
-    return table.take(pa.array(shard.picked)) if shard.picked else table
+    return picked_rows(table, shard) if shard.url.lower().endswith(prompt_files.SUFFIXES) else table
 
 
 def _prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:

@@ -244,7 +244,7 @@ def _alike(footer: pq.FileMetaData, shards: Sequence[Shard]) -> Iterator[tuple[l
         statistics = [group.column(index).statistics for group in groups for index in places]
         return not places or any(one is None or not one.has_null_count or one.null_count for one in statistics)
 
-    ends = accumulate(shard.rows for shard in shards)
+    ends = accumulate(_rows_of(footer, shard.row_groups) for shard in shards)
     runs = groupby(zip(shards, ends, strict=True), lambda each: (each[1] // ROWS_AT_ONCE, lacks_bytes(each[0])))
     for (_, lacking), run in runs:
         yield [shard for shard, _ in run], lacking
@@ -254,18 +254,36 @@ def _readable(
     file: pq.ParquetFile, shards: Sequence[Shard], lacking: bool, columns: Sequence[str]
 ) -> list[pa.Table | SourceError]:
     """A table of each shard, read at once; where that fails each is read by itself, for only one may be damaged."""
-    first = shards[0]
-    if first.picked and len(shards) > 1:
-        return list(chain.from_iterable(_readable(file, [shard], lacking, columns) for shard in shards))
-    groups = tuple(chain.from_iterable(shard.row_groups for shard in shards))
+    wanted = [name for name in columns if name != "uri" or lacking]
     try:
-        whole = _named(file, replace(first, row_groups=groups), [name for name in columns if name != "uri" or lacking])
+        return list(_read_together(file, shards, wanted))
     except (pa.ArrowException, OSError, UnicodeDecodeError, SourceError) as error:
         if len(shards) > 1:
             return list(chain.from_iterable(_readable(file, [shard], lacking, columns) for shard in shards))
-        return [error if isinstance(error, SourceError) else _unreadable(first, error)]
-    starts = accumulate((shard.rows for shard in shards), initial=0)
-    return [whole.slice(start, shard.rows) for start, shard in zip(starts, shards, strict=False)]
+        return [error if isinstance(error, SourceError) else _unreadable(shards[0], error)]
+
+
+def _read_together(file: pq.ParquetFile, shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """A table of each shard; row groups of which several shards have some rows are read once."""
+    if len(shards) == 1:
+        yield _named(file, shards[0], columns)
+        return
+    runs = list(dict.fromkeys(shard.row_groups for shard in shards))
+    everything = replace(shards[0], row_groups=tuple(chain.from_iterable(runs)), picked=())
+    table = _named(file, everything, columns)
+    sizes = [_rows_of(file.metadata, run) for run in runs]
+    starts = accumulate(sizes, initial=0)
+    tables = {run: table.slice(start, size) for run, start, size in zip(runs, starts, sizes, strict=False)}
+    yield from (picked_rows(tables[shard.row_groups], shard) for shard in shards)
+
+
+def _rows_of(footer: pq.FileMetaData, row_groups: Sequence[int]) -> int:
+    return sum(footer.row_group(index).num_rows for index in row_groups)
+
+
+def picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
+    """Those of the rows of a shard's row groups, or of its whole file, that the shard has."""
+    return table.take(pa.array(shard.picked)) if shard.picked else table
 
 
 @read_again
@@ -288,8 +306,7 @@ def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str]) ->
     present = {name: column for name, column in names.items() if column in file.schema_arrow.names}
     wanted = list(dict.fromkeys(present.values()))
     table = file.read_row_groups(list(shard.row_groups), columns=wanted, use_threads=False)
-    table = table.take(pa.array(shard.picked)) if shard.picked else table
-    return table.select(list(present.values())).rename_columns(list(present))
+    return picked_rows(table, shard).select(list(present.values())).rename_columns(list(present))
 
 
 @contextmanager

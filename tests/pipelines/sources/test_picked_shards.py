@@ -1,0 +1,154 @@
+"""A shard that has some rows of its file's is planned by the prompts of these rows, wherever they lie."""
+
+import itertools
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators.statistics.options import Adaptive
+from pipelines.cells.cells import digest
+from pipelines.sources import waves
+from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
+from pipelines.sources.shards import read_shard
+from pipelines.sources.sources import Sources, open_sources
+from pipelines.sources.waves import cut_waves
+from pipelines.storage import StorageConfig
+from pipelines.sweep import plan_sweep, run_sweep
+from tests.bench_of import images, prompts, sweep_config, write_rows
+
+STORAGE = StorageConfig()
+GENERATORS = ("atlas", "flint")
+
+
+def write_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> None:
+    """Rows as a Parquet file with row groups of these sizes, over and over."""
+    table = pa.Table.from_pylist([{**row, "row": number} for number, row in enumerate(rows)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetWriter(path, table.schema) as writer:
+        first = 0
+        for size in itertools.cycle(sizes):
+            if first >= len(rows):
+                break
+            writer.write_table(table.slice(first, size))
+            first += size
+
+
+@st.composite
+def benches(draw: st.DrawFn) -> dict[str, Any]:
+    """Prompts of which each generator has several images or none, in an order of its own, in uneven row groups."""
+    count = draw(st.integers(1, 40))
+    generator_rows = {}
+    for generator in GENERATORS:
+        copies = draw(st.lists(st.integers(0, 4), min_size=count, max_size=count))
+        of_images = [f"p{prompt}" for prompt, several in enumerate(copies) for _ in range(several)]
+        generator_rows[generator] = draw(st.permutations(of_images or ["p0"]))
+    return {
+        "order": draw(st.permutations([f"p{prompt}" for prompt in range(count)])),
+        "images": generator_rows,
+        "sizes": draw(st.lists(st.integers(1, 9), min_size=1, max_size=6)),
+        "shard_rows": draw(st.integers(1, 9)),
+        "limit": draw(st.none() | st.integers(1, count)),
+        "some": draw(st.booleans()),
+        "own": draw(st.booleans()),
+    }
+
+
+def opened(folder: Path, bench: dict[str, Any]) -> tuple[BenchmarkConfig, Sources]:
+    texts = [{"prompt_id": one, "text": f"text of {one}"} for one in bench["order"]]
+    if bench["some"]:
+        texts = texts[: (len(texts) + 1) // 2]
+    write_groups(folder / "prompts.parquet", texts, bench["sizes"][::-1])
+    for generator, of_images in bench["images"].items():
+        rows = [{"prompt_id": one, "prompt": f"text of {one}", "image": b"pixels"} for one in of_images]
+        write_groups(folder / f"images/{generator}/0.parquet", rows, bench["sizes"])
+    config = BenchmarkConfig(
+        name="drawn",
+        prompts=None if bench["own"] else f"{folder}/prompts.parquet",
+        images=f"{folder}/images",
+        columns=ColumnsConfig(prompt="prompt"),
+        require_every_image=not bench["some"],
+        limit=bench["limit"],
+    )
+    return config, open_sources(config, STORAGE, shard_rows=bench["shard_rows"])
+
+
+def check(sources: Sources, bench: dict[str, Any]) -> None:
+    """Every shard stands on the prompts of its own rows, and of all rows each is in one shard at most."""
+    seen = []
+    known = dict(zip(*(sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
+    for shard, holders in sources.prompts_of.items():
+        rows = [shard.row_in_file(row) for row in range(shard.rows)]
+        seen += [(shard.group, row) for row in rows]
+        ids = [bench["images"][shard.group][row] for row in rows]
+        read = read_shard(shard, STORAGE, ("prompt_id",))
+        assert read.column("prompt_id").to_pylist() == ids
+        pairs = [(one, known.get(one)) for one in sorted(set(ids))]
+        if bench["own"]:
+            assert shard.prompts == digest(pairs) and [holder.prompts for holder in holders] == [shard.prompts]
+        else:
+            assert shard.prompts == digest(pairs)
+            named = {sources.prompts.column("prompt_id")[int(row)].as_py() for row in sources.named[shard]}
+            assert named == set(ids) & known.keys()
+    assert len(seen) == len(set(seen))
+    left_out = bench["limit"] is not None or bench["some"]
+    scored = [
+        (generator, row)
+        for generator, ids in bench["images"].items()
+        for row, one in enumerate(ids)
+        if one in known or not left_out
+    ]
+    assert sorted(seen) == sorted(scored)
+
+
+@settings(max_examples=60)
+@given(bench=benches())
+def test_shards_of_some_prompts_stand_on_the_prompts_of_their_own_rows(bench: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check(opened(Path(folder), bench)[1], bench)
+
+
+@settings(max_examples=60)
+@given(bench=benches(), seed=st.integers(0, 1000))
+def test_so_do_the_shards_of_waves(bench: dict[str, Any], seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waves, "FIRST_PROMPTS", 4)
+        config, sources = opened(Path(folder), bench)
+        cut = cut_waves(sources, config, STORAGE, Adaptive(method="betting", range=(0, 1), seed=seed))
+        check(cut.sources, bench)
+        ids = cut.sources.prompts.column("prompt_id").to_pylist()
+        of_wave = dict(zip(ids, cut.wave_of_prompt, strict=True))
+        for shard in cut.sources.image_shards:
+            rows = map(shard.row_in_file, range(shard.rows))
+            named = {bench["images"][shard.group][row] for row in rows} & of_wave.keys()
+            assert {of_wave[one] for one in named} <= {cut.wave_of[shard.group, shard.name]}
+
+
+def test_a_prompt_behind_others_that_the_limit_leaves_out_is_scored_and_edited_as_itself(
+    tmp_path: Path, here: None
+) -> None:
+    """The first row group comes whole and the second in part."""
+    texts = [*prompts(2), prompts(3)[2], *prompts(10)[9:]]
+    of_prompt = images("atlas", 10)
+    for generator in GENERATORS:
+        write_groups(tmp_path / f"images/{generator}/0.parquet", [of_prompt[n] for n in (0, 1, 9, 2)], [2])
+    write_rows(tmp_path / "prompts.parquet", texts)
+    config = sweep_config(tmp_path, tmp_path / "store", "metric=[clipscore]", "benchmark.limit=3")
+    scored = run_sweep(plan_sweep(config), lambda progress: None)
+    assert (scored.results.rows, scored.results.n_null) == (6, 0)
+    texts[2] = {**texts[2], "text": "a green circle"}
+    write_rows(tmp_path / "prompts.parquet", texts)
+    edited = run_sweep(plan_sweep(config), lambda progress: None)
+    before, after = (dict(scores_by_image(run.results.read_scores())) for run in (scored, edited))
+    changed = {image for image, score in after.items() if score != before[image]}
+    assert changed == {image for image in after if image[1] == texts[2]["prompt_id"]}
+
+
+def scores_by_image(scores: pa.Table) -> list[tuple[tuple[str, str], float]]:
+    return [((row["generator"], row["prompt_id"]), row["score"]) for row in scores.to_pylist()]
