@@ -244,7 +244,7 @@ def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: 
     places, beside = _generators(benchmark, storage)
     listed = {name: _listing(name, place) for name, place in places.items()}
     others = [*beside, *(f"{name}/{path}" for name, listing in listed.items() for path in listing.others)]
-    if not any(listing.tables for listing in listed.values()):
+    if places and not any(listing.tables for listing in listed.values()):
         raise _no_tables(benchmark, others)
     with ThreadPoolExecutor(FILE_READERS) as pool:
         files = [file for listing in listed.values() for file in listing.tables]
