@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from operators.errors import ConfigError
 from operators.metrics import reading
 from operators.metrics.answered import Answered, Scored, element, mean_scored
 from operators.metrics.forms import (
@@ -59,9 +60,19 @@ class DsgConfig(WriterConfig):
     zeroing: Zeroing = "direct"
     """A yes counts where its parents' answers are yes (`direct`, the released code), or where those of all its
     ancestors are (`recursive`, T2IScoreScore)."""
+    questions: Literal["tidied", "released"] = "tidied"
+    """What of a reply in text is a question: up to its last question mark, spaces joined, lines without a mark left
+    out; or, as the released parser has it, all that stands behind `id |`, and nothing of a reply with another line."""
 
     prior: Prior | None = None
     """What the model would say anyhow is taken out of its answers (operators/metrics/metric.py)."""
+
+    def __post_init__(self) -> None:
+        WriterConfig.__post_init__(self)
+        if self.questions == "released" and self.replies != "text":
+            raise ConfigError(
+                f"dsg questions: released reads replies=text, got replies={self.replies}; set one of them"
+            )
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -71,7 +82,8 @@ class DsgConfig(WriterConfig):
         """All that decides the questions."""
         forms = [form[self.replies] for form in (TUPLES, QUESTIONS, DEPENDENCIES)]
         templates = digest(*(part for form in forms for part in form.identity))
-        return {"templates": templates, "sampling": self.sampling._asdict()}
+        asked = {"templates": templates, "sampling": self.sampling._asdict()}
+        return asked if self.questions == "tidied" else {**asked, "questions": self.questions}
 
     def scoring(self) -> dict[str, Any]:
         """All that decides the score once the answers are there."""
@@ -93,7 +105,9 @@ class DsgConfig(WriterConfig):
             needing.request(self.sampling, f"{about}Dependencies:\n"),
         ]
         readers: list[Callable[[str], dict[int, str]]] = [
-            partial(read_questions, list(tuples), parts=asking.parts),
+            partial(read_released_questions, list(tuples))
+            if self.questions == "released"
+            else partial(read_questions, list(tuples), parts=asking.parts),
             partial(read_dependencies, list(tuples), parts=needing.parts),
         ]
         questions, parents = yield from read_each(requests, readers)
@@ -177,6 +191,23 @@ def read_questions(numbers: Sequence[int], reply: str, parts: Parts = reading.nu
     questions = {
         number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, reading.MAX_QUESTION)
     }
+    if not questions:
+        raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
+    return questions
+
+
+def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
+    """As `read_questions`, by the rules of the release's parser; raises UnreadableReply for a line of another form."""
+    said = (reply.partition("output:")[2] or reply).strip()
+    texts = {}
+    for line in said.split("\n"):
+        number, *text = (part.strip() for part in line.split("|"))
+        if not number.isdecimal() or len(text) != 1 or not 0 < len(text[0]) < reading.MAX_QUESTION:
+            raise UnreadableReply(
+                f'expected lines such as "1 | Is there a motorcycle?" alone, found {reading.shown(line)}'
+            )
+        texts[int(number)] = text[0]
+    questions = {number: texts[number] for number in numbers if number in texts}
     if not questions:
         raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
     return questions

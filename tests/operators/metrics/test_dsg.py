@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.errors import ConfigError
 from operators.metrics import dsg
 from operators.metrics.answered import NO_QUESTIONS, Answered, Scored
-from operators.metrics.dsg import DsgConfig, read_dependencies, read_questions, read_tuples
+from operators.metrics.dsg import (
+    DsgConfig,
+    read_dependencies,
+    read_questions,
+    read_released_questions,
+    read_tuples,
+)
 from operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import examples, run
 
@@ -103,6 +110,28 @@ def test_too_many_tuples_are_refused() -> None:
 def test_questions_without_a_tuple_or_a_question_mark_are_left_out() -> None:
     reply = "1 | Is there a dog? (yes)\n2 | attribute - color\n9 | Is there a cat?\nQ3: Is there a mat?"
     assert read_questions([1, 2, 3], reply) == {1: "Is there a dog?", 3: "Is there a mat?"}
+
+
+def test_questions_are_read_as_the_releases_parser_does_where_that_is_asked_for() -> None:
+    """Spaces stay, and what follows a question mark, or has none, is the question; all other lines are refused."""
+    reply = "output: 1 | Is there  a dog? (yes)\n2 |the dog is blue\n3 | Is there a mat?\n4 | Is it on it?\n3 | A mat?"
+    released = DsgConfig(questions="released")
+    written, _ = run(released.write(PROMPT), [TUPLES], [reply, DEPENDENCIES])
+    assert [one.text for one in written] == ["Is there  a dog? (yes)", "the dog is blue", "A mat?", "Is it on it?"]
+    tidied, _ = run(DsgConfig().write(PROMPT), [TUPLES], [reply.removeprefix("output: "), DEPENDENCIES])
+    assert [one.text for one in tidied] == ["Is there a dog?", "A mat?", "Is it on it?"]
+    for other in (
+        "Here they are:\n1 | Is there a dog?",
+        "1 | a | b",
+        "a | Is there a dog?",
+        "9 | Is there a cat?",
+        "1 |",
+    ):
+        with pytest.raises(UnreadableReply, match="such as"):
+            read_released_questions([1, 2], other)
+    assert released.asking() != DsgConfig().asking()
+    with pytest.raises(ConfigError, match="released reads replies=text, got replies=json"):
+        DsgConfig(questions="released", replies="json")
 
 
 @pytest.mark.parametrize(
