@@ -225,7 +225,7 @@ def _relation(statement: Statement) -> str | None:
     return next((relation for word, relation in known.items() if word in words), None)
 
 
-def looks(statement: Statement) -> tuple[Look, ...]:
+def looks(statement: Statement, relations: Relations = "stated") -> tuple[Look, ...]:
     """What has to be asked for a statement, each once."""
     first = statement.arguments[0]
     match statement.module:
@@ -239,17 +239,23 @@ def looks(statement: Statement) -> tuple[Look, ...]:
             pair = tuple(dict.fromkeys(statement.arguments[:2]))
             if _relation(statement):
                 return tuple(Look("detector", name) for name in pair)
-            return tuple(Look("model", f"{text} Choices: yes, no") for text in _related(statement, pair))
+            return tuple(Look("model", f"{text} Choices: yes, no") for text in _related(statement, pair, relations))
 
 
-def _related(statement: Statement, pair: Sequence[str]) -> list[str]:
-    """Questions that are all answered yes where two objects have a relation that boxes cannot show (the release)."""
+def _related(statement: Statement, pair: Sequence[str], relations: Relations) -> list[str]:
+    """Questions that are all answered yes where two objects have a relation that boxes cannot show (the release, whose
+    code puts the word `skip` in place of any but in front of and behind).
+    """
     first, second, relation = statement.arguments
     exist = [f"Is there {_article(name)} {name} in the image?" for name in pair]
     if len(pair) == 1:
         exist = [f"Are there 2 {_plural(first)} in the image?"]
     put = {"front": "in front of", "behind": "behind"}
-    relation = next((words for word, words in put.items() if word in relation.casefold()), relation)
+    other = relation
+    if relations == "released":
+        other = "skip than" if statement.module == "scale" else "skip"
+    known = put if statement.module == "spatial" or relations == "stated" else {}
+    relation = next((words for word, words in known.items() if word in relation.casefold()), other)
     return [*exist, f"Is the {first} {relation} the {second}?"]
 
 

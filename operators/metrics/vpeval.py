@@ -50,7 +50,7 @@ class VpevalConfig(WriterConfig):
     """Of a box's label: those words of what is looked for that score higher (the release)."""
     relations: Relations = "stated"
     """`stated`: the first object is left of, or bigger than, the second, as programs say; `released`: the second is,
-    which is the release's arithmetic."""
+    which is the release's arithmetic, and other relations are asked in its code's words."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
@@ -68,11 +68,12 @@ class VpevalConfig(WriterConfig):
 
     def looking(self) -> dict[str, Any]:
         """All that decides what is seen in an image, besides the programs and the models."""
-        return {
+        seen = {
             "template": self.template,
             "box_threshold": self.box_threshold,
             "text_threshold": self.text_threshold,
         }
+        return seen if self.relations == "stated" else {**seen, "relations": self.relations}
 
     def scoring(self) -> dict[str, Any]:
         """All that decides the score once everything is looked at."""
@@ -95,7 +96,7 @@ class VpevalConfig(WriterConfig):
 
     def looks(self, text: str) -> tuple[Look, ...]:
         """What has to be looked at for one statement, in the form in which models are asked."""
-        return tuple(map(self._look, looks(_statement(text))))
+        return tuple(map(self._look, looks(_statement(text), self.relations)))
 
     def _look(self, look: Look) -> Look:
         if look.model == "detector":

@@ -272,6 +272,22 @@ def test_what_boxes_cannot_show_is_asked_of_the_vqa_model() -> None:
     assert not holds(text, "yes", "no", "yes")
 
 
+@pytest.mark.parametrize(
+    ("text", "stated", "released"),
+    [
+        ("spatialEval(image, 'cow,sign,next to')", "Is the cow next to the sign?", "Is the cow skip the sign?"),
+        ("spatialEval(image, 'cow,sign,behind')", "Is the cow behind the sign?", "Is the cow behind the sign?"),
+        ("scaleEval(image, 'cow,sign,taller')", "Is the cow taller the sign?", "Is the cow skip than the sign?"),
+    ],
+)
+def test_other_relations_are_asked_in_the_releases_words_where_that_is_asked_for(
+    text: str, stated: str, released: str
+) -> None:
+    ours, theirs = VpevalConfig(), VpevalConfig(relations="released")
+    assert stated in ours.looks(text)[-1].text and released in theirs.looks(text)[-1].text
+    assert ours.looking() != theirs.looking()
+
+
 def test_a_text_is_a_line_that_was_read_or_all_of_them() -> None:
     assert holds("textEval(ocr(image), 'Pro Milk')", "Dairy\nPRO MILK!\n2%")
     assert holds("textEval(ocr(image), 'pro milk.')", "pro\nmilk")
