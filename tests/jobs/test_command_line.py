@@ -83,12 +83,13 @@ SHAPES = SWEEP | {
     "metrics.gecko": WRITING | {"prior", "nli", "coverage", "min_groundable", "normalise", "likelihood", "reduction",
                                 "threshold"},
     "metrics.tifa": WRITING | {"matcher", "answers", "filter", "min_f1"},
-    "metrics.dsg": WRITING | {"prior", "zeroing", "reduction"},
+    "metrics.dsg": WRITING | {"prior", "zeroing", "questions", "reduction"},
 }  # fmt: skip
 RELEASED = SWEEP | {
     "models": {*ROLES, *SCORERS},
     **{f"models.{role}": MODEL for role in SCORERS},
     **{f"models.{role}": CAPTIONER for role in ("captioner", "grounder")},
+    "models.vlm": MODEL | {"repetition_penalty"},
     **{f"models.{role}.engine_options": {"max_model_len"} for role in ("llm", "judge", "vlm")},
 }
 CHOICES = {
