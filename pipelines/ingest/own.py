@@ -118,8 +118,10 @@ def _told(columns: ColumnsConfig, told: Told | None) -> ColumnsConfig:
 
 
 def _ingest_config(config: SweepConfig, location: Location, given: dict[str, Any]) -> IngestConfig:
+    asked = [config.benchmark.prompts_from, config.benchmark.columns.generator]
+    told = digest([location.url, *asked] if any(asked) else location.url)  # another way may tell other generators
     return IngestConfig(
-        output=f"{config.store}/{FOLDER}/{_stem(location)}-{digest(location.url)[:8]}",
+        output=f"{config.store}/{FOLDER}/{_stem(location)}-{told[:8]}",
         **given,
         columns=_columns(config.benchmark.columns),
         link_roots=tuple(root for root in config.benchmark.uri_roots if "://" not in root),

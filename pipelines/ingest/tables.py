@@ -68,7 +68,8 @@ class Table:
     def origins(self, config: IngestConfig) -> Origins:
         """Which of its columns tell the prompts and the generators; the others are kept as they are."""
         names = self.names(config)
-        generators = f"generator={config.generator}" if config.generator else f"the column {names.generator!r} of it"
+        named = f"the column {names.generator!r} of {self.url}"
+        generators = f"generator={config.generator}" if config.generator else named
         read = set(asdict(names).values()) - ({names.generator} if config.generator else set())
         others = [name for name in self.kinds if name not in read]
         return Origins(f"the column {names.prompt or names.prompt_id!r} of {self.url}", generators, others)

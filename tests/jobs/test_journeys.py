@@ -233,6 +233,16 @@ def test_where_prompts_and_generators_come_from_is_said_with_counts_and_an_examp
         assert printed.count("prompts: ") == printed.count("generators: ") == 1
 
 
+def test_another_way_to_tell_prompts_is_taken_by_the_next_command(tmp_path: Path) -> None:
+    folder = a_table_beside(tmp_path / "mine")
+    assert score_them(tmp_path, f"images={folder}", "prompts_from=names") == 0
+    assert scored(tmp_path) == {("img", "flux dev"): 3, ("img", "sdxl dev"): 3}
+    assert score_them(tmp_path, f"images={folder}") == 0
+    assert scored(tmp_path) == BOTH
+    assert score_them(tmp_path, f"images={folder}", "benchmark.columns.generator=prompt") == 0
+    assert scored(tmp_path) == {(text, text): 2 for text in TEXTS}
+
+
 def test_what_was_said_of_images_that_were_taken_in_is_said_by_a_sweep_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
