@@ -7,6 +7,7 @@ from jobs.command import Command, run_job
 from jobs.console import make_console, say
 from jobs.ingest import show_rejected
 from jobs.words import OF_SWEEPS
+from operators.errors import ConfigError
 from pipelines.config import SweepConfig
 from pipelines.endings import worse
 from pipelines.ingest.own import take_in
@@ -36,6 +37,8 @@ def main(config: SweepConfig) -> int:
     console = make_console()
     say(console, f"{own.ingested.rows} images taken in: {own.ingested.url}")
     show_rejected(console, own.ingested)
+    if not own.ingested.rows:
+        raise ConfigError(f"images {config.benchmark.images}: every image was rejected; the reasons are above")
     return worse(own.ingested.exit_code, sweep.main(own.config))
 
 

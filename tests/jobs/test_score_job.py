@@ -99,6 +99,18 @@ def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(
     assert "1 rows rejected: empty_prompt" in printed and "flint/cover.png: no number in its name" in printed
 
 
+def test_where_every_image_is_rejected_the_reasons_are_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_folder(tmp_path / "mine")
+    (folder / "images.csv").write_text("file,prompt\ngone.png,a circle\n")
+    given = [f"images={folder}", "models=shapes", f"store={tmp_path}/store", "dry_run=true"]
+    assert run_job(COMMAND, main, given) == 1
+    printed = capsys.readouterr()
+    assert "1 rows rejected: missing_image" in printed.out and "8 rows rejected: empty_prompt" in printed.out
+    assert printed.err == f"error: images {folder}: every image was rejected; the reasons are above\n"
+
+
 @pytest.mark.parametrize(
     "arguments, complaint",
     [

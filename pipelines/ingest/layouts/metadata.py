@@ -26,19 +26,17 @@ from pipelines.tables import (
 )
 
 NAMES = ("metadata.jsonl", "metadata.csv")
+FIRST_ROWS = 8
 
 
 def column_names(folder: Folder, table: str) -> list[str]:
-    """The columns of a table in a folder, of JSON Lines the fields of its first rows; none of what is no table."""
+    """The columns of a table, of JSON Lines the fields of its first rows; raises ConfigError for what is no table."""
     location = folder.location.below(table)
-    try:
-        with opened_table(location) as stream:
-            if not is_json_lines(location.path):
-                return open_csv(stream, location.url).names
-            first = islice(read_json_lines(stream, location.url), 8)
-            return list(dict.fromkeys(name for row in first if isinstance(row, Row) for name in row.values))
-    except ConfigError:
-        return []
+    with opened_table(location) as stream:
+        if not is_json_lines(location.path):
+            return open_csv(stream, location.url).names
+        first = islice(read_json_lines(stream, location.url), FIRST_ROWS)
+        return list(dict.fromkeys(name for row in first if isinstance(row, Row) for name in row.values))
 
 
 def all_tables(folder: Folder) -> list[str]:
@@ -52,7 +50,10 @@ def _tables(folder: Folder) -> list[str]:
 
 
 def _tells_of_images(folder: Folder, table: str) -> bool:
-    names = find_names(column_names(folder, table), folder.columns)
+    try:
+        names = find_names(column_names(folder, table), folder.columns)
+    except ConfigError:  # told where nothing else tells the prompts
+        return False
     return names.image is not None and (names.prompt or names.prompt_id) is not None
 
 
@@ -87,7 +88,10 @@ def _rows(folder: Folder, table: str) -> Rows:
 
 
 def _images(folder: Folder, row: Row, table: str, images: Set[str]) -> list[str]:
-    """The image that a row names, whether it is there or not, or those of its folder."""
+    """The image that a row names, whether it is there or not, or those of its folder.
+
+    Its path starts from the table's folder, from the folder of images, or from where that one lies.
+    """
     base, _, name = table.rpartition("/")
     column = find_names(row.values, folder.columns).image
     if column is None and name in NAMES:
@@ -96,8 +100,10 @@ def _images(folder: Folder, row: Row, table: str, images: Set[str]) -> list[str]
     if not isinstance(value, str) or not value:
         return [""]
     named = value.removeprefix(f"{folder.location.url.rstrip('/')}/")
-    beside = str(PurePosixPath(base) / named)
-    return [named if beside not in images and str(PurePosixPath(named)) in images else beside]
+    below = str(PurePosixPath(named))
+    own_name = PurePosixPath(folder.location.path).name
+    places = (str(PurePosixPath(base) / named), below, below.removeprefix(f"{own_name}/"))
+    return [next((place for place in places if place in images), places[0])]
 
 
 def _values(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -60,12 +60,22 @@ def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
 
 def _hints(folder: Folder) -> str:
     """What is there that could tell them, and how that is taken."""
-    hints = [
-        f" {table} has the columns {', '.join(columns)}: say by columns.image=NAME and columns.prompt=NAME (for "
-        "jobs.score benchmark.columns.image and .prompt) which to take."
-        for table in metadata.all_tables(folder)[:1]
-        if (columns := metadata.column_names(folder, table))
-    ]
+    hints = [_hint_of(folder, table) for table in metadata.all_tables(folder)[:1]]
+    others = [name for name in folder.names if name.lower().endswith(file_names.TABLES)]
+    if others and not hints:
+        hints = [f" {others[0]} is not read here: write it as CSV, JSON Lines or prompts.txt."]
     if images := file_names.names_told(folder):
         hints.append(f" prompts_from=names takes the images' names, such as {file_names.prompt_of(images[0])!r}.")
     return "".join(hints)
+
+
+def _hint_of(folder: Folder, table: str) -> str:
+    """How a table that could tell the prompts is taken, or why it is not."""
+    try:
+        columns = ", ".join(metadata.column_names(folder, table))
+    except ConfigError as error:
+        return f" {error}."
+    return (
+        f" {table} has the columns {columns}: say which of them names the image files and which has the prompts, by "
+        "columns.image=NAME and columns.prompt=NAME (for jobs.score benchmark.columns.image and .prompt)."
+    )

@@ -81,6 +81,9 @@ LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = 
          "img/Flux.1_dev_0.png": PIXELS, "img/sdxl_0.png": PIXELS},
         {"img/Flux.1_dev_0.png": ("Flux.1 dev", CAT), "img/sdxl_0.png": ("SDXL", DOG)},
     ),
+    "a script's table, with paths from where the script ran": (
+        {"images.csv": f"file,prompt\nin/flux/a.png,{CAT}\n", "flux/a.png": PIXELS}, {"flux/a.png": ("flux", CAT)}
+    ),
     "a table in a folder of its own, with paths from the whole": (
         {"lists/all.jsonl": json.dumps({"image_path": "flux/a.png", "prompt": CAT}), "flux/a.png": PIXELS},
         {"flux/a.png": ("flux", CAT)},
@@ -158,6 +161,12 @@ def test_an_image_whose_prompt_is_not_told_is_named(
             {"IMG_1.png": PIXELS, "IMG_2.png": PIXELS},
             "nothing tells the prompts of its 2 images. Add a table images.csv",
         ),
+        (
+            {"list.csv": f"picture,words\n1.png,{CAT}\n", "1.png": PIXELS},
+            "list.csv has the columns picture, words: say",
+        ),
+        ({"images.csv": f"file;prompt\n1.png;{CAT}\n", "1.png": PIXELS}, "images.csv.* semicolons"),
+        ({"prompts.json": "[]", "1.png": PIXELS}, "prompts.json is not read here: write it as CSV, JSON Lines or"),
         ({"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n", "1.png": PIXELS}, "whether they count from 0 or from 1"),
         ({"prompts.txt": b"\xff\xfe", "0.png": PIXELS}, "prompts.txt: not UTF-8 at byte 0"),
         ({"metadata.csv": "", "0.png": PIXELS}, "metadata.csv: the file is empty"),
