@@ -242,7 +242,7 @@ class Disturbed:
         return True
 
     def _bite(self, event: Event) -> Callable[[], bool]:
-        """What tells, once the sweep is over, whether the event met anything."""
+        """What tells, once the sweep is over, whether the event met anything: damage, that something was made anew."""
         proxy, refused, badly = self.soak.proxy, self.soak.proxy.counts["400"], self._answered_badly()
         if event.kind in S3_FAULTS:
             return lambda: self._answered_badly() > badly
@@ -253,8 +253,8 @@ class Disturbed:
         if event.kind == "disk-full":
             return lambda: not self._room.exists()
         if event.kind in DAMAGED:
-            damaged = self.damaged[-1]
-            return lambda: self.place.read(damaged.path) != damaged.content  # it was made anew
+            damaged, newest = self.damaged[-1], self.place.newest()
+            return lambda: self.place.newest() != newest or self.place.read(damaged.path) != damaged.content
         return lambda: True
 
     def _answered_badly(self) -> int:
