@@ -6,8 +6,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -101,6 +101,19 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
 
 
 def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None) -> int:
+    with _stopped_afterwards():
+        values, config = _read(command, argv)
+    if config is None:
+        print(OmegaConf.to_yaml(OmegaConf.create(masked(values))), end="")
+        return 0
+    return job(config)
+
+
+def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any], Any]:
+    """What the command line asks for, as plain values and as the job's schema, None where it is only to be printed.
+
+    Raises UsageError where it cannot be understood.
+    """
     try:
         arguments = _parse(command, argv)
         overrides = [in_full(word, command.short, command.first) for word in arguments.overrides]
@@ -108,13 +121,25 @@ def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None
         if command.otherwise is not None and not chooses(overrides, str(command.first)):
             overrides.append(f"{command.first}={command.otherwise}")
         values = load_values(command.name, overrides, arguments.config_dir)
-        config = None if arguments.config else read_config(values, command.schema)
+        return values, None if arguments.config else read_config(values, command.schema)
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    if config is None:
-        print(OmegaConf.to_yaml(OmegaConf.create(masked(values))), end="")
-        return 0
-    return job(config)
+
+
+@contextmanager
+def _stopped_afterwards() -> Iterator[None]:
+    """A stop that comes within the body comes at its end: Hydra's readers make errors of their own of one."""
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda signum, frame: came.append(signum))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _say(line: str, code: int) -> int:

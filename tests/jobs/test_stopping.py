@@ -1,17 +1,21 @@
 """A job that is told to end, ends: with its own code, nothing left running, and all that was committed kept."""
 
+import os
 import resource
 import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from jobs.command import run_job
 from jobs.report import COMMAND as REPORT
 from jobs.report import main as report
+from jobs.sweep import COMMAND as SWEEP
 from pipelines.cells.runs import find_run, newest_run, run_ids
 from tests.bench_of import write_benchmark
 from tests.jobs.test_rerun import Sweep
@@ -102,3 +106,21 @@ def test_a_sweep_whose_report_cannot_be_written_fails_says_so_and_leaves_the_new
     assert newest_run(sweep.store) == first
     assert run_job(REPORT, report, [f"store={sweep.store.url}", f"run={left}"]) == 0
     assert newest_run(sweep.store) == left
+
+
+def await_end(timer: threading.Thread, config: object) -> int:
+    """A job at work until then."""
+    timer.join()
+    return 0
+
+
+def test_a_stop_that_comes_while_the_command_line_is_read_ends_the_job_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """At any moment of it, in each of which Hydra or OmegaConf may be about to make an error of their own of it."""
+    sent = Random(7)
+    for _ in range(40):
+        timer = threading.Timer(sent.uniform(0, 0.1), os.kill, [os.getpid(), signal.SIGTERM])
+        timer.start()
+        code = run_job(SWEEP, partial(await_end, timer), ["sweep=shapes", "metric=[vqascore]"])
+        assert code == 143, capsys.readouterr()
