@@ -162,12 +162,17 @@ class Place(NamedTuple):
         return f"{ORDER}/{self.number:08}-{self.run_id}{'' if self.named else UNNAMED}"
 
 
+def run_of_place(path: str) -> str:
+    """The run whose place in the order a file says."""
+    return path.rpartition("/")[2].partition("-")[2].removesuffix(UNNAMED)
+
+
 def _places(store: Store) -> list[Place]:
     """All places, the last one last; of a store that was written before there were any, the one that it names."""
-    names = [path.rpartition("/")[2].partition("-") for path in store.files(ORDER)]
+    numbers = {path: path.rpartition("/")[2].partition("-")[0] for path in store.files(ORDER)}
     places = [
-        Place(int(number), run_id.removesuffix(UNNAMED), not run_id.endswith(UNNAMED))
-        for number, _, run_id in names
+        Place(int(number), run_of_place(path), not path.endswith(UNNAMED))
+        for path, number in numbers.items()
         if number.isdigit()
     ]
     named = (store.read_text(LATEST) or "").strip() if not places else ""

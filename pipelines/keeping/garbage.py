@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from operators.errors import ConfigError
 from operators.stages.table import STAGES
 from pipelines.cells.lease import Lease
-from pipelines.cells.runs import run_ids
+from pipelines.cells.runs import ORDER, run_ids, run_of_place
 from pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_store
 from pipelines.keeping.config import GcConfig
 from pipelines.keeping.presence import SWEEPS, Sign, deleting, signs
@@ -28,6 +28,7 @@ Why = Literal[
     "pruned: the scores that stand on it are there",
     "no part of a run's scores is counted by it",
     "left by a writer that died",
+    "its run is gone",
     "its run has no manifest: the sweep that wrote it died",
     "keep_runs does not keep its run",
 ]
@@ -217,7 +218,11 @@ def _why_free(stage: str, file: StoredFile, refers: References, young: float, pr
 
 
 def _left_behind(store: Store, young: float, working: list[Sign]) -> Iterator[Free]:
-    """Markers and signs of dead writers."""
+    """Markers and signs of dead writers, and the places of runs whose folders somebody deleted."""
+    runs = {*store.folders("runs")}
+    for file in store.entries(ORDER):
+        if file.written < young and run_of_place(file.path) not in runs:
+            yield Free(ORDER, file, "its run is gone")
     at_work = {sign.path for sign in working}
     for folder in ("markers", SWEEPS):
         for file in store.entries(folder):

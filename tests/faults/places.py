@@ -1,6 +1,6 @@
 """The benchmark and the store of a soak's round, in a folder or on S3, as their owner sees them, past all faults."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from pipelines.cells.runs import LATEST_REPORT, ORDER, UNNAMED, newest_run
+from pipelines.cells.runs import LATEST_REPORT, ORDER, newest_run, run_of_place
 from pipelines.cells.store import Store
 from pipelines.keeping import presence
 from pipelines.keeping.config import GcConfig
@@ -127,8 +127,15 @@ class Place:
         """The address of the newest run."""
         return f"{self.store.url}/runs/{newest_run(self.store)}"
 
-    def collect_garbage(self) -> None:
-        """Has removed what `jobs.gc` would some minutes later, when the signs of killed drivers are known as such."""
+    def collect_garbage(self, damaged: Collection[str]) -> None:
+        """Has removed what `jobs.gc` would some minutes later, when the signs of killed drivers are known as such.
+
+        Deletes before it the earlier runs that have damaged files, as it asks for.
+        """
+        newest = newest_run(self.store)
+        for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
+            if run != newest and self.fs.exists(f"{self.path}/store/runs/{run}"):
+                self.fs.rm(f"{self.path}/store/runs/{run}", recursive=True)
         presence.LIFE_SECONDS = 0.0
         collect_garbage(GcConfig(store=self.store.url, storage=self.storage, delete=True, grace_days=0.0))
 
@@ -144,7 +151,7 @@ def _has_its_place(path: str, whole_runs: set[str]) -> bool:
     if folder == "runs":
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
     if folder == ORDER:
-        return name.partition("-")[2].removesuffix(UNNAMED) in whole_runs
+        return run_of_place(path) in whole_runs
     if path == LATEST_REPORT or kind_of(path) == "cell":
         return True
     return folder in ("tallies", "digests", "leases", "store.json") and "/." not in path

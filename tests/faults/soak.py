@@ -436,19 +436,22 @@ def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]
 
 def run_round(soak: Soak, machines: Machines, place: Place, drawn: Round) -> None:
     """Its sweeps, each compared with the undisturbed one; at the end `jobs.gc` leaves nothing to clean."""
+    damaged: list[str] = []
     for number, phase in enumerate(drawn.phases):
         soak.log.write("sweep", store=place.store.url, bench=phase.bench, options=phase.options,
                        events=[list(e) for e in phase.events])  # fmt: skip
         place.show(phase.bench)
         began = time.monotonic()
-        Disturbed(soak, machines, place, phase).run()
+        disturbed = Disturbed(soak, machines, place, phase)
+        disturbed.run()
+        damaged += [one.path for one in disturbed.damaged]
         lost = time.monotonic() - began - soak.seconds_undisturbed[phase.bench, phase.options]
         soak.seconds_lost += max(0.0, lost)
         _assert_equal(soak, place, phase)
         for job in phase.jobs:
             run_job(soak, place, job, f"{drawn.store}-{soak.totals['rounds']}-{number}")
         soak.totals["sweeps"] += 1
-    place.collect_garbage()
+    place.collect_garbage(damaged)
     _assert_equal(soak, place, drawn.phases[-1])
     if left := place.leftovers():
         raise SoakError(f"left in the store: {left}")

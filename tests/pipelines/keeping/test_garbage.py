@@ -17,7 +17,7 @@ from operators import images as module
 from operators.errors import ConfigError, RowError
 from pipelines import sweep
 from pipelines.cells.lease import take
-from pipelines.cells.runs import read_manifest, run_ids
+from pipelines.cells.runs import read_manifest, run_ids, run_of_place
 from pipelines.cells.store import Store, draft_path
 from pipelines.config import SweepConfig
 from pipelines.keeping.config import GcConfig, KeepRuns
@@ -216,6 +216,13 @@ def test_what_was_written_lately_stays(bench: Path, store: Path) -> None:
     shutil.rmtree(store / "runs")
     assert not collect(store, grace_days=7.0).free
     assert collect(store).free["scores", UNREFERENCED].files == 12
+
+
+def test_a_run_whose_folder_somebody_deleted_leaves_no_place_in_the_order(bench: Path, store: Path) -> None:
+    first, second = run(ALL.config(bench, store)), run(OTHER.config(bench, store))
+    shutil.rmtree(store / "runs" / first.run_id)
+    assert collect(store).free["order", "its run is gone"].files == 1
+    assert [run_of_place(path.name) for path in (store / "order").iterdir()] == [second.run_id]
 
 
 def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
