@@ -240,11 +240,13 @@ def _no_credentials() -> bool:
 def create(location: Location, path: str, data: bytes) -> bool:
     """Writes an object only if none stands at `path`; False where another writer was first.
 
-    One conditional PUT on S3; on a local disk a finished file is linked into place. Readers never see a part.
+    One conditional PUT on S3; on a local disk a finished file is linked into place. Readers never see a part. Raises
+    WriteError.
     """
-    if isinstance(location.fs, LocalFileSystem):
-        return _create_local(Path(path), data)
-    return _put_new(location, path, data) or _is_ours(location, path, data)
+    with write_errors(path):
+        if isinstance(location.fs, LocalFileSystem):
+            return _create_local(Path(path), data)
+        return _put_new(location, path, data) or _is_ours(location, path, data)
 
 
 def create_mark(location: Location, path: str, data: bytes) -> None:

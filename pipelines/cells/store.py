@@ -160,8 +160,7 @@ class Store:
         if count_errors(table, retryable_only=True):
             self._replace(draft_path(cell.path), data)
             return Outcome(state="draft", rows=len(table), kinds=kinds, kept=kept, usage=usage)
-        with write_errors(location.at(cell.path)):
-            (write_file if cell.renew else create)(location, location.at(cell.path), data)
+        (write_file if cell.renew else create)(location, location.at(cell.path), data)
         return Outcome(state="committed", rows=len(table), kinds=kinds, kept=kept, usage=usage)
 
     def read(

@@ -118,8 +118,7 @@ class Output:
                     location.fs.rm(location.at(path), recursive=True)
 
     def _create(self, path: str, data: bytes) -> bool:
-        with write_errors(self.location.at(path)):
-            return create(self.location, self.location.at(path), data)
+        return create(self.location, self.location.at(path), data)
 
     def _content(self, path: str) -> bytes | None:
         with readable_errors(self.location, "output"):

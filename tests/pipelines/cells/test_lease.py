@@ -1,19 +1,22 @@
 """A lease has one holder at a time, on a folder and on S3, whatever the clocks say and whoever dies or stalls."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
 from operators.errors import PlumblineError
 from pipelines.cells.lease import Clock, Lease, LeaseHeld, LeaseLost, living, see, standing, take
 from pipelines.cells.store import Store
-from pipelines.storage import StorageConfig
+from pipelines.storage import StorageConfig, WriteError
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SECONDS = 60.0
@@ -168,6 +171,51 @@ def test_a_holder_whose_store_is_out_of_reach_for_a_while_loses_nothing(
     (tmp_path / "away").rename(tmp_path / "store")
     lease.renew()
     assert not lease.lost
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No byte of a file can be written by this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class Late(Script):
+    """A clock that counts how often it was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = threading.Semaphore(0)
+
+    def now(self) -> float:
+        self.reads.release()
+        return self.time
+
+    def has_beaten(self, times: int) -> bool:
+        """Whether the thread that renews the lease reads the clock so often from now on."""
+        while self.reads.acquire(blocking=False):
+            pass
+        return all(self.reads.acquire(timeout=20) for _ in range(times))
+
+
+def test_a_late_holder_whose_disk_is_full_keeps_trying_and_is_told_once_another_took_its_place(tmp_path: Path) -> None:
+    store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
+    clock, told = Late(), Queue[LeaseLost]()
+    with take(store, "night", "nightly", seconds=0.3, clock=clock) as lease:
+        lease.when_lost = told.put
+        with full_disk():
+            clock.time += 0.25
+            assert clock.has_beaten(5), "its thread goes on"
+            with pytest.raises(WriteError, match=r"leases/night/00000002.json: cannot be written"):
+                lease.renew()
+            assert not lease.lost
+        assert clock.has_beaten(5) and lease.number == 2 and told.empty()
+        store.write_text("leases/night/00000003.json", "{")
+        assert "took its place" in str(told.get(timeout=20))
 
 
 def test_a_file_that_nobody_can_read_is_a_dead_ones(store: Store) -> None:
