@@ -2,21 +2,24 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
+from rich.text import Text
 
 from operators.errors import REMEDIES
 from operators.metrics.metric import Metric
 from operators.models.calls import Usage
 from operators.models.checkpoints import ModelConfig
 from operators.question_quality import QuestionQuality
+from operators.report.words import plural
 from operators.stages.table import STAGES
 from operators.summary import OVERALL, part_of
 from pipelines.cells.plan import NodePlan, Plan
@@ -392,33 +395,44 @@ def _number(value: float | None) -> str:
 
 
 def show_runs(console: Console, runs: Sequence[Run]) -> None:
-    """The runs with their coverage and their failures, newest last, and those that cannot be read with the reason."""
+    """The runs with their coverage and their failures, newest last, and those that cannot be read with the reason.
+
+    Each is a few lines, which a narrow terminal breaks between words.
+    """
     if not runs:
         console.print("no runs yet; start one with: python -m jobs.sweep sweep=shapes")
         return
-    names = ("run", "benchmark", "generators", "metrics", "computed", "cached", "failed", "coverage", "errors", "exit")
-    rows = [
-        [
-            f"{run.run_id}{' (latest)' if run.latest else ''}",
-            *(["damaged"] if run.manifest is None else _run_cells(run.manifest)),
-        ]
-        for run in runs
-    ]
-    show_table(console, "", names, rows)
+    for run in runs:
+        name = f"[bold]{escape(run.run_id)}[/]{' (latest)' if run.latest else ''}"
+        if run.manifest is None:
+            console.print(f"{name}: damaged", soft_wrap=True)
+            continue
+        console.print(f"{name}: {escape(_run_outcome(run.manifest))}")
+        for line in _run_lines(run.manifest):
+            console.print(Padding(Text(line), (0, 0, 0, 2)))
     for run in runs:
         if run.problem:
             warn(console, run.problem)
 
 
-def _run_cells(manifest: Mapping[str, Any]) -> list[str]:
-    """A run's row but for its id; what an old manifest lacks is left out."""
-    counts, coverage = manifest.get("counts", {}), manifest.get("counts", {}).get("coverage")
-    return [
-        f"{manifest.get('benchmark', EMPTY)}{f' ({part})' if (part := part_of(manifest)) else ''}",
-        str(len(manifest.get("generators", ()))),
-        ", ".join(manifest.get("metrics", ())) or EMPTY,
-        *(str(counts.get(f"cells_{state}", EMPTY)) for state in ("computed", "cached", "failed")),
-        EMPTY if coverage is None else f"{coverage:.1%}",
-        ", ".join(f"{count} {kind}" for kind, count in manifest.get("errors", {}).items()) or EMPTY,
-        str(manifest.get("exit_code", EMPTY)),
-    ]
+def _run_outcome(manifest: Mapping[str, Any]) -> str:
+    """Of what a run is and how it ended; what an old manifest lacks is left out."""
+    part, coverage = part_of(manifest), manifest.get("counts", {}).get("coverage")
+    return ", ".join(
+        [
+            f"{manifest.get('benchmark', EMPTY)}{f' ({part})' if part else ''}",
+            *([] if coverage is None else [f"coverage {coverage:.1%}"]),
+            f"exit {manifest.get('exit_code', EMPTY)}",
+        ]
+    )
+
+
+def _run_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What a run scored, what it computed, and what failed."""
+    counts, generators = manifest.get("counts", {}), len(manifest.get("generators", ()))
+    metrics = ", ".join(manifest.get("metrics", ())) or EMPTY
+    yield f"{plural(generators, 'generator')} by {metrics}"
+    states = ("computed", "cached", "failed")
+    yield "cells: " + ", ".join(f"{counts.get(f'cells_{state}', EMPTY)} {state}" for state in states)
+    if errors := manifest.get("errors", {}):
+        yield f"errors: {', '.join(f'{count} {kind}' for kind, count in errors.items())}"

@@ -5,7 +5,7 @@ import sys
 from jobs.command import Command, run_job
 from jobs.console import EMPTY, make_console, show_table
 from operators.question_kinds import Pooled
-from pipelines.cells.store import open_store
+from pipelines.cells.store import open_existing_store
 from pipelines.kinds import KindsConfig, pool_kinds
 
 COMMAND = Command(
@@ -16,7 +16,7 @@ COMMAND = Command(
 def main(config: KindsConfig) -> int:
     """Prints a line for each kind, level by level."""
     console = make_console()
-    pooled = pool_kinds(open_store(config.store, config.storage), config.run, config.of)
+    pooled = pool_kinds(open_existing_store(config.store, config.storage), config.run, config.of)
     generators = sorted({row.generator for row in pooled})
     cells = {(row.level, row.kind, row.generator): row for row in pooled}
     rows = [

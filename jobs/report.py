@@ -9,7 +9,7 @@ from jobs.command import Command, run_job
 from jobs.console import EMPTY, make_console, say, show_tables, warn
 from operators.report.page import Page
 from operators.report.words import Sentence, number, plural
-from pipelines.cells.store import open_store
+from pipelines.cells.store import open_existing_store
 from pipelines.report.report import ReportConfig, WrittenReport, write_report
 
 COMMAND = Command(
@@ -22,7 +22,7 @@ def main(config: ReportConfig) -> int:
     show_report(
         make_console(),
         write_report(
-            open_store(config.store, config.storage),
+            open_existing_store(config.store, config.storage),
             config.run,
             compare=config.compare,
             reward=config.reward,

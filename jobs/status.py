@@ -7,7 +7,7 @@ from jobs.command import Command, Terminated, run_job
 from jobs.console import make_console, show_runs
 from jobs.keeping import watch
 from pipelines.cells.runs import list_runs
-from pipelines.cells.store import open_store
+from pipelines.cells.store import open_existing_store
 from pipelines.config import StatusConfig
 from pipelines.keeping.watching import running_sweeps
 
@@ -16,7 +16,7 @@ COMMAND = Command("status", "Show the runs of a store, their coverage and their 
 
 def main(config: StatusConfig) -> int:
     """Prints one line per run; while watching, the sweeps that run, until they have ended or Ctrl-C."""
-    store, console = open_store(config.store, config.storage), make_console()
+    store, console = open_existing_store(config.store, config.storage), make_console()
     if config.watch:
         try:
             watch(console, lambda: running_sweeps(store, time.time()), time.sleep)

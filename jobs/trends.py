@@ -5,7 +5,7 @@ import sys
 from jobs.command import Command, run_job
 from jobs.console import make_console, say, warn
 from operators.report.words import plural
-from pipelines.cells.store import open_store
+from pipelines.cells.store import open_existing_store
 from pipelines.report.trends import TrendsConfig, write_trends
 
 COMMAND = Command(
@@ -16,7 +16,7 @@ COMMAND = Command(
 def main(config: TrendsConfig) -> int:
     """Writes the page and says where it is."""
     console = make_console()
-    store = open_store(config.store, config.storage)
+    store = open_existing_store(config.store, config.storage)
     written = write_trends(store, benchmark=config.benchmark, checkpoints=config.checkpoints, runs=config.runs)
     for warning in written.page.warnings:
         warn(console, warning)

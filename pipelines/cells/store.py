@@ -348,6 +348,17 @@ def open_store(url: str, storage: StorageConfig) -> Store:
     return Store(url=location.url, storage=storage)
 
 
+def open_existing_store(url: str, storage: StorageConfig) -> Store:
+    """As `open_store`, for who reads it and makes none; raises ConfigError where there is none."""
+    store = open_store(url, storage)
+    if not store.exists(MARK) and not store.folders("runs"):  # runs may have been copied alone
+        raise ConfigError(
+            f"store {store.location.url}: there is no store here; correct the address (store=...), or make one by a "
+            "sweep: python -m jobs.sweep"
+        )
+    return store
+
+
 def is_mark(location: Location, path: str) -> bool:
     """Whether a file says that its folder is a store."""
     return path.rpartition("/")[2] == MARK and b"plumbline_store" in location.fs.cat_file(path)

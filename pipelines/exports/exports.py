@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pipelines.cells.runs import find_run, read_manifest
-from pipelines.cells.store import Store, open_store
+from pipelines.cells.store import Store, open_existing_store
 from pipelines.exports.config import ExportConfig
 from pipelines.exports.formats import opener
 from pipelines.exports.rows import PartRows, RowMaker
@@ -37,7 +37,7 @@ def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda w
 
     Raises ConfigError where the run or the table cannot be used, and ExportError where it cannot be written.
     """
-    store = open_store(config.store, config.storage)
+    store = open_existing_store(config.store, config.storage)
     run_id = find_run(store, config.run)
     manifest = read_manifest(store, run_id)
     benchmark = str(manifest.get("benchmark", ""))

@@ -11,7 +11,7 @@ from operators.errors import ConfigError
 from operators.stages.table import STAGES
 from pipelines.cells.lease import Lease
 from pipelines.cells.runs import ORDER, run_ids, run_of_place
-from pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_store
+from pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
 from pipelines.keeping.config import GcConfig
 from pipelines.keeping.presence import SWEEPS, Sign, deleting, signs
 from pipelines.keeping.retention import DroppedRun, drop_runs, remove_run
@@ -88,9 +88,9 @@ def collect_garbage(config: GcConfig) -> Collected:
     Cells of recipes that a sweep at work uses are left alone; a sweep that begins meanwhile waits until the end. Raises
     ConfigError where the folder is no store, and where a run that is kept cannot tell what it refers to.
     """
-    store = open_store(config.store, config.storage)
+    store = open_existing_store(config.store, config.storage)
     if not store.exists(MARK):
-        raise ConfigError(f"store {store.url}: no store is there ({MARK} is missing); check the address")
+        raise ConfigError(f"store {store.url}: it has runs and no {MARK}, so it may be no store; check the address")
     if not config.delete:
         return _collect(config, store, time(), None)
     with deleting(store, "gc") as (lease, now):

@@ -15,7 +15,7 @@ from operators.rewards.selection import Candidates, Example, select, spread
 from operators.rewards.splits import HELD_OUT, RULE, TRAIN, split_of
 from operators.rewards.values import combine_metrics, rank_advantages, within_prompt_noise, z_scores
 from pipelines.cells.cells import digest
-from pipelines.cells.store import Store, open_store
+from pipelines.cells.store import Store, open_existing_store
 from pipelines.endings import OVER_BUDGET, exit_code
 from pipelines.rewards.config import VERSION, RewardsConfig
 from pipelines.rewards.gathered import ScoredRun, elements_of, gather_scores
@@ -46,7 +46,7 @@ def export_rewards(config: RewardsConfig, report: Callable[[ShardRecord], None])
 
     Raises ConfigError where the run, its sources or the output cannot be used, or nothing is left to export.
     """
-    store = open_store(config.store, config.storage)
+    store = open_existing_store(config.store, config.storage)
     run = gather_scores(store, config.run, _wanted(config))
     rewards = _rewards(run, config)
     scorer = _scorer(run, config)

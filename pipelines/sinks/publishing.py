@@ -7,7 +7,7 @@ from typing import Any
 
 from operators.errors import ConfigError, PlumblineError, suggest
 from pipelines.cells.runs import find_run, read_manifest
-from pipelines.cells.store import open_store
+from pipelines.cells.store import open_existing_store
 from pipelines.sinks import NAMES, publisher
 from pipelines.sinks.sink import RunStory, safe
 from pipelines.storage import StorageConfig, first_line
@@ -44,7 +44,7 @@ def publish_run(config: PublishConfig) -> str:
 
     Nothing of the run or the store is written.
     """
-    store = open_store(config.store, config.storage)
+    store = open_existing_store(config.store, config.storage)
     run_id = find_run(store, config.run)
     folder = f"runs/{run_id}"
     story = RunStory(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from operators.errors import ConfigError, install
-from pipelines.cells.store import open_store
+from pipelines.cells.store import open_existing_store
 from pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
 from pipelines.viewing.browser import Browser
 from pipelines.viewing.config import ViewConfig
@@ -29,7 +29,7 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
         raise ConfigError(f"expected {error.name}, found none; {install('view')}") from error
     token = take_token(config.host, config.token_variable)
     with tempfile.TemporaryDirectory(prefix="plumbline-view-") as folder:
-        browser = Browser(open_store(config.store, config.storage), Database(Path(folder), config.memory))
+        browser = Browser(open_existing_store(config.store, config.storage), Database(Path(folder), config.memory))
         try:
             browser.check()
             with listening(config.host, config.port) as listener:

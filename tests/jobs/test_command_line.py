@@ -19,9 +19,11 @@ from jobs.command import load_values, run_job
 from jobs.help import CONF, describe, dotted_keys
 from jobs.status import COMMAND as status_command
 from jobs.sweep import COMMAND, main
+from pipelines.cells.store import open_store
 from pipelines.config import StatusConfig, SweepConfig, read_config
 from pipelines.judging.protocols import MetaevalConfig
 from pipelines.sources.question_packs import PACKS
+from pipelines.storage import StorageConfig
 from tests.files import put
 
 ROOT = Path(__file__).parent.parent.parent
@@ -487,6 +489,7 @@ def assert_in_one_line(done: subprocess.CompletedProcess[str], remedy: str) -> N
 
 
 def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    open_store(str(tmp_path), StorageConfig()).check()
     with Path("/dev/full").open("w") as full:
         assert_in_one_line(status(store=tmp_path, stdout=full), "the disk is full: free some space")
     reading, writing = os.pipe()

@@ -12,6 +12,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.cells.store import open_store
+from pipelines.storage import StorageConfig
+
 ROOT = Path(__file__).parent.parent.parent
 PACK = ROOT / "assets" / "shapes"
 CLEAR = 3.0
@@ -172,6 +175,6 @@ def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(store: Path
 def test_status_shows_the_runs_and_is_friendly_to_an_empty_store(store: Path, tmp_path: Path) -> None:
     done = job("status", f"store={store}")
     assert done.returncode == 0
-    assert re.search(r"\(latest\)\s+│ shapes\s+│\s+7\s+│ vqascore,", done.stdout)
-    assert "100.0%" in done.stdout
-    assert "no runs yet; start one with" in job("status", f"store={tmp_path}/nothing").stdout
+    assert "(latest): shapes, coverage 100.0%" in done.stdout and "7 generators by vqascore, " in done.stdout
+    open_store(str(tmp_path / "empty"), StorageConfig()).check()
+    assert "no runs yet; start one with" in job("status", f"store={tmp_path}/empty").stdout

@@ -341,8 +341,11 @@ def test_nothing_is_removed_where_a_kept_run_cannot_tell_what_it_needs(
     with pytest.raises(ConfigError, match=f"cells.parquet: the table is damaged.*runs/{done.run_id}"):
         collect(store)
     assert cells_of(store) == cells
-    with pytest.raises(ConfigError, match="no store is there"):
-        collect(tmp_path)
+    with pytest.raises(ConfigError, match="there is no store here"):
+        collect(tmp_path / "nowhere")
+    (tmp_path / "other" / "runs" / "one").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"it has runs and no store\.json"):
+        collect(tmp_path / "other")
 
 
 def test_on_s3_many_go_with_one_call_and_names_are_no_patterns(bench: Path, bucket: str) -> None:

@@ -1,0 +1,54 @@
+"""What status shows fits the terminal; a job that reads a store says where there is none."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from rich.text import Text
+
+from jobs.command import run_job
+from jobs.status import COMMAND, main
+from tests.operators.report.made import make_run
+
+READERS = {
+    "status": [],
+    "report": [],
+    "trends": [],
+    "rewards": ["format=pairs", "output=OUT"],
+    "export": ["format=lance", "output=OUT"],
+    "view": ["port=0"],
+    "gc": [],
+    "publish": ["sink=mlflow"],
+    "kinds": ["of=gecko"],
+}
+"""The jobs that read a store and make none, with what each must be given."""
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_status_is_readable_on_a_terminal_of_any_width(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"TTY_COMPATIBLE": "1", "TERM": "xterm", "COLUMNS": str(width)}.items():
+        monkeypatch.setenv(name, value)  # a terminal, as Rich sees it
+    run_id, metrics = "20261124-030405-000006", ("gecko", "clipscore", "vqascore", "tifa")
+    made = make_run(tmp_path, metrics=metrics, run_id=run_id, benchmark="partiprompts", errors={"rate_limited": 12})
+    assert run_job(COMMAND, main, [f"store={made.store.url}"]) == 0
+    lines = Text.from_ansi(capsys.readouterr().out).plain.splitlines()
+    assert all(len(line) <= width for line in lines)
+    words = " ".join(" ".join(lines).split())
+    for whole in (f"{run_id} (latest)", "partiprompts", "exit 0", *metrics, "12 rate_limited", "coverage"):
+        assert whole in words
+
+
+@pytest.mark.parametrize("job", READERS)
+def test_a_job_that_reads_a_store_says_that_there_is_none(
+    job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, nowhere = import_module(f"jobs.{job}"), tmp_path / "sotre"
+    given = [text.replace("OUT", str(tmp_path / "out")) for text in READERS[job]]
+    assert run_job(module.COMMAND, module.main, [f"store={nowhere}", *given]) == 1
+    printed = capsys.readouterr()
+    assert not printed.out
+    (line,) = printed.err.splitlines()
+    assert f"store {nowhere}: there is no store here; correct the address" in line
+    assert not list(tmp_path.iterdir())
