@@ -1,7 +1,7 @@
 # The few commands of the house. Each makes what it needs; there is no other set-up step.
 PYTHON ?= python3.11
 BIN := .venv/bin
-TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
+TORCH := $(shell grep -o '"torch[^"]*"' pyproject.toml)
 
 ENGINE ?= transformers
 

@@ -35,6 +35,8 @@ SECONDS_BETWEEN_LINES = 10.0
 BAR = 20
 """Characters."""
 EMPTY = "-"
+NO_MODEL = "none"
+"""The calls of a stage that has no model: questions by a template, scores by arithmetic."""
 MOST_PROBLEMS = 10
 """Of the rows of a question pack that are told of."""
 
@@ -147,7 +149,7 @@ def _show_retry(console: Console, plan: Plan) -> None:
 
 def _plan_row(planned: NodePlan) -> list[str]:
     counts = (planned.cells, planned.cells - planned.missing, planned.missing, planned.images)
-    calls = EMPTY if planned.node.model is None else str(planned.model_calls)
+    calls = NO_MODEL if planned.node.model is None else str(planned.model_calls)
     return [planned.node.name, *map(str, counts), calls]
 
 

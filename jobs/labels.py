@@ -2,10 +2,13 @@
 
 import sys
 
+from rich.console import Console
+
 from jobs.command import Command, run_job
-from jobs.console import make_console, say, show_table
+from jobs.console import make_console, say, show_table, warn
 from jobs.words import LISTS
-from pipelines.judging.labelling import LabelsConfig, plan_labels, shown_labels, write_labels
+from operators.report.words import plural
+from pipelines.judging.labelling import LabelPlan, LabelsConfig, plan_labels, shown_labels, write_labels
 
 COMMAND = Command(
     "labels",
@@ -26,7 +29,22 @@ def main(config: LabelsConfig) -> int:
     say(console, table.caption)
     write_labels(config, plan)
     say(console, f"{len(plan.next_prompts)} images to rate next, in this order, written to {config.output}")
-    return 2 if any(pair.better is None for pair in plan.pairs) else 0
+    return _conclude(console, plan, config.output)
+
+
+def _conclude(console: Console, plan: LabelPlan, output: str) -> int:
+    """Says what is undecided and what to do about it; gives the exit code."""
+    undecided = [pair for pair in plan.pairs if pair.better is None]
+    if not undecided:
+        return 0
+    unrated = sum(not pair.rated for pair in undecided)
+    nobody = f" (of {unrated} nobody has rated both generators on one prompt)" if unrated else ""
+    warn(
+        console,
+        f"exit code 2: {len(undecided)} of {plural(len(plan.pairs), 'pair')} are undecided{nobody}; have people rate "
+        f"the images of {output} and run this again, or name the generators to be told apart, as in generators=[A,B]",
+    )
+    return 2
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """The rules of the house that a machine can hold: imports go one way, nothing unsafe is called."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from operators.metrics.table import METRICS
 from operators.models.families import FAMILIES
@@ -67,3 +70,14 @@ def test_what_sweeps_knows_no_metric_and_no_model_family(file: Path) -> None:
 
 READ_AS_TABLES = {"operators.stages.scores"}
 """What a run makes of the scores' own table is not folded from declarations."""
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize("text", PROJECT["dependencies"])
+def test_a_dependency_is_a_range_that_what_is_tested_here_lies_in(text: str) -> None:
+    """With an exact version, pip could install nothing beside what an environment has already."""
+    wanted = Requirement(text)
+    operators = {part.operator for part in wanted.specifier}
+    assert operators == {">=", "<"} and version(wanted.name) in wanted.specifier

@@ -241,6 +241,8 @@ def _shown(pair: PairLabels, chance: float) -> tuple[str, ...]:
 
 
 def _why_not(pair: PairLabels) -> str:
+    if not pair.rated:
+        return "nobody rated both"
     if pair.rated < FEWEST_LABELS:
         return f"not told below {FEWEST_LABELS} prompts"
     return f"not told: {pair.rated - int(different(pair.labels))} of {pair.rated} rated alike"

@@ -1,12 +1,32 @@
 """`ray job submit`: the sweep as a job of a Ray head node, with its log the job's and its exit code passed on."""
 
+import re
 import subprocess
 from pathlib import Path
+
+import pytest
+from ray._private.runtime_env.packaging import get_excludes_from_ignore_files
 
 from tests.bench_of import write_benchmark
 from tests.ray_head import RAY, RayHead, head_environment
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+WRITTEN = {
+    f"{folder}/"
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    for folder in re.findall(r"\boutput=([a-z]\w+)/\w", page.read_text())
+}
+"""The folders of the checkout that examples write to."""
+
+
+@pytest.mark.parametrize("folder", sorted(WRITTEN | {"data/images/"}))
+def test_what_the_examples_write_is_not_uploaded_with_a_job(folder: str) -> None:
+    """As Ray chooses what it uploads."""
+    excludes = get_excludes_from_ignore_files(ROOT, include_gitignore=True)
+    assert any(excluded(ROOT / folder / "00000.parquet") for excluded in excludes)
+    assert not any(excluded(ROOT / kept) for excluded in excludes for kept in ("jobs/sweep.py", "assets/shapes/images"))
 
 
 def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:

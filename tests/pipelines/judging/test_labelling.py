@@ -84,6 +84,20 @@ def test_of_ratings_that_are_mostly_equal_nothing_is_said_but_how_many_are_wante
     assert len(pd.read_csv(folder / "next.csv")) == 2 * 20, "as many again, of both generators"
 
 
+def test_an_exit_code_of_two_says_which_pairs_are_undecided_and_which_nobody_rated(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ratings = pd.read_csv(folder / "ratings.csv")
+    ratings[ratings["generator"] != "close"].sample(frac=1, random_state=1).to_csv(folder / "ratings.csv", index=False)
+    given = ["protocol=long", f"protocol.path={folder}/ratings.csv", f"scores={folder}/scores.csv"]
+    assert run_job(COMMAND, main, [*given, f"output={folder}/next.csv"]) == 2
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "exit code 2: 2 of 3 pairs are undecided (of 2 nobody has rated both generators on one prompt)" in shown
+    assert f"have people rate the images of {folder}/next.csv" in shown and shown.count("nobody rated both") == 2
+    assert run_job(COMMAND, main, [*given, "generators=[best,last]", f"output={folder}/next.csv"]) == 0
+    assert "exit code" not in capsys.readouterr().out
+
+
 def test_where_everything_is_rated_people_alone_are_heard(folder: Path) -> None:
     scores = pd.read_csv(folder / "scores.csv")
     scores[scores["prompt_id"] < "p040"].to_csv(folder / "scores.csv", index=False)
