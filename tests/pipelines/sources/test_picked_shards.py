@@ -139,7 +139,7 @@ def test_a_prompt_behind_others_that_the_limit_leaves_out_is_scored_and_edited_a
     for generator in GENERATORS:
         write_groups(tmp_path / f"images/{generator}/0.parquet", [of_prompt[n] for n in (0, 1, 9, 2)], [2])
     write_rows(tmp_path / "prompts.parquet", texts)
-    config = sweep_config(tmp_path, tmp_path / "store", "metric=[clipscore]", "benchmark.limit=3")
+    config = sweep_config(tmp_path, tmp_path / "store", "metric=[clipscore]", "benchmark.limit=3", "shard_rows=2")
     scored = run_sweep(plan_sweep(config), lambda progress: None)
     assert (scored.results.rows, scored.results.n_null) == (6, 0)
     texts[2] = {**texts[2], "text": "a green circle"}
