@@ -24,7 +24,7 @@ from operators.stages.table import STAGES
 from operators.summary import OVERALL, part_of
 from pipelines.cells.plan import NodePlan, Plan
 from pipelines.cells.results import Results, error_counts
-from pipelines.cells.runs import Run
+from pipelines.cells.runs import Run, read_manifest
 from pipelines.costs import Cost, estimates, unpriced
 from pipelines.questions import WrittenQuestions
 from pipelines.running.progress import NodeProgress
@@ -242,6 +242,14 @@ def show_leaderboards(console: Console, finished: FinishedSweep, *, verbose: boo
     console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
 
 
+def show_note_kept(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
+    """Where nothing was computed for a sweep with another note: that the run keeps the note it was made with."""
+    note = planned.config.note
+    kept = read_manifest(planned.store, finished.run_id).get("note", "") if finished.unchanged else note
+    if note not in ("", kept):
+        warn(console, f"note: run {finished.run_id} stands as it is and keeps its own note, {kept!r}, not {note!r}")
+
+
 def _show_means(console: Console, finished: FinishedSweep) -> None:
     """Every generator's mean by every metric."""
     cells: dict[str, dict[str, str]] = {}
@@ -430,8 +438,10 @@ def _run_outcome(manifest: Mapping[str, Any]) -> str:
 
 
 def _run_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """What a run scored, what it computed, and what failed."""
+    """What was noted of a run, what it scored, what it computed, and what failed."""
     counts, generators = manifest.get("counts", {}), len(manifest.get("generators", ()))
+    if note := manifest.get("note"):
+        yield f"note: {note}"
     metrics = ", ".join(manifest.get("metrics", ())) or EMPTY
     yield f"{plural(generators, 'generator')} by {metrics}"
     states = ("computed", "cached", "failed")

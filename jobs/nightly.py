@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jobs.command import Command, run_job
-from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_plan, warn
+from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_note_kept, show_plan, warn
 from jobs.logs import logged
 from jobs.sweep import show_judged, show_renewed
 from jobs.words import OF_SWEEPS
@@ -84,6 +84,7 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
         show_plan(console, planned)
         with ProgressDisplay(console) as display:
             finished = run_sweep(planned, display.update, name=by_date, hold=lease.renew)
+        show_note_kept(console, planned, finished)
         is_told = finished.unchanged and store.exists(f"runs/{finished.run_id}/report.html")
         outcome = read_outcome(store, finished.run_id) if is_told else None
         if outcome is None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from jobs.command import Command, run_job
-from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_plan, warn
+from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_note_kept, show_plan, warn
 from jobs.logs import logged
 from jobs.words import OF_SWEEPS
 from operators.errors import PlumblineError
@@ -50,6 +50,7 @@ def _run(config: SweepConfig) -> int:
     show_leaderboards(console, finished, verbose=config.verbose)
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
+        show_note_kept(console, planned, finished)
     show_judged(console, planned, finished)
     code = finished.exit_code if _is_reported(console, planned, finished) else 1
     show_renewed(console, finished)

@@ -37,6 +37,10 @@ def in_full(word: str, short: Mapping[str, str], first: str | None) -> str:
     return f"{full}={value}" if separator or key == first else word
 
 
+TEXTS = ("note", "compare")
+"""Keys whose values are text, whatever is in it: a comma makes no list of them."""
+
+
 def as_override(word: str) -> str:
     """A word as Hydra takes it: `a,b` is a list, and text that its grammar has no room for is quoted.
 
@@ -45,6 +49,8 @@ def as_override(word: str) -> str:
     """
     parsed = _parse(word)
     key, separator, value = word.partition("=")
+    if key in TEXTS and value[:1] not in ("'", '"') and value != "null":
+        return f"{key}={_quote(value)}"
     if parsed is None or not key:
         quoted = f"{key}={_quote(value)}"
         if not key or not separator or value[:1] in tuple("[{'\"") or _parse(quoted) is None:

@@ -57,8 +57,12 @@ class SweepConfig:
     """What is written of the run while it goes on."""
     protocol: ProtocolConfig | None = None
     """How the metrics are compared with people at the end; null leaves it out."""
+    note: str = ""
+    """One line about the run for people, such as what was tried; it decides no result."""
 
     def __post_init__(self) -> None:
+        if not self.note.isprintable():
+            raise ConfigError(f"note: expected one line of text, got {self.note!r}")
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
         if not 0 <= self.max_failed <= 1:

@@ -488,6 +488,7 @@ def _write_run(
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "exit_code": exit_code,
         "stands_on": _stands_on(planned),
+        "note": planned.config.note,
         "benchmark": planned.config.benchmark.name,
         "generators": planned.sources.generators,
         "metrics": list(planned.config.metrics),
@@ -592,8 +593,9 @@ def _state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
 
 
 def public_config(config: SweepConfig) -> dict[str, Any]:
-    """The configuration without its secrets."""
+    """The configuration without its secrets, and without the note, which stands beside it in a run's manifest."""
     values = asdict(config)
+    del values["note"]
     for name in ("key", "secret"):
         values["storage"].pop(name)
     return values

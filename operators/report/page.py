@@ -228,13 +228,15 @@ def _side_by_side(
 
 
 def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
-    """The size of the run in a few words."""
+    """The size of the run in a few words, when it began, and what was noted of it."""
     generators = len({standing.generator for board in overall.values() for standing in board.standings})
     prompts = len(run.scores.prompts)
     images = len(run.scores) // max(len(overall), 1)
     began = str(run.manifest.get("began", ""))[:16].replace("T", " ")
     counts = {"generator": generators, "prompt": prompts, "image": images, "metric": len(overall)}
-    return [plural(count, word) for word, count in counts.items()] + ([f"{began} UTC"] if began else [])
+    note = str(run.manifest.get("note", ""))
+    facts = [plural(count, word) for word, count in counts.items()]
+    return facts + ([f"{began} UTC"] if began else []) + ([f"note: {note}"] if note else [])
 
 
 def _warnings(run: GatheredRun, state: Health) -> list[str]:

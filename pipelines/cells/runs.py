@@ -86,6 +86,7 @@ def scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
 class Manifest(TypedDict, total=False):
     """What a manifest says; it may say more, and an old one less."""
 
+    note: str
     benchmark: str
     generators: list[str]
     metrics: list[str]

@@ -60,6 +60,11 @@ class ReportConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
+        if self.compare is not None and "," in self.compare:
+            raise ConfigError(
+                f"compare: expected one run, got {self.compare}: a change and its significance are told between two "
+                "runs; make a report for each, or look at jobs.trends, which shows them one after the other"
+            )
         if not 0 <= self.images <= MOST_IMAGES:
             raise ConfigError(f"images: expected 0 to {MOST_IMAGES}, got {self.images}")
         if self.reward is not None and self.compare is None:

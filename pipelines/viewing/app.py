@@ -244,7 +244,7 @@ def _file(html: str) -> Response:
 def _said_of(run: Run) -> str:
     manifest = run.manifest or {}
     listed = (*manifest.get("generators", ()), *manifest.get("metrics", ()))
-    return " ".join((run.run_id, str(manifest.get("benchmark", "")), *listed)).lower()
+    return " ".join((run.run_id, str(manifest.get("note", "")), str(manifest.get("benchmark", "")), *listed)).lower()
 
 
 def _asked_of_all(elements: Sequence[Elements]) -> list[AskedOfAll]:

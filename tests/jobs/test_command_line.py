@@ -55,7 +55,8 @@ WRITING = {"kind", "writer", "model", "max_tokens", "temperature", "seed", "repl
 WRITER = {"writer", "max_tokens", "temperature", "seed", "replies"}
 STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
 SWEEP = {
-    "": {"store", "dry_run", "verbose", "shard_rows", "max_failed", "retry_failed", "storage", "log", "limits", "clips",
+    "": {"store", "dry_run", "verbose", "shard_rows", "max_failed", "note", "retry_failed", "storage", "log", "limits",
+         "clips",
          "cluster", "benchmark", "models", "metrics"},
     "log": {"format", "level", "file"},
     "storage": STORAGE,

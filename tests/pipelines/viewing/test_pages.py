@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     make_run(folder, prompts=PROMPTS, generators=GENERATORS, run_id=EARLIER, benchmark=HOSTILE[0], judging=("gecko",))
     run = make_run(
         folder, prompts=PROMPTS, generators=GENERATORS, score=score, judging=("gecko",), errors={"corrupt_image": 2},
-        lower_is_better=["clipscore"],
+        lower_is_better=["clipscore"], note="the new <VAE>",
     )  # fmt: skip
     ask_questions(run)
     write_report(run.store)
@@ -112,6 +112,8 @@ def test_runs_are_listed_newest_first_with_what_failed_and_their_reports(ask: As
     assert runs == [RUN, f"/runs/{EARLIER}"]
     assert "latest" in page.text and f"{RUN}/report" in page.links and f"{RUN}/scores?kind=corrupt_image" in page.links
     assert HOSTILE[0] in page.text
+    assert "the new <VAE>" in page.text and "note: the new <VAE>" in read(ask, RUN).text
+    assert f"{RUN}/report" in read(ask, "/?words=new+%3Cvae").links
     assert LATER not in read(ask, "/?words=script").text
 
 
