@@ -130,6 +130,8 @@ class Cell:
     path: str
     inputs: Mapping[str, tuple[str, ...]]
     """By stage that it reads, the paths of the cells upstream."""
+    recipe: str = ""
+    """The digest of its recipe."""
     earlier: tuple[str, ...] = ()
     """Where rows may stand that need no computing: its draft, and cells on what has changed since; newest first."""
     renew: bool = False

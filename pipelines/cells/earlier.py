@@ -51,7 +51,8 @@ def _stage(path: str) -> str:
 def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCell]) -> list[pa.Table]:
     """The tables of a cell's earlier cells, newest first.
 
-    Left out are damaged ones, those of another schema and those that let in images which `limits` may refuse.
+    Left out are damaged ones, those of another recipe or schema, and those that let in images that `limits` may refuse.
+    Cells older than the recipe in their provenance are taken for those of their folder's.
     """
     stage = STAGES[cell.stage]
     tables = []
@@ -59,6 +60,8 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
         try:
             stored = read(path)
         except StoreError:
+            continue
+        if stored.provenance.get("recipe", cell.recipe) != cell.recipe:
             continue
         admitted = limits.admit(stored.provenance.get("limits") or {})
         table = rows.conformed(stored.table, stage.schema)

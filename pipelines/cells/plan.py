@@ -133,6 +133,7 @@ class Plan:
             key=cell.key,
             path=path,
             inputs={stage: tuple(read.path for read in cells) for stage, cells in self.read_by(cell).items()},
+            recipe=recipe.digest,
             earlier=self.earlier.beside(path, renew=renew),
             renew=renew,
         )

@@ -72,7 +72,7 @@ class StoredCell(NamedTuple):
 
     table: pa.Table
     provenance: Mapping[str, Any]
-    """Its key, the node that computed it, the cells it stands on, its errors, its model calls and its digest."""
+    """Its key and recipe, the node that computed it, the cells it stands on, its errors, model calls, its digest."""
 
     def outcome(self) -> Outcome:
         """What became of the cell, as it was told when it was committed."""
@@ -155,7 +155,8 @@ class Store:
         kinds, kept, usage = error_kinds(table), kept_of(table), usage_of(table)
         errors = sum(kinds.values())
         location = self.location
-        provenance |= {"key": cell.key, "node": cell.node, "inputs": cell.upstream, "errors": errors}
+        provenance |= {"key": cell.key, "recipe": cell.recipe, "node": cell.node}
+        provenance |= {"inputs": cell.upstream, "errors": errors}
         data = encode_cell(table, provenance | ({"usage": usage._asdict()} if usage is not None else {}))
         if count_errors(table, retryable_only=True):
             self._replace(draft_path(cell.path), data)
@@ -173,10 +174,12 @@ class Store:
         return cell.table
 
     def read_cell(self, path: str, columns: Sequence[str] | None = None) -> StoredCell:
-        """A cell or draft; raises BrokenCell where it is damaged, and StoreError where it is out of reach."""
+        """A cell or draft; raises BrokenCell where it is damaged or another's, StoreError where it is out of reach."""
         location = self.location
         try:
-            return decode_cell(_content(location, path), columns)
+            stored = decode_cell(_content(location, path), columns)
+            _check_key(path, stored.provenance)
+            return stored
         except DamagedError as error:
             cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
             raise BrokenCell(cell, f"{location.at(path)}: the cell is damaged ({error}); run again") from error
@@ -271,8 +274,8 @@ class Store:
     def read_tally(self, identity: str) -> StoredCell | None:
         """What was counted of a part; None where it is not there, damaged, or another part's."""
         try:
-            tally = self.read_cell(_tally_path(identity))
-        except StoreError:
+            tally = decode_cell(_content(self.location, _tally_path(identity)))
+        except (StoreError, DamagedError):
             return None
         return tally if tally.provenance.get("part") == identity else None
 
@@ -401,6 +404,13 @@ def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell
     table = _read_parquet(data, columns)
     provenance = json.loads(table.schema.metadata[b"plumbline"])
     return StoredCell(table.replace_schema_metadata(None), provenance)
+
+
+def _check_key(path: str, provenance: Mapping[str, Any]) -> None:
+    """Raises DamagedError where another cell stands at a path, which ends with the first digits of its cell's key."""
+    digits = path.rpartition("/")[2].removesuffix(".parquet").removesuffix(".draft").rpartition("-")[2]
+    if not str(provenance.get("key", "")).startswith(digits):
+        raise DamagedError("another cell stands in its place")
 
 
 def _subject(path: str) -> str:

@@ -19,8 +19,10 @@ KINDS = (
     "lease",
     "report",
 )
-WAYS = ("flip", "truncate", "empty", "delete", "swap")
-"""One bit is turned, the end is lost, all is lost, the file is lost, or it is another one's of its kind."""
+WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace")
+"""One bit is turned, the end is lost, all is lost, the file is lost, it is another one's of its kind, or it has moved
+to where cells of its stage by another recipe stand.
+"""
 
 
 def kind_of(path: str) -> str | None:
@@ -60,21 +62,37 @@ def damage(store: Path, way: str, chance: Random) -> str:
         found = files_of(store)
         if found:
             kind = chance.choice([*sorted(found), *(["cell"] * len(found) if "cell" in found else [])])
-            damaged.append(_damage(store, found[kind][-8:], way, chance))
+            damaged.append(_damage(store, found[kind], way, chance))
     return ", ".join(filter(None, damaged)) or "nothing harmed"
 
 
 def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
-    """Of one of the files; empty where nothing changed."""
-    path = chance.choice(files)
+    """Of one of the newest files; empty where nothing changed."""
+    path = chance.choice(files[-8:])
+    strangers = _of_other_recipes(store, path, files)
+    if way == "misplace":
+        return _misplace(store, path, chance.choice(strangers)) if strangers else ""
     content = path.read_bytes()
-    left = harmed(content, way, chance, [other for other in files if other != path])
+    left = harmed(content, way, chance, strangers or [other for other in files[-8:] if other != path])
     if left == content:
         return ""
     path.unlink()  # a hard link of another run's stays whole
     if left is not None:
         path.write_bytes(left)
     return f"{way} {path.relative_to(store)}"
+
+
+def _of_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path]:
+    """The cells of the stage of a cell that another recipe made; none for what is no cell."""
+    stage, recipe, *_ = path.relative_to(store).parts
+    others = [other.relative_to(store).parts for other in files if stage in STAGES]
+    return [store.joinpath(*other) for other in others if other[0] == stage and other[1] != recipe]
+
+
+def _misplace(store: Path, path: Path, stranger: Path) -> str:
+    """Puts a cell under its own name where a stranger stands."""
+    path.rename(stranger.with_name(path.name))
+    return f"misplace {path.relative_to(store)} to {stranger.parent.relative_to(store)}"
 
 
 def harmed(content: bytes, way: str, chance: Random, others: list[Path] | None = None) -> bytes | None:

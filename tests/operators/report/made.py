@@ -107,7 +107,7 @@ def make_run(
                 for at, text in enumerate(texts)
             ]
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
-            cell = Cell(node="scores", stage="scores", metric=metric, key=path, path=path, inputs={})
+            cell = Cell(node="scores", stage="scores", metric=metric, key=f"{number:08d}", path=path, inputs={})
             store.save(cell, rows.table(records, rows.ELEMENT_SCORES))
             cells.append({"path": path, "state": "committed", "first_row": sum(map(len, tables))})
             tables.append(rows.table(records, rows.ELEMENT_SCORES).select(rows.SCORES.names))

@@ -1,5 +1,6 @@
 """A cell computed anew asks its model only for the rows that no earlier cell holds as they are needed now."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,37 @@ def failing_about(text: str) -> Callable[..., Any]:
         return likelihood(self, features, questions)
 
     return failing
+
+
+OTHER_WRITER = "metrics.gecko.coverage=false"
+"""A recipe of questions of the same prompts."""
+
+
+@pytest.mark.parametrize("keeps_name", [False, True], ids=["under the name it took the place of", "under its own name"])
+def test_a_cell_of_another_recipe_lends_no_row_wherever_it_was_put(
+    keeps_name: bool, folder: Path, plan: Callable[..., PlannedSweep]
+) -> None:
+    first, second = plan("metric=[gecko]"), plan("metric=[gecko]", OTHER_WRITER)
+    compute_here(second)
+    for target, source in zip(question_files(first), question_files(second), strict=True):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target.with_name(source.name) if keeps_name else target)
+    edited = prompts(8)
+    edited[1]["text"] = edited[5]["text"] = "two red circles"
+    write_rows(folder / "prompts.parquet", edited)
+    after = plan("metric=[gecko]")
+    compute_here(after)
+    fresh = plan("metric=[gecko]", f"store={folder.parent}/fresh")
+    compute_here(fresh)
+    assert rows_of(after, "questions", {}) == rows_of(fresh, "questions", {})
+    assert rows_of(after, "questions", {}) != rows_of(second, "questions", {})
+
+
+def question_files(planned: PlannedSweep) -> list[Path]:
+    """The files of a plan's cells of questions."""
+    return [
+        Path(planned.store.location.at(cell.path)) for cell in planned.plan.cells if cell.recipe.stage == "questions"
+    ]
 
 
 def test_a_raised_limit_lets_in_the_images_that_it_refused_and_computes_no_other(

@@ -113,6 +113,13 @@ def test_a_damaged_cell_and_one_of_another_key_are_refused_by_name(store: Store)
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is of another key; run again"):
         store.read(CELL.path, key="another")
     location = store.location
+    neighbour = "scores/12345678/atlas/1-jjjjjjjj.parquet"
+    for path in (neighbour, draft_path(neighbour)):
+        location.fs.pipe_file(location.at(path), location.fs.cat_file(location.at(CELL.path)))
+        with pytest.raises(
+            BrokenCell, match=r"1-jjjjjjjj\..*parquet: .* \(another cell stands in its place\); run again"
+        ):
+            store.read_cell(path)
     location.fs.pipe_file(location.at(CELL.path), b"PAR1 cut short")
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is damaged"):
         store.read(CELL.path, key=CELL.key)

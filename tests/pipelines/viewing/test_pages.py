@@ -46,7 +46,7 @@ def ask_questions(run: MadeRun) -> None:
         for at in range(len(PROMPTS))
         for number, text in ((1, "what <colour> is it?"), (2, "is there a star?"))
     ]
-    cell = Cell(node="questions", stage="questions", metric="gecko", key=QUESTIONS, path=QUESTIONS, inputs={})
+    cell = Cell(node="questions", stage="questions", metric="gecko", key="0" * 64, path=QUESTIONS, inputs={})
     run.store.save(cell, rows.table(asked, rows.QUESTIONS))
     path = f"runs/{run.run_id}/cells.parquet"
     cells = [*run.store.read_table(path).to_pylist(), {"path": QUESTIONS, "state": "cached"}]
