@@ -11,8 +11,8 @@ from tests.environment import ROOT
 from tests.faults.hook import NOTES
 from tests.ray_head import marked
 
-SEED = 44
-"""Draws one sweep on S3: the progress log is killed, and S3 answers with errors."""
+SEED = 26
+"""Draws one sweep in a folder: a worker is killed, and a table of the run and a tally are damaged."""
 
 
 @pytest.mark.slow
