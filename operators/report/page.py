@@ -108,6 +108,14 @@ class Page(NamedTuple):
     standings: list[Standing]
     baseline: str
     """The generator that the others are compared with alone; empty where all are with each other."""
+    has_skills: bool
+    """Whether the prompts name skills, at which images may or may not have a score."""
+
+    @property
+    def pictures(self) -> Mapping[str, str]:
+        """By generator its thumbnail, a data URI, of the prompt on which the generators differ most."""
+        sides = self.prompts[0].sides if self.prompts else []
+        return {side.generator: side.thumbnail for side in sides if side.thumbnail is not None}
 
     @property
     def marks(self) -> str:
@@ -194,6 +202,7 @@ def build_page(
         diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
         standings=ranked,
         baseline=baseline,
+        has_skills=len(run.skills.names) > 1 or any(row.skill != OVERALL for row in ranked),
     )
 
 

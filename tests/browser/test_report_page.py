@@ -50,9 +50,11 @@ def test_it_opens_with_the_decision_first_and_never_scrolls_sideways(page: WebDr
     assert page.find_element(By.TAG_NAME, "h1").text == "atlas is the best generator — by both metrics."
     wide = page.execute_script("return document.documentElement.scrollWidth")  # type: ignore[no-untyped-call]
     assert wide <= width
-    assert len(find(page, "#leaderboard svg")) == 2 and all(
-        svg.size["width"] > 200 for svg in find(page, "#leaderboard svg")
-    )
+    means, picture = find(page, "#leaderboard td .value"), find(page, "#leaderboard tbody img")[0]
+    screen = page.execute_script("return innerHeight")  # type: ignore[no-untyped-call]
+    assert means[0].location["y"] < screen and (width < 560 or picture.location["y"] < screen)
+    charts = find(page, "#spread svg")
+    assert len(charts) == 4 and all(chart.size["width"] > 200 for chart in charts)
 
 
 def test_nothing_of_a_prompt_or_a_name_runs_or_becomes_markup(page: WebDriver) -> None:

@@ -4,6 +4,7 @@ import base64
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,9 +229,9 @@ def test_a_cell_of_the_matrix_is_of_the_row_against_the_column_and_says_what_the
     assert cells["better"].endswith('mean difference −0.022 (against the ranks)">+0.62')
     assert cells["worse"].startswith("a is clearly worse than b: effect −0.62, p ")
     assert "m</bdi>: row against column" in html and "minus column" not in html
-    assert "b is clearly better than a by m, though the mean of a less that of b is +0.022" in html.replace(
-        "</bdi>", ""
-    ).replace("<bdi>", "").replace("</b>", "")
+    assert "b is clearly better than a by m, though the mean of a less that of b is +0.022" in re.sub(
+        r"</?(b|bdi)\b[^>]*>", "", html
+    )
 
 
 @pytest.mark.parametrize("metrics", [["m", "edge_density"], ["edge_density"]])
@@ -314,3 +315,36 @@ def test_the_direction_is_known_where_the_prompts_are_not() -> None:
     heat = page.panels[0].heat
     assert heat is not None and list(heat.skills.rows[0].standings) == ["low", "high"]
     assert heat.skills.rows[0].strength(0.1) == 100 and heat.skills.rows[0].strength(0.9) == 0
+
+
+def scored(names: Sequence[str], score: float | None) -> pa.Table:
+    """By each generator, far from the next one, on twelve prompts; None scores none."""
+    return rows.table(
+        [
+            {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m",
+             "score": None if score is None else score + place + prompt * 1e-3,
+             "error": {"kind": "corrupt_image", "message": "no image", "retryable": False} if score is None else None}
+            for place, name in enumerate(names) for prompt in range(12)
+        ],
+        rows.SCORES,
+    )  # fmt: skip
+
+
+def test_the_numbers_and_their_bars_come_before_any_prose() -> None:
+    html = render(page_of(gathered(scored(["a", "b"], 0.5), {}, metrics=["m"])))
+    assert html.index("<h1>") < html.index('class="board') < html.index('id="decision"')
+    assert html.index('<a href="#leaderboard">') < html.index('<a href="#decision">')
+
+
+def test_a_name_that_is_written_from_the_right_turns_no_sentence_round() -> None:
+    html = render(page_of(gathered(scored(["أطلس", "b"], 0.5), {}, metrics=["m"])))
+    sentences = re.findall(r"<bdi([^>]*)>[^<]*\bfollows\b[^<]*</bdi>|<h1><bdi([^>]*)>", html)
+    assert sentences and all('dir="ltr"' in "".join(attributes) for attributes in sentences)
+
+
+def test_prompts_that_name_skills_are_not_said_to_name_none_where_nothing_has_a_score() -> None:
+    prompts = {str(prompt): "a cat" for prompt in range(12)}
+    html = render(page_of(gathered(scored(["a", "b"], None), prompts, metrics=["m"])))
+    assert "No image has a score at the skills that the prompts name." in html
+    assert "The prompts name no skills" not in html
+    assert "The prompts name no skills." in render(page_of(gathered(scored(["a", "b"], 0.5), {}, metrics=["m"])))

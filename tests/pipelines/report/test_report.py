@@ -33,7 +33,7 @@ def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
     assert "atlas is the best generator — by both metrics." in run.html
     cards, prompts = run.html.count('<li class="card'), run.html.count("<article")
     assert cards > 20 and prompts == 12
-    assert run.html.count('src="data:image/webp;base64,') == cards + 3 * prompts
+    assert run.html.count('src="data:image/webp;base64,') == cards + 3 * prompts + 3  # and on the leaderboard
     assert '<mark class="m wrong"' in run.html and "what &lt;colour&gt; is it?" in run.html
     assert (run.folder / "summary.csv").read_text().count("\n") == 1 + 3 * 2 * 3
     assert "| 1 | atlas |" in (run.folder / "summary.md").read_text()
@@ -60,7 +60,7 @@ def test_what_the_judging_found_is_in_the_page(tmp_path: Path) -> None:
     found = Findings(protocol="p", judgements=[*judgements, undefined], comparisons=[apart], notes=["a <b>note"])
     write_findings(found, locate(f"{run.folder}/metaeval", StorageConfig()))
     write_report(run.store)
-    assert "<b><bdi>gecko agrees best</bdi></b> <bdi>with &lt;b&gt;likert by spearman (0.710, 95%" in run.html
+    assert '<b><bdi>gecko agrees best</bdi></b> <bdi dir="ltr">with &lt;b&gt;likert by spearman (0.710, 95%' in run.html
     assert "Clearly less: clipscore." in run.html and "<bdi>0.420\n[0.320, 0.520]</bdi>" in run.html
     assert "<bdi>spearman: of &lt;i&gt;ranks</bdi>" in run.html and "<bdi>a &lt;b&gt;note</bdi>" in run.html
     assert "- **gecko agrees best** with" in (run.folder / "summary.md").read_text()
