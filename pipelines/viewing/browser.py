@@ -13,7 +13,7 @@ from operators.report.gallery import ImageDetail, make_picture
 from operators.report.picking import ImageKey, Pick
 from operators.rows import PROMPTS
 from pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
-from pipelines.cells.store import MARK, Store
+from pipelines.cells.store import Store
 from pipelines.report.images import read_elements, read_scores_cells, show_image
 from pipelines.report.originals import Originals, open_originals
 from pipelines.storage import first_line, is_storage_error
@@ -63,14 +63,9 @@ class Browser:
         self._large = lru_cache(LARGE)(partial(self._picture, large))
 
     def check(self) -> None:
-        """Raises ConfigError where there is no store, or no run in it."""
-        store = self.store
-        if not run_ids(store):
-            url = store.location.url
-            if not store.exists(MARK):
-                raise ConfigError(
-                    f"store {url}: not a store; name the folder or prefix that a sweep was given as store="
-                )
+        """Raises ConfigError where the store has no run."""
+        if not run_ids(self.store):
+            url = self.store.location.url
             raise ConfigError(f"store {url}: has no runs yet; start one with: python -m jobs.sweep store={url}")
 
     def close(self) -> None:

@@ -13,7 +13,9 @@ from rich.console import Console
 from jobs import status
 from jobs.command import Terminated, run_job
 from jobs.keeping import watch
+from pipelines.cells.store import open_store
 from pipelines.keeping.watching import RunningSweep, StageState, SweepSign, running_sweeps
+from pipelines.storage import StorageConfig
 from pipelines.sweep import at_work, plan_sweep
 from tests.bench_of import SMALL, sweep_config, write_benchmark
 
@@ -99,6 +101,7 @@ def test_ctrl_c_ends_the_view_cleanly(
         raise stop
 
     monkeypatch.setattr(status, "watch", stopped)
+    open_store(str(tmp_path), StorageConfig()).check()  # which makes one
     assert run_job(status.COMMAND, status.main, [f"store={tmp_path}", "--watch"]) == code
 
 

@@ -12,7 +12,7 @@ from tests.operators.report.made import make_run
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["store={}/nothing"], 1, "not a store; name the folder"),
+        (["store={}/nothing"], 1, "there is no store here"),
         (["store=http://example.org"], 1, "expected a local path or an s3:// URL"),
         (["store={}/store", "host=0.0.0.0", "token_variable=NO_SUCH_TOKEN"], 1, "NO_SUCH_TOKEN"),
         (["store={}/store", "port=70000"], 64, "expected 0 to 65535"),

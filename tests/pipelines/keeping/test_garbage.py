@@ -341,6 +341,7 @@ def test_nothing_is_removed_where_a_kept_run_cannot_tell_what_it_needs(
     with pytest.raises(ConfigError, match=f"cells.parquet: the table is damaged.*runs/{done.run_id}"):
         collect(store)
     assert cells_of(store) == cells
+    (tmp_path / "nowhere").mkdir()
     with pytest.raises(ConfigError, match="there is no store here"):
         collect(tmp_path / "nowhere")
     (tmp_path / "other" / "runs" / "one").mkdir(parents=True)
