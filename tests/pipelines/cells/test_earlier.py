@@ -58,6 +58,19 @@ def rows_of(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -> 
     return [dict(row) for row in pa.concat_tables(tables).to_pylist()]
 
 
+def test_a_folder_of_images_that_was_moved_or_copied_asks_no_model(
+    folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
+) -> None:
+    first = plan(BOTH)
+    before = rows_of(first, "scores", compute_here(first))
+    (folder / "images").rename(folder / "moved")
+    shutil.copytree(folder / "moved", folder / "copied")
+    for images_folder in ("moved", "copied"):
+        now = plan(BOTH, f"benchmark.images={folder}/{images_folder}")
+        assert rows_of(now, "scores", compute_here(now)) == before
+    assert encoded == {"vqa": 8, "clip": 8}
+
+
 def test_an_edited_prompt_recomputes_the_images_of_that_prompt_and_no_other(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
