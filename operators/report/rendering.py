@@ -5,13 +5,14 @@ import csv
 import hashlib
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from operators.comparison import Standing
 from operators.diagnosis.diagnosis import ShownTable
@@ -32,6 +33,9 @@ MOST_IN_CSV = 400_000
 TEMPLATES = Path(__file__).parent / "templates"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
 """What Markdown shows as it is where a backslash is before it."""
+FROM_THE_RIGHT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+"""Characters of the scripts that are written from the right."""
+NAME_FROM_THE_RIGHT = re.compile(rf"[\w.+-]*[{FROM_THE_RIGHT}](?:[\w.+-]*\w)?")
 
 
 class Download(NamedTuple):
@@ -118,6 +122,11 @@ def _csv_value(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
 
 
+def isolated(text: str) -> Markup:
+    """A sentence as HTML in which a name that is written from the right turns nothing round but itself."""
+    return Markup(NAME_FROM_THE_RIGHT.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
+
+
 @lru_cache
 def _environment() -> Environment:
     environment = Environment(
@@ -128,6 +137,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"markdown": lambda text: text.translate(MARKDOWN), "latex": latex}
+    environment.filters |= {"isolated": isolated}
     environment.filters |= {"number": number, "count": count, "signed": signed, "p": p_text, "plural": plural}
     return environment
 

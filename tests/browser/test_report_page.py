@@ -277,3 +277,51 @@ def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
     in_scheme(page, scheme)
     assert barriers(page) == []
     in_scheme(page, "")
+
+
+READ = """
+const places = [], walker = document.createTreeWalker(arguments[0], NodeFilter.SHOW_TEXT);
+for (let node; (node = walker.nextNode()); ) {
+  for (const { 0: text, index } of node.data.matchAll(/[^\\s,.;:()]+/g)) {
+    const range = document.createRange();
+    range.setStart(node, index);
+    range.setEnd(node, index + text.length);
+    const { top, left } = range.getClientRects()[0];
+    places.push([Math.round(top / 9), left, text]);
+  }
+}
+const seen = [...places].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+return [places, seen].map((words) => words.map((word) => word[2]));
+"""
+"""The words of a sentence as they are written, and as they stand on the screen from the left."""
+
+
+def test_a_name_that_is_written_from_the_right_turns_no_word_round_on_the_screen(
+    browser: WebDriver, tmp_path: Path
+) -> None:
+    names = ("אטלס", "מחולל", "cobalt")
+    quality = dict(zip(names, (0.8, 0.8, 0.3), strict=True))
+    score = lambda name, metric, prompt: quality[name] + noisy(name, metric, prompt) / 10  # noqa: E731
+    run = make_run(tmp_path, prompts=plain_prompts(16), generators=names, score=score)
+    write_report(run.store)
+    sentences = find(open_page(browser, run.folder / "report.html", 1280), "h1, #decision li")
+    both = [browser.execute_script(READ, sentence) for sentence in sentences]  # type: ignore[no-untyped-call]
+    assert sum("אטלס" in written and "מחולל" in written for written, _ in both) > 1
+    assert all(written == seen for written, seen in both)
+
+
+def test_thirty_long_names_take_two_lines_at_most_and_their_heads_stay(browser: WebDriver, tmp_path: Path) -> None:
+    names = [f"diffusion-{number:02d}-xl-turbo-1024px-base" for number in range(30)]
+    metrics = ("gecko", "clipscore", "vqascore", "tifa", "dsg", "pickscore")
+    run = make_run(tmp_path, prompts=plain_prompts(6), generators=names, metrics=metrics)
+    write_report(run.store)
+    page = open_page(browser, run.folder / "report.html", 1280)
+    for table in ("table.board", "[data-panel=gecko] table.heat", "[data-panel=gecko] table.matrix"):
+        rows = find(page, f"{table} tbody tr")
+        assert max(row.size["height"] for row in rows) < 75, table
+        page.execute_script("arguments[0].closest('.scroll').scrollTop = 900", rows[0])  # type: ignore[no-untyped-call]
+        head, box = find(page, f"{table} thead")[0], rows[0].find_element(By.XPATH, "ancestor::div[1]")
+        top = "return arguments[0].querySelector('th').getBoundingClientRect().top"
+        below = f"{top} - arguments[1].getBoundingClientRect().top"
+        assert abs(page.execute_script(below, head, box)) < 40, table  # type: ignore[no-untyped-call]
+        assert page.execute_script("return arguments[0].scrollTop", box) > 0, table  # type: ignore[no-untyped-call]

@@ -92,6 +92,19 @@ def test_one_walks_from_a_mean_to_its_worst_image_and_the_next(browser: WebDrive
     assert find(page, ".questions li")
 
 
+def test_the_link_to_a_report_is_on_the_screen_and_bars_are_explained_before_them(
+    browser: WebDriver, address: str, width: int
+) -> None:
+    page = open_page(browser, f"{address}/", width)
+    (report,) = find(page, ".runs tbody a[href$='/report']")
+    right = page.execute_script("return arguments[0].getBoundingClientRect().right", report)  # type: ignore[no-untyped-call]
+    assert right <= width or width < 1280
+    for path in (f"{RUN}/prompt?id=p0005", f"{RUN}/scores/7"):
+        page = open_page(browser, address + path, width)
+        caption = next(one for one in find(page, ".caption") if "it is not the score" in one.text)
+        assert caption.location["y"] < find(page, ".scores")[0].location["y"]
+
+
 def test_the_images_of_a_question_are_seen_beside_their_answers(browser: WebDriver, address: str, width: int) -> None:
     page = open_page(browser, f"{address}{RUN}/prompt?id=p0005", width)
     press(page, page.find_element(By.CSS_SELECTOR, ".answers tbody a"))

@@ -130,7 +130,7 @@ def test_what_came_and_went_between_two_runs_is_in_the_terminal(
         ("Only in this run:", " generator borealis."),
         ("Only in the earlier run:", " generator cobalt."),
     ):
-        assert f"  {lead}{rest}\n" in said and f"{lead}</bdi></b>" in run.html and rest.strip() in run.html
+        assert f"  {lead}{rest}\n" in said and f"{lead}</b>" in run.html and rest.strip() in run.html
     assert "Nothing changed.\n" not in said
 
 

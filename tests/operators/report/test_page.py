@@ -18,7 +18,7 @@ from operators.metrics.table import metric_story
 from operators.report.gallery import THUMBNAIL_BYTES, ImageDetail
 from operators.report.page import GatheredRun, Page, build_page
 from operators.report.picking import ImageKey, pick_images
-from operators.report.rendering import MOST_IN_CSV, render, to_csv, to_latex, to_markdown
+from operators.report.rendering import MOST_IN_CSV, isolated, render, to_csv, to_latex, to_markdown
 from operators.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy
 from tests.operators.tallied import of_table, summarise
@@ -337,9 +337,16 @@ def test_the_numbers_and_their_bars_come_before_any_prose() -> None:
 
 
 def test_a_name_that_is_written_from_the_right_turns_no_sentence_round() -> None:
-    html = render(page_of(gathered(scored(["أطلس", "b"], 0.5), {}, metrics=["m"])))
-    sentences = re.findall(r"<bdi([^>]*)>[^<]*\bfollows\b[^<]*</bdi>|<h1><bdi([^>]*)>", html)
-    assert sentences and all('dir="ltr"' in "".join(attributes) for attributes in sentences)
+    html = render(page_of(gathered(scored(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
+    assert "<h1><bdi>أطلس-2.5</bdi> is the best generator." in html
+    assert "<b><bdi>أطلس-2.5</bdi> is best</b> by m (1.506, 95% interval" in html
+    assert " <bdi>مولد</bdi> follows with 0.50" in html
+
+
+def test_only_what_is_written_from_the_right_is_isolated() -> None:
+    assert isolated("a <b> & c-2.5 follow 'd'.") == "a &lt;b&gt; &amp; c-2.5 follow &#39;d&#39;."
+    assert isolated("אטלס, <מחולל> and b (0.9).") == "<bdi>אטלס</bdi>, &lt;<bdi>מחולל</bdi>&gt; and b (0.9)."
+    assert isolated("Cannot be told from it: אטלס.") == "Cannot be told from it: <bdi>אטלס</bdi>."
 
 
 def test_prompts_that_name_skills_are_not_said_to_name_none_where_nothing_has_a_score() -> None:

@@ -60,7 +60,7 @@ def test_what_the_judging_found_is_in_the_page(tmp_path: Path) -> None:
     found = Findings(protocol="p", judgements=[*judgements, undefined], comparisons=[apart], notes=["a <b>note"])
     write_findings(found, locate(f"{run.folder}/metaeval", StorageConfig()))
     write_report(run.store)
-    assert '<b><bdi>gecko agrees best</bdi></b> <bdi dir="ltr">with &lt;b&gt;likert by spearman (0.710, 95%' in run.html
+    assert "<b>gecko agrees best</b> with &lt;b&gt;likert by spearman (0.710, 95%" in run.html
     assert "Clearly less: clipscore." in run.html and "<bdi>0.420\n[0.320, 0.520]</bdi>" in run.html
     assert "<bdi>spearman: of &lt;i&gt;ranks</bdi>" in run.html and "<bdi>a &lt;b&gt;note</bdi>" in run.html
     assert "- **gecko agrees best** with" in (run.folder / "summary.md").read_text()
