@@ -73,7 +73,7 @@ def mean_ranks(overall: Boards) -> dict[str, float | None]:
 
 
 def _best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
-    """By how many metrics each generator is the best, and by how many it leads."""
+    """By how many metrics each generator is the best, and by how many it leads or shares the lead."""
     best = Counter(first.generator for board in overall.values() if (first := board.best()))
     return best, Counter(name for board in overall.values() for name in generators_of(board.leaders()))
 
@@ -134,10 +134,17 @@ def _winner(overall: Boards) -> Sentence:
     if best:
         return Sentence(f"{first} is the best generator by {best[first]} of {count} metrics.", _rivals(first, overall))
     if 2 * leading[first] <= count:
-        leads = f"in the lead are {_counted(leading, count)}." if leading else NOBODY
+        leads = f"leading or sharing the lead are {_counted(leading, count)}." if leading else NOBODY
         return Sentence("No single best generator:", leads)
     by = _metrics(list(overall)) if leading[first] == count else f"{leading[first]} of {count} metrics"
-    return Sentence(f"{first} leads by {by}, but is not clearly the best.", _rivals(first, overall))
+    return Sentence(f"{first} {_leads(first, overall)} by {by}, but is not clearly the best.", _rivals(first, overall))
+
+
+def _leads(name: str, overall: Boards) -> str:
+    """Whether a generator leads alone or with others by the metrics by which no other is ahead of it."""
+    leaders = [generators_of(board.leaders()) for board in overall.values()]
+    alone = {len(first) == 1 for first in leaders if name in first}
+    return "leads or shares the lead" if len(alone) > 1 else "leads" if True in alone else "shares the lead"
 
 
 def _metrics(metrics: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ def _claim(board: Board) -> tuple[str, ...]:
         return ("best", noted, first[0].generator, *generators_of(_behind(board, first[0])))
     if len(first) == 1:
         return ("leads", noted, first[0].generator)
-    return ("lead", noted, *sorted(generators_of(first)), "", *sorted(generators_of(board.close())))
+    return ("share", noted, *sorted(generators_of(first)), "", *sorted(generators_of(board.close())))
 
 
 def _shared_sentence(alike: Sequence[Board]) -> Sentence:
@@ -57,7 +57,9 @@ def _shared_sentence(alike: Sequence[Board]) -> Sentence:
         return Sentence(f"No generator leads by {metrics}:", rest.strip())
     if len(first) > 1:
         others = f" {names(generators_of(board.close()))} cannot be told from them." if board.close() else ""
-        return Sentence(f"{names(generators_of(first))} lead", f"by {metrics} and cannot be told apart.{others}")
+        return Sentence(
+            f"{names(generators_of(first))} share the lead", f"by {metrics} and cannot be told apart.{others}"
+        )
     by = _means(alike, first[0].generator)
     if board.best() is not None:
         return Sentence(f"{first[0].generator} is best", f"by {by}.{_followers(_behind(board, first[0]))}")
@@ -169,7 +171,7 @@ def _leading_sentence(board: Board, first: Sequence[Standing]) -> Sentence:
     if len(first) > 1:
         others = f" {names(close)} cannot be told from them." if close else ""
         rest = f"{by} and cannot be told apart.{others} {_top_mean(board, first)}{notes}"
-        return Sentence(f"{names(generators_of(first))} lead", rest)
+        return Sentence(f"{names(generators_of(first))} share the lead", rest)
     rest = f"{by} ({_mean_text(leader)}); {names(close)} cannot be told from it.{notes}"
     return Sentence(f"{leader.generator} leads", rest)
 

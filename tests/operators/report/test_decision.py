@@ -113,6 +113,9 @@ class Pairs:
         unbeaten = self.unbeaten(metric)
         return name in unbeaten and wins[name] == max(wins[one] for one in unbeaten) > 0
 
+    def leads_alone(self, name: str, metric: str) -> bool:
+        return [one for one in self.unbeaten(metric) if self.leads(one, metric)] == [name]
+
     def by_metrics(self, holds: Callable[[str], bool]) -> int:
         return sum(holds(metric) for metric in self.metrics)
 
@@ -191,11 +194,15 @@ def read_headline(said: str, pairs: Pairs) -> bool:
         assert best(found[1]) == int(found[2]) < len(pairs.metrics)
         check_rivals(found[1], found[3], pairs)
     elif found := re.fullmatch(
-        r"(\w+) leads by (\w+)(?: of \d)?(?: metrics| \d metrics)?, but is not clearly the best\.(.*)", said
+        r"(\w+) (leads|shares the lead|leads or shares the lead) by (\w+)(?: of \d)?(?: metrics| \d metrics)?, "
+        r"but is not clearly the best\.(.*)",
+        said,
     ):
-        assert leads(found[1]) == (int(found[2]) if found[2].isdigit() else len(pairs.metrics))
-        check_rivals(found[1], found[3], pairs)
-    elif found := re.fullmatch(r"No single best generator: in the lead are (.*)\.", said):
+        assert leads(found[1]) == (int(found[3]) if found[3].isdigit() else len(pairs.metrics))
+        alone = pairs.by_metrics(lambda metric: pairs.leads_alone(found[1], metric))
+        assert found[2] == {0: "shares the lead", leads(found[1]): "leads"}.get(alone, "leads or shares the lead")
+        check_rivals(found[1], found[4], pairs)
+    elif found := re.fullmatch(r"No single best generator: leading or sharing the lead are (.*)\.", said):
         assert not any(best(name) for name in scored)
         assert all(leads(name) == count for name, count in counts_in(found[1], pairs).items())
     elif said.startswith("No single best generator: each that is clearly better than one is clearly worse"):
@@ -228,7 +235,7 @@ def read_board(said: str, pairs: Pairs) -> bool:
     elif found := re.match(rf"(\w+) is best by {by}\.", plain):
         assert all(pairs.is_best(found[1], metric) for metric in names_in(found[2]))
         check_behind(found[1], names_in(found[2]), plain, pairs)
-    elif found := re.match(rf"(.+) lead by {by} and cannot be told apart\.", plain):
+    elif found := re.match(rf"(.+) share the lead by {by} and cannot be told apart\.", plain):
         close = re.search(r"\. ([^.]+) cannot be told from them\.", plain)
         for metric in names_in(found[2]):
             first = names_in(found[1])
@@ -236,7 +243,7 @@ def read_board(said: str, pairs: Pairs) -> bool:
             others = [*first, *names_in(close[1] if close else found[1])]
             assert all(pairs.tied(a, b, metric) for a in first for b in others if a != b)
     elif found := re.match(rf"(\w+) leads by {by}; (.*?) cannot be told from it\.", plain):
-        assert pairs.leads(found[1], found[2])
+        assert pairs.leads_alone(found[1], found[2])
         assert all(pairs.tied(found[1], name, found[2]) for name in names_in(found[3]))
     elif found := re.fullmatch(rf"(\w+) leads by {by}\. Cannot be told from it: (.*)\.", plain):
         check_close(found[1], names_in(found[2]), found[3], pairs)
@@ -261,7 +268,7 @@ def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None
 
 def check_close(leader: str, metrics: list[str], said: str, pairs: Pairs) -> None:
     """`a by both; b by m`: exactly those metrics by which a generator cannot be told from the leader."""
-    assert all(pairs.leads(leader, metric) for metric in metrics)
+    assert all(pairs.leads_alone(leader, metric) for metric in metrics)
     parts = dict(part.split(" by ") for part in said.split("; ") if " by " in part)
     for name, by in parts.items():
         named = set(metrics) if by in ("both", "all of these") else set(names_in(by))

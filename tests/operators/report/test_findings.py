@@ -61,7 +61,12 @@ def few(found: Board, prompts: int) -> Board:
         ([board(one, "ab", "ab") for one in "mkl"], "a is the best generator — by all 3 metrics."),
         ([board("m", "ab", "ab"), board("k", "ab")],
          "a is the best generator by 1 of 2 metrics. Cannot be told from it: b by 1, of 2 metrics."),
-        ([board("m", "abc", "ac", "bc")], "a leads by m, but is not clearly the best. Cannot be told from it: b."),
+        ([board("m", "abc", "ab")], "a leads by m, but is not clearly the best. Cannot be told from it: c."),
+        ([board("m", "abc", "ac", "bc")],
+         "a shares the lead by m, but is not clearly the best. Cannot be told from it: b."),
+        ([board("m", "abc", "ac", "bc"), board("k", "abc", "ab")],
+         "a leads or shares the lead by both metrics, but is not clearly the best. "
+         "Cannot be told from it: b by 1 and c by 1, of 2 metrics."),
         ([board("m", "ab", "ab"), board("k", "ba", "ba")],
          "The metrics disagree on the best generator: a by 1 and b by 1, of 2 metrics."),
         ([board("m", "ab", "ab"), board("k", "b", unscored="a")],
@@ -70,7 +75,7 @@ def few(found: Board, prompts: int) -> Board:
          "a is the best generator by 1 of 3 metrics. Cannot be told from it: b by 2, of 3 metrics. "
          "Clearly better: c by 1, of 3 metrics."),
         ([board("m", "abc", "ac", "bc"), board("k", "abc")],
-         "No single best generator: in the lead are a by 1 and b by 1, of 2 metrics."),
+         "No single best generator: leading or sharing the lead are a by 1 and b by 1, of 2 metrics."),
         ([board("m", "abc", "ab", "bc", "ca")],
          "No single best generator: each that is clearly better than one is clearly worse than another."),
         ([board(one, "abc") for one in "mk"], "No generator is clearly better than another by any of 2 metrics."),
@@ -115,7 +120,7 @@ def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> Non
          "a is best by m (0.900, 95% interval 0.890 to 0.910). b follows with 0.800."),
         (board("m", "abc", "ab", "bc"), "a leads by m (0.900, 95% interval 0.890 to 0.910); c cannot be told from it."),
         (board("m", "abcd", "ad", "bd"),
-         "a and b lead by m and cannot be told apart. c cannot be told from them. "
+         "a and b share the lead by m and cannot be told apart. c cannot be told from them. "
          "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
         (board("m", "abc", "ab", "bc", "ca"),
          "No generator leads by m: each that is clearly better than one is clearly worse than another."),
@@ -143,7 +148,7 @@ def test_a_metric_s_sentence_says_no_more_than_its_pairs_do(found: Board, said: 
      ["a leads by m (0.900) and k (0.900). Cannot be told from it: b by m; c by k.",
       "a is best by l (0.900, 95% interval 0.890 to 0.910). b follows with 0.800."]),
     ([("m", "abcd", "ad", "bd"), ("k", "abcd", "ad", "bd")],
-     ["a and b lead by m and k and cannot be told apart. c cannot be told from them."]),
+     ["a and b share the lead by m and k and cannot be told apart. c cannot be told from them."]),
     ([("m", "ab"), ("k", "ba")],
      ["No generator leads by m and k: no two are told apart. The clearest difference by m, of a (0.900) from b "
       "(0.800), would take about 42 prompts to show, if it is what it seems."]),
