@@ -5,12 +5,10 @@ Every step is a command as people type it, or something that happens to files be
 
 import contextlib
 import io
-import os
 import re
 import shutil
 import signal
 import tempfile
-import threading
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -91,16 +89,22 @@ class History:
 
     def stop(self, seconds: float, metrics: str, flags: tuple[str, ...]) -> str:
         """Somebody ends a sweep while it is at work."""
-        timer = threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGTERM])
+        armed = [True]
+
+        def end(signum: int, frame: object) -> None:
+            if armed and armed.pop():
+                signal.raise_signal(signal.SIGTERM)
+
+        signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
         code = 143
         with contextlib.suppress(Terminated):
-            timer.start()
             try:
                 code, printed = self._sweep(self.store, *self._options(metrics, flags))
                 assert code in ENDED | {143}, printed
             finally:
-                timer.cancel()
-                timer.join()
+                armed.clear()  # a signal that comes late is for nobody
+                signal.setitimer(signal.ITIMER_REAL, 0)
         return f"exit code {code}"
 
     def look(self, job: str) -> str:
