@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from operators.batches import telling_calls
+from operators.batches import device_lost, telling_calls
 from operators.errors import PlumblineError, RowError
 from pipelines.cells.cells import Cell, Outcome, Work
 from pipelines.cells.plan import Node
@@ -139,7 +139,9 @@ class StageActor:
         again = self.terms.repeated or history != FIRST_TIME
         try:
             return compute_cells(work, cells, compute, self.terms.context, self._standing(cells) if again else NONE)
-        except Exception:
+        except Exception as error:
+            if not device_lost(error):
+                raise
             os._exit(1)  # no later call of this process can use the device
 
     def _standing(self, cells: Sequence[Cell]) -> dict[str, Outcome]:

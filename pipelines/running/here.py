@@ -1,6 +1,6 @@
 """A plan's missing cells computed in this process, one stage after the other, without Ray and its workers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,10 +13,9 @@ from pipelines.running.logs import about
 from pipelines.running.outcomes import CallNews, compute_cells, log_cell, log_context
 from pipelines.running.pools import ClusterConfig
 from pipelines.running.process import set_torch_threads
-from pipelines.running.progress import NodeProgress, Tallies
+from pipelines.running.progress import Tallies
+from pipelines.running.rounds import Report
 from pipelines.running.stages import NodeStage, StageContext
-
-Report = Callable[[Mapping[str, NodeProgress]], None]
 
 
 def compute_here(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> dict[str, Outcome]:
