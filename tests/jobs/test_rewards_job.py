@@ -8,7 +8,6 @@ import pytest
 from jobs.command import load_values, run_job
 from jobs.help import dotted_keys
 from jobs.rewards import COMMAND, main
-from pipelines import sweep
 from pipelines.cells.runs import newest_run
 from pipelines.cells.store import open_store
 from pipelines.config import read_config
@@ -16,7 +15,6 @@ from pipelines.rewards.config import RewardsConfig
 from pipelines.storage import StorageConfig
 from pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.here import compute_here
 
 KEYS = {
     "store", "run", "format", "output", "metrics", "combine", "std", "epsilon", "held_out", "shard_rows", "max_failed",
@@ -31,12 +29,13 @@ README = (Path(__file__).parent.parent.parent / "README.md").read_text()
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_benchmark(tmp_path_factory.mktemp("rewards-job") / "bench")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
-        run_sweep(
-            plan_sweep(sweep_config(folder, folder.parent / "store", "metric=[clipscore]")), lambda progress: None
-        )
+    score(folder, folder.parent / "store", "metric=[clipscore]")
     return folder.parent / "store"
+
+
+def score(bench: Path, store: Path, *overrides: str) -> None:
+    """A sweep without Ray."""
+    run_sweep(plan_sweep(sweep_config(bench, store, "cluster=here", *overrides)), lambda progress: None)
 
 
 def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> None:
@@ -78,13 +77,6 @@ def test_what_cannot_be_done_is_one_line(
     assert line.startswith(f"error: {complaint}") and not (tmp_path / "out").exists()
 
 
-def score_again(bench: Path, store: Path) -> None:
-    """Another run of the benchmark, with one metric more."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
-        run_sweep(plan_sweep(sweep_config(bench, store, "metric=[clipscore,saturation]")), lambda progress: None)
-
-
 def test_the_same_command_every_night_exports_each_run_to_a_folder_of_its_own(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +85,7 @@ def test_the_same_command_every_night_exports_each_run_to_a_folder_of_its_own(
     first = newest_run(open_store(str(nights), StorageConfig()))
     for output in ("each/@run", "one"):
         assert run_job(COMMAND, main, [*options, f"output={tmp_path}/{output}"]) == 0
-    score_again(store.parent / "bench", nights)
+    score(store.parent / "bench", nights, "metric=[clipscore,saturation]")
     second = newest_run(open_store(str(nights), StorageConfig()))
     assert [run_job(COMMAND, main, [*options, f"output={tmp_path}/each/@run"]) for _ in range(2)] == [0, 0]
     assert f"stands already in {tmp_path}/each/{second}/" in capsys.readouterr().out
