@@ -198,7 +198,8 @@ class ProgressDisplay:
     def _log(self, progress: Mapping[str, NodeProgress], done: Sequence[str]) -> None:
         due = time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES
         for name, state in progress.items():
-            if name in done or (due and state.cells < state.missing):
+            at_work = (state.cells or state.calls) and state.cells < state.missing
+            if name in done or (due and at_work):
                 self.console.print(
                     f"{name}: {state.cells}/{state.missing} cells, {_rate(name, state)}, "
                     f"{_time_left(state)} left, {_calls(state)}{state.failed_rows} failed rows"
