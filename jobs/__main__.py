@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from operators.errors import DISTRIBUTION, suggest
+from plumbline.operators.errors import DISTRIBUTION, suggest
 
 JOBS = (
     "sweep", "score", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",
@@ -27,7 +27,7 @@ EXAMPLES = """
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the job that the first word names on the words after it; 64 where there is no such job."""
     if "_ARGCOMPLETE" in os.environ:
-        from jobs.completion import complete  # only a shell that completes needs it
+        from plumbline.jobs.completion import complete  # only a shell that completes needs it
 
         complete(JOBS)
     words = list(sys.argv[1:] if argv is None else argv)
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return os.EX_USAGE
     sys.argv = [name, *rest]
-    runpy.run_module(f"jobs.{name}", run_name="__main__", alter_sys=True)
+    runpy.run_module(f"plumbline.jobs.{name}", run_name="__main__", alter_sys=True)
     return 0
 
 

@@ -2,10 +2,10 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from pipelines.endings import COMPLETE, WITHIN_BUDGET
-from pipelines.judging.accumulation import AccumulateConfig, write_accumulated
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.pipelines.endings import COMPLETE, WITHIN_BUDGET
+from plumbline.pipelines.judging.accumulation import AccumulateConfig, write_accumulated
 
 COMMAND = Command(
     "accumulate",

@@ -19,12 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from jobs import refusal
-from jobs.help import CONF, ROOT, as_written, choices_of, describe, dotted_keys, groups_of, listed
-from jobs.secrets import hide, masked, resolve
-from jobs.words import as_override, chooses, in_full
-from operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
-from pipelines.config import read_config
+from plumbline.jobs import refusal
+from plumbline.jobs.help import CONF, ROOT, as_written, choices_of, describe, dotted_keys, groups_of, listed
+from plumbline.jobs.secrets import hide, masked, resolve
+from plumbline.jobs.words import as_override, chooses, in_full
+from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
+from plumbline.pipelines.config import read_config
 
 UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
 """What Hydra and its readers raise for files that they cannot take."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import argcomplete
 
-from jobs.help import choices_of, groups_of, keys_of
+from plumbline.jobs.help import choices_of, groups_of, keys_of
 
 
 def complete(jobs: Iterable[str]) -> None:

@@ -14,21 +14,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 from rich.text import Text
 
-from operators.errors import REMEDIES
-from operators.metrics.metric import Metric
-from operators.models.calls import Usage
-from operators.models.checkpoints import ModelConfig
-from operators.question_quality import QuestionQuality
-from operators.report.words import plural
-from operators.stages.table import STAGES
-from operators.summary import OVERALL, part_of
-from pipelines.cells.plan import NodePlan, Plan
-from pipelines.cells.results import Results, error_counts
-from pipelines.cells.runs import Run, read_manifest
-from pipelines.costs import Cost, estimates, unpriced
-from pipelines.questions import WrittenQuestions
-from pipelines.running.progress import NodeProgress
-from pipelines.sweep import FinishedSweep, PlannedSweep
+from plumbline.operators.errors import REMEDIES
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.question_quality import QuestionQuality
+from plumbline.operators.report.words import plural
+from plumbline.operators.stages.table import STAGES
+from plumbline.operators.summary import OVERALL, part_of
+from plumbline.pipelines.cells.plan import NodePlan, Plan
+from plumbline.pipelines.cells.results import Results, error_counts
+from plumbline.pipelines.cells.runs import Run, read_manifest
+from plumbline.pipelines.costs import Cost, estimates, unpriced
+from plumbline.pipelines.questions import WrittenQuestions
+from plumbline.pipelines.running.progress import NodeProgress
+from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep
 
 WIDTH_OF_A_LOG = 140
 SECONDS_BETWEEN_LINES = 10.0

@@ -2,9 +2,9 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console
-from operators.models.conversion import ConvertConfig, convert
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console
+from plumbline.operators.models.conversion import ConvertConfig, convert
 
 COMMAND = Command("convert", "Make a checkpoint of released weights: safetensors, and nothing else.", ConvertConfig)
 

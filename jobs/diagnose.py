@@ -6,17 +6,17 @@ import sys
 
 from rich.console import Console
 
-from jobs.command import Command, run_job
-from jobs.console import ProgressDisplay, make_console, say, show_plan, show_table, warn
-from jobs.logs import logged
-from jobs.words import OF_SWEEPS
-from operators.diagnosis.diagnosis import shown_tables
-from pipelines.cells.runs import name_newest
-from pipelines.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
-from pipelines.endings import OVER_BUDGET
-from pipelines.report.diagnoses import write_diagnosis
-from pipelines.report.report import write_report
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import ProgressDisplay, make_console, say, show_plan, show_table, warn
+from plumbline.jobs.logs import logged
+from plumbline.jobs.words import OF_SWEEPS
+from plumbline.operators.diagnosis.diagnosis import shown_tables
+from plumbline.pipelines.cells.runs import name_newest
+from plumbline.pipelines.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
+from plumbline.pipelines.endings import OVER_BUDGET
+from plumbline.pipelines.report.diagnoses import write_diagnosis
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 
 COMMAND = Command(
     "diagnose",

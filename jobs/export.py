@@ -2,11 +2,11 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from operators.report.words import plural
-from pipelines.exports.config import ExportConfig
-from pipelines.exports.exports import export_scores
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.operators.report.words import plural
+from plumbline.pipelines.exports.config import ExportConfig
+from plumbline.pipelines.exports.exports import export_scores
 
 COMMAND = Command(
     "export", "Write a run's scores into a table that others query: Iceberg or Lance.", ExportConfig, first="run"

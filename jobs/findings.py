@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jobs.console import show_table, show_tables, warn
-from operators.comparison import SIGNIFICANT
-from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from operators.judging.publish import EMPTY, conventions, count_columns, value_text
-from pipelines.judging.metaeval import Findings
+from plumbline.jobs.console import show_table, show_tables, warn
+from plumbline.operators.comparison import SIGNIFICANT
+from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
+from plumbline.operators.judging.publish import EMPTY, conventions, count_columns, value_text
+from plumbline.pipelines.judging.metaeval import Findings
 
 
 def show_agreement(console: Console, findings: Findings) -> None:

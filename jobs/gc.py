@@ -2,11 +2,11 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console
-from jobs.keeping import show_collected
-from pipelines.keeping.config import GcConfig
-from pipelines.keeping.garbage import collect_garbage
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console
+from plumbline.jobs.keeping import show_collected
+from plumbline.pipelines.keeping.config import GcConfig
+from plumbline.pipelines.keeping.garbage import collect_garbage
 
 COMMAND = Command(
     "gc",

@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.ingest import Ingested, ingest
-from pipelines.ingest.shards import ShardRecord
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.shards import ShardRecord
 
 COMMAND = Command(
     "ingest",

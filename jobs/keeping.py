@@ -7,10 +7,10 @@ from rich.filesize import decimal
 from rich.live import Live
 from rich.text import Text
 
-from jobs.console import EMPTY, say, show_table, text_table
-from operators.stages.table import STAGES
-from pipelines.keeping.garbage import Collected
-from pipelines.keeping.watching import RunningSweep, StageState
+from plumbline.jobs.console import EMPTY, say, show_table, text_table
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.keeping.garbage import Collected
+from plumbline.pipelines.keeping.watching import RunningSweep, StageState
 
 WATCH_SECONDS = 2.0
 SECONDS_BETWEEN_LINES = 10.0

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jobs.secrets import known_secrets, without
-from operators.errors import ConfigError
-from pipelines.running.errors import one_line
-from pipelines.running.logs import OFF, ROOMS, LogConfig, line_of, take_over
+from plumbline.jobs.secrets import known_secrets, without
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.running.logs import LOGGER, OFF, LogConfig, line_of, take_over
 
 LOG = logging.getLogger(__name__)
 PLACES = ("node", "generator", "benchmark", "shard", "metric", "cell")
@@ -64,7 +64,8 @@ def logged(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
 
     Raises ConfigError where the file cannot be written.
     """
-    before = [(logger.handlers, logger.propagate, logger.level) for logger in map(logging.getLogger, ROOMS)]
+    logger = logging.getLogger(LOGGER)
+    before = logger.handlers, logger.propagate, logger.level
     stream = _open(log.file) if log.format and log.file else sys.stderr
     try:
         if log.format is None:
@@ -78,10 +79,8 @@ def logged(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
         LOG.error("%s", one_line(error), exc_info=error)
         raise
     finally:
-        for name, (handlers, propagate, level) in zip(ROOMS, before, strict=True):
-            logger = logging.getLogger(name)
-            logger.handlers, logger.propagate = handlers, propagate
-            logger.setLevel(level)
+        logger.handlers, logger.propagate, level = before
+        logger.setLevel(level)
         if stream is not sys.stderr:
             with suppress(OSError):
                 stream.close()

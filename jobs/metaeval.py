@@ -2,12 +2,12 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from jobs.findings import show_findings
-from jobs.words import LISTS
-from pipelines.judging.metaeval import run_metaeval
-from pipelines.judging.protocols import MetaevalConfig
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.jobs.findings import show_findings
+from plumbline.jobs.words import LISTS
+from plumbline.pipelines.judging.metaeval import run_metaeval
+from plumbline.pipelines.judging.protocols import MetaevalConfig
 
 COMMAND = Command(
     "metaeval",

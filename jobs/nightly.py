@@ -7,22 +7,30 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.markup import escape
 
-from jobs.command import Command, run_job
-from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_note_kept, show_plan, warn
-from jobs.logs import logged
-from jobs.sweep import show_judged, show_renewed
-from jobs.words import OF_SWEEPS
-from operators.errors import PlumblineError
-from operators.report.words import plural
-from pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
-from pipelines.cells.runs import LATEST_REPORT, by_date, name_newest
-from pipelines.cells.store import Store, open_store
-from pipelines.endings import HELD, LOST
-from pipelines.keeping.retention import retain
-from pipelines.nightly.bounds import Stop, Stopped, bounded
-from pipelines.nightly.config import NightConfig, NightlyConfig
-from pipelines.nightly.outcome import Outcome, read_outcome
-from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import (
+    ProgressDisplay,
+    make_console,
+    say,
+    show_leaderboards,
+    show_note_kept,
+    show_plan,
+    warn,
+)
+from plumbline.jobs.logs import logged
+from plumbline.jobs.sweep import show_judged, show_renewed
+from plumbline.jobs.words import OF_SWEEPS
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.report.words import plural
+from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
+from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, name_newest
+from plumbline.pipelines.cells.store import Store, open_store
+from plumbline.pipelines.endings import HELD, LOST
+from plumbline.pipelines.keeping.retention import retain
+from plumbline.pipelines.nightly.bounds import Stop, Stopped, bounded
+from plumbline.pipelines.nightly.config import NightConfig, NightlyConfig
+from plumbline.pipelines.nightly.outcome import Outcome, read_outcome
+from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 
 COMMAND = Command(
     "nightly",
@@ -107,8 +115,8 @@ def _conclude(
     console: Console, planned: PlannedSweep, finished: FinishedSweep, config: NightlyConfig, hold: Callable[[], None]
 ) -> Outcome:
     """A run that no night has told of: a new one, or one that was left when its night ended early."""
-    from jobs.report import show_report  # imports scipy and the charts
-    from pipelines.nightly.concluding import conclude
+    from plumbline.jobs.report import show_report  # imports scipy and the charts
+    from plumbline.pipelines.nightly.concluding import conclude
 
     show_leaderboards(console, finished, verbose=config.verbose)
     show_judged(console, planned, finished)

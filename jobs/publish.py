@@ -2,9 +2,9 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from pipelines.sinks.publishing import PublishConfig, publish_run
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.pipelines.sinks.publishing import PublishConfig, publish_run
 
 COMMAND = Command(
     "publish", "Tell an experiment tracker of a run: MLflow or Weights & Biases.", PublishConfig, first="run"

@@ -2,13 +2,13 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import ProgressDisplay, make_console, show_plan, show_questions
-from jobs.logs import logged
-from jobs.words import OF_SWEEPS
-from pipelines.config import SweepConfig
-from pipelines.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
-from pipelines.questions import plan_questions, write_questions
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import ProgressDisplay, make_console, show_plan, show_questions
+from plumbline.jobs.logs import logged
+from plumbline.jobs.words import OF_SWEEPS
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
+from plumbline.pipelines.questions import plan_questions, write_questions
 
 COMMAND = Command(
     "questions",

@@ -2,10 +2,10 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say, show_table
-from jobs.words import LISTS
-from pipelines.judging.rehearsing import RehearseConfig, rehearse_all, write_page
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say, show_table
+from plumbline.jobs.words import LISTS
+from plumbline.pipelines.judging.rehearsing import RehearseConfig, rehearse_all, write_page
 
 COMMAND = Command(
     "rehearse",

@@ -5,12 +5,12 @@ import sys
 from rich.console import Console
 from rich.markup import escape
 
-from jobs.command import Command, run_job
-from jobs.console import EMPTY, make_console, say, show_tables, warn
-from operators.report.page import Page
-from operators.report.words import Sentence, number, plural
-from pipelines.cells.store import open_existing_store
-from pipelines.report.report import ReportConfig, WrittenReport, write_report
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import EMPTY, make_console, say, show_tables, warn
+from plumbline.operators.report.page import Page
+from plumbline.operators.report.words import Sentence, number, plural
+from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.report.report import ReportConfig, WrittenReport, write_report
 
 COMMAND = Command(
     "report", "Write the report of a run: which generator is best, at what, how sure.", ReportConfig, first="run"

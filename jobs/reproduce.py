@@ -2,9 +2,9 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from pipelines.judging.reproduction import ReproductionConfig, reproduce, write_reproduction
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.pipelines.judging.reproduction import ReproductionConfig, reproduce, write_reproduction
 
 COMMAND = Command(
     "reproduce",

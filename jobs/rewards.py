@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from jobs.words import LISTS
-from pipelines.rewards.config import RewardsConfig
-from pipelines.rewards.output import ShardRecord
-from pipelines.rewards.rewards import Exported, export_rewards
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.jobs.words import LISTS
+from plumbline.pipelines.rewards.config import RewardsConfig
+from plumbline.pipelines.rewards.output import ShardRecord
+from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 
 COMMAND = Command(
     "rewards",

@@ -2,15 +2,15 @@
 
 import sys
 
-from jobs import sweep
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from jobs.ingest import show_rejected
-from jobs.words import OF_SWEEPS
-from operators.errors import ConfigError
-from pipelines.config import SweepConfig
-from pipelines.endings import worse
-from pipelines.ingest.own import take_in
+from plumbline.jobs import sweep
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.jobs.ingest import show_rejected
+from plumbline.jobs.words import OF_SWEEPS
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.endings import worse
+from plumbline.pipelines.ingest.own import take_in
 
 COMMAND = Command(
     "score",

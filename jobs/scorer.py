@@ -4,9 +4,9 @@ import json
 import re
 from typing import Any
 
-from jobs.command import load_values
-from operators.scorer import Scorer, ScorerConfig
-from pipelines.config import read_config
+from plumbline.jobs.command import load_values
+from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.pipelines.config import read_config
 
 PLAIN = re.compile(r"[\w./:@-]+")
 """A text that needs no quotes on a command line."""

@@ -8,8 +8,8 @@ from typing import Any
 from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
-from operators.errors import ConfigError, without_secrets
-from operators.report.words import names
+from plumbline.operators.errors import ConfigError, without_secrets
+from plumbline.operators.report.words import names
 
 SECRETS = ("storage.key", "storage.secret", "nightly.webhook")
 """The keys that may come from the environment."""

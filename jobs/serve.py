@@ -2,11 +2,11 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from operators.wires.table import WIRES
-from pipelines.serving.config import ServeConfig
-from pipelines.serving.serving import serve
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.operators.wires.table import WIRES
+from plumbline.pipelines.serving.config import ServeConfig
+from plumbline.pipelines.serving.serving import serve
 
 COMMAND = Command(
     "serve",

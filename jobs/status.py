@@ -3,13 +3,13 @@
 import sys
 import time
 
-from jobs.command import Command, Terminated, run_job
-from jobs.console import make_console, show_runs
-from jobs.keeping import watch
-from pipelines.cells.runs import list_runs
-from pipelines.cells.store import open_existing_store
-from pipelines.config import StatusConfig
-from pipelines.keeping.watching import running_sweeps
+from plumbline.jobs.command import Command, Terminated, run_job
+from plumbline.jobs.console import make_console, show_runs
+from plumbline.jobs.keeping import watch
+from plumbline.pipelines.cells.runs import list_runs
+from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.config import StatusConfig
+from plumbline.pipelines.keeping.watching import running_sweeps
 
 COMMAND = Command("status", "Show the runs of a store, their coverage and their failures.", StatusConfig, first="store")
 

@@ -6,15 +6,23 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from jobs.command import Command, run_job
-from jobs.console import ProgressDisplay, make_console, say, show_leaderboards, show_note_kept, show_plan, warn
-from jobs.logs import logged
-from jobs.words import OF_SWEEPS
-from operators.errors import PlumblineError
-from pipelines.cells.runs import name_newest
-from pipelines.config import SweepConfig
-from pipelines.running.rounds import Report
-from pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import (
+    ProgressDisplay,
+    make_console,
+    say,
+    show_leaderboards,
+    show_note_kept,
+    show_plan,
+    warn,
+)
+from plumbline.jobs.logs import logged
+from plumbline.jobs.words import OF_SWEEPS
+from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.cells.runs import name_newest
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
 
 COMMAND = Command(
     "sweep",
@@ -71,8 +79,8 @@ def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSwee
 
 def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
     """Wave after wave until the generators are told apart; gives the sweep of the prompts that were enough."""
-    from operators.judging.adaptive import surety  # imports scipy
-    from pipelines.adaptive import run_adaptive
+    from plumbline.operators.judging.adaptive import surety  # imports scipy
+    from plumbline.pipelines.adaptive import run_adaptive
 
     @contextmanager
     def watch() -> Iterator[Report]:
@@ -116,14 +124,14 @@ def _judge(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> 
     """How far each metric agrees with people, where the sweep has a protocol."""
     findings = judge_metrics(planned, finished)
     if findings is not None:
-        from jobs.findings import show_agreement  # imports scipy
+        from plumbline.jobs.findings import show_agreement  # imports scipy
 
         show_agreement(console, findings)
 
 
 def _report(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> None:
-    from jobs.report import show_report  # imports scipy and the charts
-    from pipelines.report.report import write_report
+    from plumbline.jobs.report import show_report  # imports scipy and the charts
+    from plumbline.pipelines.report.report import write_report
 
     show_report(console, write_report(planned.store, finished.run_id, sources=planned.sources))
 

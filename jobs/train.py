@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from jobs.findings import show_findings
-from pipelines.endings import COMPLETE, WITHIN_BUDGET
-from pipelines.pack import PackConfig, make_pack
-from pipelines.training.config import FinetuneConfig, StageConfig
-from pipelines.training.planning import plan_training
-from pipelines.training.training import run_training
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.jobs.findings import show_findings
+from plumbline.pipelines.endings import COMPLETE, WITHIN_BUDGET
+from plumbline.pipelines.pack import PackConfig, make_pack
+from plumbline.pipelines.training.config import FinetuneConfig, StageConfig
+from plumbline.pipelines.training.planning import plan_training
+from plumbline.pipelines.training.training import run_training
 
 AnyTraining: Any = Annotated[PackConfig | StageConfig | FinetuneConfig, Discriminator("kind")]
 COMMAND = Command(

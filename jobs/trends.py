@@ -2,11 +2,11 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say, warn
-from operators.report.words import plural
-from pipelines.cells.store import open_existing_store
-from pipelines.report.trends import TrendsConfig, write_trends
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say, warn
+from plumbline.operators.report.words import plural
+from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.report.trends import TrendsConfig, write_trends
 
 COMMAND = Command(
     "trends", "Write the page of trends of a store: over its runs, and over checkpoints.", TrendsConfig, first="store"

@@ -2,10 +2,10 @@
 
 import sys
 
-from jobs.command import Command, run_job
-from jobs.console import make_console, say
-from pipelines.viewing.config import ViewConfig
-from pipelines.viewing.viewing import view
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.console import make_console, say
+from plumbline.pipelines.viewing.config import ViewConfig
+from plumbline.pipelines.viewing.viewing import view
 
 COMMAND = Command(
     "view",

@@ -7,7 +7,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 
-from operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError
 
 OF_METRICS = ("metric", "metrics")
 """A job has one of these keys; the other one is as right, and so is one name without brackets, or several."""

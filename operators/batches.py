@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from operators.errors import EngineError, HopelessRow, ModelError, RowError
+from plumbline.operators.errors import EngineError, HopelessRow, ModelError, RowError
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

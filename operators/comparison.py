@@ -13,13 +13,13 @@ from evalica import Winner
 from evalica import bradley_terry as fit_bradley_terry
 from numpy.typing import NDArray
 
-from operators.metrics.metric import direction
-from operators.run_scores import NONE, RunScores
-from operators.statistics.letters import compact_letters
-from operators.statistics.ordering import holm, signed_rank
-from operators.statistics.poisson import ratio_intervals, weighted_sums
-from operators.statistics.power import fewest_pairs, pairs_needed
-from operators.summary import OVERALL, Skills, best_first
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.run_scores import NONE, RunScores
+from plumbline.operators.statistics.letters import compact_letters
+from plumbline.operators.statistics.ordering import holm, signed_rank
+from plumbline.operators.statistics.poisson import ratio_intervals, weighted_sums
+from plumbline.operators.statistics.power import fewest_pairs, pairs_needed
+from plumbline.operators.summary import OVERALL, Skills, best_first
 
 Floats = NDArray[np.float64]
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
-from operators import rows
-from operators.clips import LISTED_SECONDS, STANDARD, Clips, grid
-from operators.containers import (
+from plumbline.operators import rows
+from plumbline.operators.clips import LISTED_SECONDS, STANDARD, Clips, grid
+from plumbline.operators.containers import (
     FORMATS,
     JPEG,
     STORED,
@@ -27,8 +27,8 @@ from operators.containers import (
     read_jpeg,
     require_pixels,
 )
-from operators.errors import ConfigError, RefusedUri, RowError, without_secrets
-from operators.videos import FRAME_SECONDS, demuxer_of, sample_frames
+from plumbline.operators.errors import ConfigError, RefusedUri, RowError, without_secrets
+from plumbline.operators.videos import FRAME_SECONDS, demuxer_of, sample_frames
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
 

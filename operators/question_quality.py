@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators.stages.scores import WrittenIndex
+from plumbline.operators.stages.scores import WrittenIndex
 
 FUNCTION_WORDS = """
 a about above across after against all along also an and any are around as at be been before behind being below

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.errors import RowError, SourceError
-from operators.models.calls import Usage
+from plumbline.operators.errors import RowError, SourceError
+from plumbline.operators.models.calls import Usage
 
 USAGE = b"usage"
 KEPT = b"kept"

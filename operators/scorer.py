@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from operators import rows
-from operators.clips import Clips
-from operators.errors import ConfigError, suggest
-from operators.images import ImageLimits
-from operators.metrics.ablation import shown_instead
-from operators.metrics.metric import Metric
-from operators.metrics.table import AnyMetric
-from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
-from operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
-from operators.stages.stage import Inputs, Rows, Stage, StageOptions, Upstream
+from plumbline.operators import rows
+from plumbline.operators.clips import Clips
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.metrics.ablation import shown_instead
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.table import AnyMetric
+from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
+from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
+from plumbline.operators.stages.stage import Inputs, Rows, Stage, StageOptions, Upstream
 
 Picture = Image.Image | np.ndarray | bytes | str | Path
 """An image: decoded, as uint8 of shape (height, width), (height, width, 3) or (height, width, 4), encoded, or where its
@@ -143,7 +143,7 @@ class Scorer:
 
 
 def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
-    from operators.models.loading import load  # takes torch, which a look at the configuration does not
+    from plumbline.operators.models.loading import load  # takes torch, which a look at the configuration does not
 
     resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
     models = {key: load(model, node.stage.calls[key]) for key, model in resolved.items()}

@@ -10,9 +10,9 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from operators import rows
-from operators.metrics.metric import direction
-from operators.statistics.poisson import hash_ids, ratio_intervals, weighted_sums
+from plumbline.operators import rows
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.statistics.poisson import hash_ids, ratio_intervals, weighted_sums
 
 OVERALL = "overall"
 PROMPTS_AT_ONCE = 4096

@@ -8,14 +8,23 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from operators.judging.adaptive import Seen, look
-from pipelines.cells.cells import Outcome
-from pipelines.cells.held import HeldCells
-from pipelines.cells.plan import make_plan, with_missing
-from pipelines.cells.store import BrokenCell, StoreError
-from pipelines.keeping.presence import deletions
-from pipelines.running.rounds import Report
-from pipelines.sweep import FinishedSweep, Looked, PlannedSweep, at_work, compute_whole, run_sweep, timed, with_waves
+from plumbline.operators.judging.adaptive import Seen, look
+from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.cells.held import HeldCells
+from plumbline.pipelines.cells.plan import make_plan, with_missing
+from plumbline.pipelines.cells.store import BrokenCell, StoreError
+from plumbline.pipelines.keeping.presence import deletions
+from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.sweep import (
+    FinishedSweep,
+    Looked,
+    PlannedSweep,
+    at_work,
+    compute_whole,
+    run_sweep,
+    timed,
+    with_waves,
+)
 
 
 def run_adaptive(

@@ -9,19 +9,19 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from operators.clips import Clips
-from operators.errors import ConfigError, suggest
-from operators.images import ImageLimits
-from operators.metrics.table import METRICS, AnyMetric
-from operators.models.checkpoints import ModelConfig
-from operators.stages.graph import check_models, make_nodes
-from operators.stages.table import STAGES
-from operators.statistics.options import Adaptive
-from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
-from pipelines.running.logs import LogConfig
-from pipelines.running.pools import ClusterConfig, PoolConfig
-from pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
-from pipelines.storage import StorageConfig
+from plumbline.operators.clips import Clips
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.metrics.table import METRICS, AnyMetric
+from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.stages.graph import check_models, make_nodes
+from plumbline.operators.stages.table import STAGES
+from plumbline.operators.statistics.options import Adaptive
+from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
+from plumbline.pipelines.running.logs import LogConfig
+from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
+from plumbline.pipelines.storage import StorageConfig
 
 Config = TypeVar("Config")
 

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from operators.models.calls import Usage
-from operators.models.loading import preflight
-from operators.models.prices import Prices
-from operators.stages.table import STAGES
-from pipelines.cells.plan import Node, Plan
-from pipelines.cells.runs import newest_first
-from pipelines.cells.store import Store
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.models.loading import preflight
+from plumbline.operators.models.prices import Prices
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.cells.plan import Node, Plan
+from plumbline.pipelines.cells.runs import newest_first
+from plumbline.pipelines.cells.store import Store
 
 MOST_LOOKED_AT = 8
 """Of the newest runs, for what a call took."""

@@ -9,28 +9,28 @@ from typing import NamedTuple
 import pyarrow as pa
 from jinja2 import Environment, StrictUndefined
 
-from operators.diagnosis.ablations import effect
-from operators.diagnosis.correlations import PromptNumbers, between_metrics, prompt_numbers, with_properties
-from operators.diagnosis.diagnosis import Diagnosis, shown_tables
-from operators.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
-from operators.diagnosis.texts import Property, properties
-from operators.errors import ConfigError
-from operators.metrics.ablation import Ablation
-from operators.metrics.metric import Metric
-from operators.models.checkpoints import find_vqa_kind
-from operators.report.rendering import diagnosis_markdown
-from operators.stages.graph import check_chain, check_models, make_nodes
-from operators.stages.table import STAGES
-from operators.statistics.poisson import hash_ids
-from pipelines.cells.cells import Outcome
-from pipelines.cells.held import HeldCells
-from pipelines.cells.store import BrokenCell
-from pipelines.config import SweepConfig
-from pipelines.judging.releases.tables import read_sheet
-from pipelines.judging.validity import published_tables
-from pipelines.running.rounds import Report
-from pipelines.storage import StorageConfig, locate, write_file
-from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, plan_sweep
+from plumbline.operators.diagnosis.ablations import effect
+from plumbline.operators.diagnosis.correlations import PromptNumbers, between_metrics, prompt_numbers, with_properties
+from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.operators.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
+from plumbline.operators.diagnosis.texts import Property, properties
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.ablation import Ablation
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.checkpoints import find_vqa_kind
+from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
+from plumbline.operators.stages.table import STAGES
+from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.cells.held import HeldCells
+from plumbline.pipelines.cells.store import BrokenCell
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.judging.releases.tables import read_sheet
+from plumbline.pipelines.judging.validity import published_tables
+from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.storage import StorageConfig, locate, write_file
+from plumbline.pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, plan_sweep
 
 PAGE = Path(__file__).parent / "validity.md.j2"
 
@@ -119,7 +119,7 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
 def _parser(name: str | None) -> Property | None:
     if name is None:
         return None
-    from operators.diagnosis.parsing import open_parser
+    from plumbline.operators.diagnosis.parsing import open_parser
 
     return open_parser(name)
 

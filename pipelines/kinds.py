@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from operators.errors import ConfigError
-from operators.question_kinds import KindPool, Kinds, Pooled
-from pipelines.cells.runs import find_run, read_manifest
-from pipelines.cells.store import Store, draft_path
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.question_kinds import KindPool, Kinds, Pooled
+from plumbline.pipelines.cells.runs import find_run, read_manifest
+from plumbline.pipelines.cells.store import Store, draft_path
+from plumbline.pipelines.storage import StorageConfig
 
 READ = ("cached", "committed", "draft")
 """States of cells that hold a table."""

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import torch
 from transformers import CLIPModel
 
-from operators.errors import ConfigError, suggest
-from operators.models.loading import load
-from operators.pack.accuracy import clip_accuracy, held_out_questions, order_accuracy, vqa_accuracy
-from operators.pack.card import pack_card
-from operators.pack.checkpoints import (
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.models.loading import load
+from plumbline.operators.pack.accuracy import clip_accuracy, held_out_questions, order_accuracy, vqa_accuracy
+from plumbline.operators.pack.card import pack_card
+from plumbline.operators.pack.checkpoints import (
     CLIP_FOLDER,
     NLI_FOLDER,
     VQA_FOLDER,
@@ -25,7 +25,7 @@ from operators.pack.checkpoints import (
     save_model,
     save_vqa,
 )
-from operators.pack.clip_training import (
+from plumbline.operators.pack.clip_training import (
     CellReader,
     cell_batch,
     cell_loss,
@@ -33,14 +33,14 @@ from operators.pack.clip_training import (
     freeze_tower,
     pair_batch,
 )
-from operators.pack.clips import CLIPS_SUITE, write_clips
-from operators.pack.lessons import METRICS
-from operators.pack.networks import build_clip, build_clip_flant5, build_nli, build_writer, image_processor
-from operators.pack.nli_training import HYPOTHESIS_WORDS, nli_batch, nli_loss
-from operators.pack.tables import Benchmark, make_benchmark, write_benchmark
-from operators.pack.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
-from operators.pack.vqa_training import MIXTURES, ExerciseMaker, most_entities
-from operators.pack.writer_accuracy import (
+from plumbline.operators.pack.clips import CLIPS_SUITE, write_clips
+from plumbline.operators.pack.lessons import METRICS
+from plumbline.operators.pack.networks import build_clip, build_clip_flant5, build_nli, build_writer, image_processor
+from plumbline.operators.pack.nli_training import HYPOTHESIS_WORDS, nli_batch, nli_loss
+from plumbline.operators.pack.tables import Benchmark, make_benchmark, write_benchmark
+from plumbline.operators.pack.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
+from plumbline.operators.pack.vqa_training import MIXTURES, ExerciseMaker, most_entities
+from plumbline.operators.pack.writer_accuracy import (
     THRESHOLD,
     entailed_questions,
     filtered_questions,
@@ -49,9 +49,9 @@ from operators.pack.writer_accuracy import (
     sheet_accuracy,
     write_sheets,
 )
-from operators.pack.writer_training import lesson_batches, make_writer_tokenizer, reply_loss
-from operators.training.exercises import PARTS, exercise_loss, train_only
-from operators.training.loop import Course, Report, Stage, train
+from plumbline.operators.pack.writer_training import lesson_batches, make_writer_tokenizer, reply_loss
+from plumbline.operators.training.exercises import PARTS, exercise_loss, train_only
+from plumbline.operators.training.loop import Course, Report, Stage, train
 
 SUITE_FOLDER = "shapes"
 PAIRS_EACH = 10

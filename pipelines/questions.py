@@ -6,15 +6,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from operators.models.calls import Usage
-from operators.question_quality import QuestionQuality, assess
-from pipelines.cells.cells import Outcome, PlannedCell, is_draft
-from pipelines.cells.retry import LEFT
-from pipelines.cells.store import BrokenCell
-from pipelines.config import SweepConfig
-from pipelines.costs import Cost, spent
-from pipelines.running.rounds import Report
-from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.question_quality import QuestionQuality, assess
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
+from plumbline.pipelines.cells.retry import LEFT
+from plumbline.pipelines.cells.store import BrokenCell
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.costs import Cost, spent
+from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
 Cells = Sequence[PlannedCell]
 T = TypeVar("T")

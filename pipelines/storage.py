@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import ConfigError, PlumblineError, without_secrets
+from plumbline.operators.errors import ConfigError, PlumblineError, without_secrets
 
 CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or storage.key and storage.secret, "
@@ -197,7 +197,7 @@ def _s3(storage: StorageConfig) -> fsspec.AbstractFileSystem:
         from aiobotocore.session import AioSession
         from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]  # only s3:// needs it
 
-        from pipelines.credentials import renewing_session  # imports botocore
+        from plumbline.pipelines.credentials import renewing_session  # imports botocore
 
         set_custom_error_handler(_may_pass)
         session = AioSession() if storage.anon or storage.key is not None else renewing_session()

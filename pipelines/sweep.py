@@ -13,38 +13,38 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.errors import DISTRIBUTION, ConfigError, PlumblineError
-from operators.models.calls import Usage
-from operators.models.checkpoints import find_vqa_kind
-from operators.models.vqa_kinds import VqaKind
-from operators.stages.graph import check_clips, make_nodes
-from operators.stages.table import STAGES
-from operators.statistics.options import Sampling
-from operators.summary import best_first
-from pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
-from pipelines.cells.plan import Plan, make_plan, with_missing
-from pipelines.cells.results import Results, error_counts, gather_results
-from pipelines.cells.retry import Retried, count_retried
-from pipelines.cells.runs import CELLS, NameRun, Run, by_time, commit_run, newest_first
-from pipelines.cells.store import Store, open_store
-from pipelines.config import SweepConfig
-from pipelines.costs import Cost, ask_services, spent
-from pipelines.endings import exit_code
-from pipelines.keeping.presence import deletions, present, wait_for_deletions
-from pipelines.keeping.watching import progress_of
-from pipelines.running.logs import LogConfig, about
-from pipelines.running.progress import NodeProgress
-from pipelines.running.rounds import Report, Rounds
-from pipelines.sources.sources import Sources, Whole, open_sources, with_pack
-from pipelines.sources.uris import benchmark_uris
-from pipelines.storage import locate
+from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.models.checkpoints import find_vqa_kind
+from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.stages.graph import check_clips, make_nodes
+from plumbline.operators.stages.table import STAGES
+from plumbline.operators.statistics.options import Sampling
+from plumbline.operators.summary import best_first
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
+from plumbline.pipelines.cells.plan import Plan, make_plan, with_missing
+from plumbline.pipelines.cells.results import Results, error_counts, gather_results
+from plumbline.pipelines.cells.retry import Retried, count_retried
+from plumbline.pipelines.cells.runs import CELLS, NameRun, Run, by_time, commit_run, newest_first
+from plumbline.pipelines.cells.store import Store, open_store
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.costs import Cost, ask_services, spent
+from plumbline.pipelines.endings import exit_code
+from plumbline.pipelines.keeping.presence import deletions, present, wait_for_deletions
+from plumbline.pipelines.keeping.watching import progress_of
+from plumbline.pipelines.running.logs import LogConfig, about
+from plumbline.pipelines.running.progress import NodeProgress
+from plumbline.pipelines.running.rounds import Report, Rounds
+from plumbline.pipelines.sources.sources import Sources, Whole, open_sources, with_pack
+from plumbline.pipelines.sources.uris import benchmark_uris
+from plumbline.pipelines.storage import locate
 
 if TYPE_CHECKING:
-    from operators.judging.adaptive import Seen
-    from pipelines.judging.metaeval import Findings
-    from pipelines.judging.releases.release import Release
-    from pipelines.running.stages import StageContext
-    from pipelines.sources.waves import Waves
+    from plumbline.operators.judging.adaptive import Seen
+    from plumbline.pipelines.judging.metaeval import Findings
+    from plumbline.pipelines.judging.releases.release import Release
+    from plumbline.pipelines.running.stages import StageContext
+    from plumbline.pipelines.sources.waves import Waves
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         check_pack(config, sources)
     waves = None
     if config.adaptive is not None:
-        from pipelines.sources.waves import cut_waves  # imports scipy, which takes a second
+        from plumbline.pipelines.sources.waves import cut_waves  # imports scipy, which takes a second
 
         waves = cut_waves(sources, config.benchmark, config.storage, config.adaptive)
         sources = waves.sources
@@ -283,8 +283,12 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     protocol = planned.config.protocol
     if protocol is None:
         return None
-    from pipelines.judging.elements import read_elements
-    from pipelines.judging.metaeval import judge, open_release, write_findings  # imports scipy, which takes a second
+    from plumbline.pipelines.judging.elements import read_elements
+    from plumbline.pipelines.judging.metaeval import (
+        judge,
+        open_release,
+        write_findings,
+    )  # imports scipy, which takes a second
 
     release = open_release(protocol, planned.config.storage)
     protocol = replace(protocol, falling=(*protocol.falling, *finished.falling))
@@ -353,17 +357,17 @@ def _compute(planned: PlannedSweep, report: Report) -> dict[str, Outcome]:
     ask_services(item.node for item in planned.plan.nodes if item.missing)
     cluster = planned.config.cluster
     if cluster.here:
-        from pipelines.running.here import compute_here
+        from plumbline.pipelines.running.here import compute_here
 
         return compute_here(planned.plan, stage_context(planned), cluster, report)
-    from pipelines.running.runner import run_plan  # imports Ray, which takes seconds
+    from plumbline.pipelines.running.runner import run_plan  # imports Ray, which takes seconds
 
     return run_plan(planned.plan, stage_context(planned), cluster, report)
 
 
 def stage_context(planned: PlannedSweep) -> "StageContext":
     """What the stages of a sweep share."""
-    from pipelines.running.stages import StageContext
+    from plumbline.pipelines.running.stages import StageContext
 
     config = planned.config
     return StageContext(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from operators.errors import SourceError
-from operators.rows import require_once
+from plumbline.operators.errors import SourceError
+from plumbline.operators.rows import require_once
 
 BLOCK_BYTES = 4 * 2**20
 LONGEST_LINE = 16 * 2**20

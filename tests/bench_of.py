@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.command import load_values
-from pipelines.config import SweepConfig, read_config
+from plumbline.jobs.command import load_values
+from plumbline.pipelines.config import SweepConfig, read_config
 
 PACK = Path(__file__).parent.parent / "assets" / "shapes"
 SMALL = (

@@ -1,9 +1,9 @@
 """A plan's stages one after the other in this process: what they compute, without Ray and its actors."""
 
-from pipelines.cells.cells import Outcome
-from pipelines.running import here
-from pipelines.running.rounds import Report
-from pipelines.sweep import PlannedSweep, stage_context
+from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.running import here
+from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.sweep import PlannedSweep, stage_context
 
 
 def compute_here(planned: PlannedSweep, report: Report = lambda progress: None) -> dict[str, Outcome]:

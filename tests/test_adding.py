@@ -19,9 +19,9 @@ from tests.operators.report.made import make_run
 ROOT = Path(__file__).parent.parent
 SWEEP_HERE = """
 import sys
-from jobs.command import run_job
-from jobs.sweep import COMMAND, main
-from pipelines import sweep
+from plumbline.jobs.command import run_job
+from plumbline.jobs.sweep import COMMAND, main
+from plumbline.pipelines import sweep
 from tests.here import compute_here
 
 sweep._compute = compute_here
@@ -34,9 +34,9 @@ RELEASE = '''"""Thumbs: whether one person likes an image.
 Source: nobody's; a CSV with image, person and liked (yes or no).
 """
 
-from pipelines.judging.releases.release import Release, column_ratings, released
-from pipelines.judging.releases.tables import read_sheet
-from pipelines.storage import Location
+from plumbline.pipelines.judging.releases.release import Release, column_ratings, released
+from plumbline.pipelines.judging.releases.tables import read_sheet
+from plumbline.pipelines.storage import Location
 
 
 def read(location: Location) -> Release:
@@ -49,9 +49,9 @@ ANSWERS = '''"""Thumbs: a line for every image, its name and up or down."""
 
 from collections.abc import Sequence
 
-from pipelines.judging.answers.answer import Answer, Answered
-from pipelines.judging.releases.tables import read_text
-from pipelines.storage import Location
+from plumbline.pipelines.judging.answers.answer import Answer, Answered
+from plumbline.pipelines.judging.releases.tables import read_text
+from plumbline.pipelines.storage import Location
 
 
 def read(location: Location, given: Sequence[str]) -> Answered:
@@ -83,9 +83,9 @@ METRIC = '''"""Doubt: how unlikely the VQA model finds the opposite of what is a
 from dataclasses import dataclass
 from typing import Literal
 
-from operators.metrics.answered import Scored
-from operators.metrics.metric import Evidence
-from operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,13 +106,13 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from operators import rows
-from operators.batches import isolate
-from operators.errors import RowError
-from operators.images import PreparedImages
-from operators.models.calls import Question
-from operators.stages.images import ImagesStage
-from operators.stages.stage import Inputs
+from plumbline.operators import rows
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError
+from plumbline.operators.images import PreparedImages
+from plumbline.operators.models.calls import Question
+from plumbline.operators.stages.images import ImagesStage
+from plumbline.operators.stages.stage import Inputs
 
 
 @runtime_checkable
@@ -169,11 +169,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from operators import rows
-from operators.batches import isolate
-from operators.errors import RowError, unknown_prompt
-from operators.metrics.metric import Metric
-from operators.stages.stage import Inputs, Stage, StageOptions, texts_of
+from plumbline.operators import rows
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError, unknown_prompt
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, texts_of
 
 
 class OpinionsStage(Stage):
@@ -221,7 +221,7 @@ class OpinionsStage(Stage):
 '''
 FORMAT = '''"""Which generator made the better image."""
 
-from operators.rewards.formats.format import Format, Sample
+from plumbline.operators.rewards.formats.format import Format, Sample
 
 
 def _rows(sample: Sample) -> list[dict[str, str]]:
@@ -237,7 +237,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as csv
 
-from pipelines.exports.standing import count_parts
+from plumbline.pipelines.exports.standing import count_parts
 
 
 class Sheet:
@@ -269,8 +269,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from operators.metrics.answered import Scored
-from operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence, Metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,6 +305,7 @@ def tree(tmp_path: Path) -> Path:
     """A copy of the code and its configuration."""
     for name in ("jobs", "pipelines", "operators", "conf", "tests"):
         shutil.copytree(ROOT / name, tmp_path / "tree" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "plumbline", tmp_path / "tree" / "plumbline", symlinks=True)
     (tmp_path / "tree" / "assets").symlink_to(ROOT / "assets")
     return tmp_path / "tree"
 
@@ -330,7 +331,7 @@ def edit(file: Path, old: str, new: str) -> None:
 def add_class(room: Path, added: str, name: str, module: str, *, above: str) -> str:
     """A module of a room, whose class its table imports."""
     (room / f"{name}.py").write_text(module)
-    package = f"from operators.{room.name}"
+    package = f"from plumbline.operators.{room.name}"
     edit(room / "table.py", f"{package}.{above} ", f"{package}.{name} import {added}\n{package}.{above} ")
     return added
 
@@ -415,9 +416,11 @@ def test_a_benchmark_is_a_file(tree: Path, tmp_path: Path) -> None:
 
 PACK = '''"""Riddles: a question a line."""
 
-from pipelines.sources.question_packs.pack import Convention, PackRow, PackRows, read_lines, read_rows, the_id, the_text
-from operators.metrics.writing import WrittenQuestion
-from pipelines.storage import Location
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention, PackRow, PackRows, read_lines, read_rows, the_id, the_text
+)
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.storage import Location
 
 
 def read(place: Location, convention: Convention) -> PackRows:
@@ -495,11 +498,11 @@ def test_a_sink_is_a_file_and_a_line(tree: Path, tmp_path: Path) -> None:
 
 SCORE_ONE = """
 import sys
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.loading import load
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.loading import load
 model = resolve_model(ModelConfig(family="chinese_clip", checkpoint=sys.argv[1]), on_gpu=False)
 assert "torch" not in sys.modules, "planning needs no network"
-from operators.models.calls import Pair
+from plumbline.operators.models.calls import Pair
 from tests.operators import tiny
 similarity = load(model, "similarity")
 images = similarity.encode([similarity.preprocess(tiny.picture(0))])
@@ -547,7 +550,7 @@ WIRE = '''"""Mine: a prompt and an image in hexadecimal."""
 from collections.abc import Sequence
 from typing import Any
 
-from operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, numbers
+from plumbline.operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, numbers
 
 
 class MineWire(JsonWire):
@@ -565,11 +568,11 @@ class MineWire(JsonWire):
 '''
 ASK_MINE = """
 from starlette.testclient import TestClient
-from operators.wires.wire import Answer, Served
-from pipelines.serving.app import Gate, make_app
-from pipelines.serving.config import LoadConfig
-from pipelines.serving.counts import Counts
-from pipelines.serving.service import Service
+from plumbline.operators.wires.wire import Answer, Served
+from plumbline.pipelines.serving.app import Gate, make_app
+from plumbline.pipelines.serving.config import LoadConfig
+from plumbline.pipelines.serving.counts import Counts
+from plumbline.pipelines.serving.service import Service
 
 async def score(batch, metrics):
     return [{name: Answer(float(len(one.images[0]))) for name in metrics} for one in batch]
@@ -582,7 +585,7 @@ print(TestClient(make_app(gate, ["*"])).post("/mine", json={"prompt": "p", "hex"
 def test_a_wire_is_a_file_and_a_line(tree: Path) -> None:
     (tree / "operators/wires/mine.py").write_text(WIRE)
     table = tree / "operators/wires/table.py"
-    before, line, after = table.read_text().partition("from operators.wires.pickled")
+    before, line, after = table.read_text().partition("from plumbline.operators.wires.pickled")
     listed = after.replace("= (", "= (MineWire(), ", 1)
     table.write_text(f"{before}from operators.wires.mine import MineWire\n{line}{listed}")
     assert float(python(tree, "-c", ASK_MINE)) == 3.0

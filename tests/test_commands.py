@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import Command, run_job
+from plumbline.jobs.command import Command, run_job
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -46,7 +46,7 @@ def test_a_command_of_the_pages_is_understood(
 ) -> None:
     monkeypatch.setenv("NIGHT_HOOK", "https://example.org/hook")
     job, *arguments = words(command)
-    asked: Command = importlib.import_module(f"jobs.{job}").COMMAND
+    asked: Command = importlib.import_module(f"plumbline.jobs.{job}").COMMAND
     code = run_job(asked, lambda config: 0, arguments)
     said = capsys.readouterr().err
     partial = "..." in command or not arguments

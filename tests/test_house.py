@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from operators.metrics.table import METRICS
-from operators.models.families import FAMILIES
-from operators.stages.table import STAGES
+from plumbline.operators.metrics.table import METRICS
+from plumbline.operators.models.families import FAMILIES
+from plumbline.operators.stages.table import STAGES
 
 ROOT = Path(__file__).parent.parent
 FORBIDDEN = {"operators": {"ray", "pipelines", "jobs"}, "pipelines": {"jobs"}, "jobs": set()}
@@ -21,12 +21,11 @@ FILES = [file for room in FORBIDDEN for file in sorted((ROOT / room).rglob("*.py
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The top-level packages that a module imports, wherever in it."""
+    """The top-level packages that a module imports, wherever in it, and of our own the rooms."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.split(".")[0]
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [f"{node.module}.{node.names[0].name}"] if isinstance(node, ast.ImportFrom) else []
+        yield from (name.removeprefix("plumbline.").split(".")[0] for name in names)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
@@ -68,7 +67,7 @@ def test_what_sweeps_knows_no_metric_and_no_model_family(file: Path) -> None:
     assert not modules & (of_one - READ_AS_TABLES)
 
 
-READ_AS_TABLES = {"operators.stages.scores"}
+READ_AS_TABLES = {"plumbline.operators.stages.scores"}
 """What a run makes of the scores' own table is not folded from declarations."""
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from operators.models.families import FAMILIES
+from plumbline.operators.models.families import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 

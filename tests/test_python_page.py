@@ -40,5 +40,5 @@ def test_every_function_that_is_named_is_there_and_told_of() -> None:
     named = re.findall(r"`([a-z_]+)\.([A-Za-z_]+)[^`]*`", PAGE.split("| question |")[1])
     assert len(named) > 6
     for module, name in named:
-        one = getattr(import_module(f"operators.statistics.{module}"), name)
+        one = getattr(import_module(f"plumbline.operators.statistics.{module}"), name)
         assert name == "STATISTICS" or one.__doc__

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from operators.images import ImageLimits, decode_picture
-from pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
-from pipelines.sources.shards import read_shard
-from pipelines.sources.sources import open_sources
-from pipelines.storage import StorageConfig
+from plumbline.operators.images import ImageLimits, decode_picture
+from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
+from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.sources.sources import open_sources
+from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import images
 
 ROOT = Path(__file__).parent.parent

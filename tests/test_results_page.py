@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cells.store import LATEST
-from pipelines.config import read_config
-from pipelines.exports.config import ExportConfig
-from pipelines.exports.exports import export_scores
+from plumbline.pipelines.cells.store import LATEST
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.exports.config import ExportConfig
+from plumbline.pipelines.exports.exports import export_scores
 from tests.operators.report.made import MadeRun, make_run, noisy
 from tests.s3 import S3Server
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from operators.rewards.formats import FORMATS
+from plumbline.operators.rewards.formats import FORMATS
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs/rewards.md").read_text()

@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
-from operators.building.taxonomy import Check, Tag, Template, Value
-from operators.building.writer import TextWriter
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.forms import Form, Replies, entries, record, spelled, string
-from operators.metrics.writer import digest
-from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
+from plumbline.operators.building.taxonomy import Check, Tag, Template, Value
+from plumbline.operators.building.writer import TextWriter
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.forms import Form, Replies, entries, record, spelled, string
+from plumbline.operators.metrics.writer import digest
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 
 VERSION = 1
 """Raised when what a request asks for, or how its reply is read, changes."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from operators.building.balance import evenness
-from operators.diagnosis.diagnosis import ShownTable
-from operators.diagnosis.texts import Property
-from operators.report.words import number
+from plumbline.operators.building.balance import evenness
+from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.diagnosis.texts import Property
+from plumbline.operators.report.words import number
 
 ALL = "all prompts"
 

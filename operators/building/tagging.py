@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from operators.building.taxonomy import Taxonomy
-from operators.building.writer import TextWriter
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.forms import Form, Replies, entries, field, listing, one_of, record, spelled, string
-from operators.metrics.reading import Place
-from operators.metrics.writer import digest
-from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
+from plumbline.operators.building.taxonomy import Taxonomy
+from plumbline.operators.building.writer import TextWriter
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.forms import Form, Replies, entries, field, listing, one_of, record, spelled, string
+from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.writer import digest
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 
 NONE = "none"
 """What a model writes of a prompt that takes none of the skills."""

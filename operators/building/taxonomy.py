@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from operators.errors import ConfigError, suggest
-from operators.metrics.reading import key
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.metrics.reading import key
 
 Value = str | int
 EMPTY = "nothing"

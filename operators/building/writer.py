@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from operators.metrics.answered import Scored
-from operators.metrics.forms import Replies
-from operators.metrics.judged import require_sampling
-from operators.metrics.metric import Evidence, Expected, Metric
-from operators.metrics.writing import Sampling
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.forms import Replies
+from plumbline.operators.metrics.judged import require_sampling
+from plumbline.operators.metrics.metric import Evidence, Expected, Metric
+from plumbline.operators.metrics.writing import Sampling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

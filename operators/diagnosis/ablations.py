@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from operators.run_scores import RunScores, ScoreColumns
-from operators.statistics.bootstrap import Prompts
-from operators.statistics.correlation import STATISTICS
-from operators.statistics.options import Sampling
+from plumbline.operators.run_scores import RunScores, ScoreColumns
+from plumbline.operators.statistics.bootstrap import Prompts
+from plumbline.operators.statistics.correlation import STATISTICS
+from plumbline.operators.statistics.options import Sampling
 
 SAMPLING = Sampling(resamples=200)
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from operators.run_scores import Hashes, RunScores, ScoreColumns
-from operators.statistics.bootstrap import UNDEFINED, Interval
-from operators.statistics.correlation import STATISTICS
+from plumbline.operators.run_scores import Hashes, RunScores, ScoreColumns
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.correlation import STATISTICS
 
 Floats = NDArray[np.float64]
 

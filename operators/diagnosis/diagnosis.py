@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators import rows
-from operators.diagnosis.ablations import AblationEffect
-from operators.diagnosis.correlations import Correlation
-from operators.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
-from operators.report.words import count, number, signed
+from plumbline.operators import rows
+from plumbline.operators.diagnosis.ablations import AblationEffect
+from plumbline.operators.diagnosis.correlations import Correlation
+from plumbline.operators.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
+from plumbline.operators.report.words import count, number, signed
 
 MOST_KINDS = 8
 """Kinds of questions that are shown of a metric."""

@@ -2,8 +2,8 @@
 
 import math
 
-from operators.diagnosis.texts import Property, depth
-from operators.errors import ConfigError
+from plumbline.operators.diagnosis.texts import Property, depth
+from plumbline.operators.errors import ConfigError
 
 
 def open_parser(name: str) -> Property:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.diagnosis.correlations import PromptNumbers, prompt_numbers
-from operators.metrics import reading
-from operators.metrics.writing import is_asked
-from operators.question_quality import content_words
-from operators.statistics.poisson import hash_ids
+from plumbline.operators.diagnosis.correlations import PromptNumbers, prompt_numbers
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.writing import is_asked
+from plumbline.operators.question_quality import content_words
+from plumbline.operators.statistics.poisson import hash_ids
 
 
 class QuestionStatistics(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from statistics import fmean
 
-from operators.question_quality import content_words
+from plumbline.operators.question_quality import content_words
 
 Property = Callable[[str], float]
 """A number of a text; nan where it has none."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from operators.metrics.dsg import holding
+from plumbline.operators.metrics.dsg import holding
 
 Accumulation = Literal["none", "direct", "recursive"]
 """Whether a right answer counts by itself (TIFA), where those of its parents are right (the DSG release), or where

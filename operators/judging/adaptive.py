@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from operators import rows
-from operators.diagnosis.diagnosis import ShownTable
-from operators.errors import ConfigError
-from operators.metrics.metric import direction
-from operators.report.words import count, signed
-from operators.run_scores import RunScores
-from operators.statistics.options import Adaptive
-from operators.statistics.poisson import hash_ids
-from operators.statistics.sequential import (
+from plumbline.operators import rows
+from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.report.words import count, signed
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
     B_BETTER,

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.judging.judgement import OVERALL, Judgement, mean_judgement, numbers, undefined
-from operators.judging.matching import metric_columns
-from operators.statistics.bootstrap import Prompts
-from operators.statistics.error_graphs import score_graphs
-from operators.statistics.options import Convention, Sampling
+from plumbline.operators.judging.judgement import OVERALL, Judgement, mean_judgement, numbers, undefined
+from plumbline.operators.judging.matching import metric_columns
+from plumbline.operators.statistics.bootstrap import Prompts
+from plumbline.operators.statistics.error_graphs import score_graphs
+from plumbline.operators.statistics.options import Convention, Sampling
 
 MEASURES = ("ordering", "kendall_ordering", "separation", "delta")
 WORDS: Mapping[Convention, str] = {

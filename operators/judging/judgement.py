@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
-from operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts
-from operators.statistics.ordering import holm
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts
+from plumbline.operators.statistics.ordering import holm
 
 OVERALL = "overall"
 PEOPLE = "people"

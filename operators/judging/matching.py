@@ -7,9 +7,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.errors import SourceError
-from operators.judging.judgement import numbers
-from operators.statistics.options import MATCH_COLUMNS, Match
+from plumbline.operators.errors import SourceError
+from plumbline.operators.judging.judgement import numbers
+from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 
 IDS = ("image_id", "prompt_id", "generator")
 EXAMPLES = 2

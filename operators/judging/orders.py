@@ -8,13 +8,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.judging.judgement import PEOPLE, Judgement, Order, corrected, numbers
-from operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
-from operators.judging.preferences import PREFERENCE_SIGNS, SIDE_BY_SIDE, majority_votes
-from operators.judging.ratings import mean_ratings
-from operators.statistics.bootstrap import UNDEFINED
-from operators.statistics.options import Match, ZeroHandling
-from operators.statistics.ordering import signed_rank
+from plumbline.operators.judging.judgement import PEOPLE, Judgement, Order, corrected, numbers
+from plumbline.operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
+from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, SIDE_BY_SIDE, majority_votes
+from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.statistics.bootstrap import UNDEFINED
+from plumbline.operators.statistics.options import Match, ZeroHandling
+from plumbline.operators.statistics.ordering import signed_rank
 
 UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pyarrow as pa
 
-from operators.judging.judgement import OVERALL, Judgement, mean_judgement, undefined
-from operators.judging.matching import metric_columns
-from operators.statistics.bootstrap import Floats, Prompts
-from operators.statistics.options import Sampling
-from operators.statistics.winoground import pairing_scores
+from plumbline.operators.judging.judgement import OVERALL, Judgement, mean_judgement, undefined
+from plumbline.operators.judging.matching import metric_columns
+from plumbline.operators.statistics.bootstrap import Floats, Prompts
+from plumbline.operators.statistics.options import Sampling
+from plumbline.operators.statistics.winoground import pairing_scores
 
 SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 """Captions and images of a sample, in the order of their four scores."""

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.judging.judgement import Comparison, Judgement, corrected, mean_judgement, undefined
-from operators.judging.matching import metric_columns
-from operators.statistics.agreement import UNSURE, majority_vote
-from operators.statistics.bootstrap import Prompts
-from operators.statistics.options import MATCH_COLUMNS, Match, Sampling, Unsure
-from operators.statistics.ordering import permutation
+from plumbline.operators.judging.judgement import Comparison, Judgement, corrected, mean_judgement, undefined
+from plumbline.operators.judging.matching import metric_columns
+from plumbline.operators.statistics.agreement import UNSURE, majority_vote
+from plumbline.operators.statistics.bootstrap import Prompts
+from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling, Unsure
+from plumbline.operators.statistics.ordering import permutation
 
 ACCURACY = "binary_accuracy"
 SIDE_BY_SIDE = "side_by_side"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from operators.judging.judgement import OVERALL, PEOPLE, Judgement
-from operators.report.words import latex
+from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Judgement
+from plumbline.operators.report.words import latex
 
 EMPTY = "-"
 

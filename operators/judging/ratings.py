@@ -9,15 +9,23 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.errors import SourceError
-from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, corrected, mean_judgement, undefined
-from operators.judging.matching import IDS, metric_columns
-from operators.statistics.agreement import krippendorff_alpha
-from operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Floats, Prompts, accuracy_within
-from operators.statistics.correlation import STATISTICS
-from operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
-from operators.statistics.ordering import permutation, permuted_correlations
-from operators.statistics.ties import calibrate_ties
+from plumbline.operators.errors import SourceError
+from plumbline.operators.judging.judgement import (
+    OVERALL,
+    PEOPLE,
+    Comparison,
+    Judgement,
+    corrected,
+    mean_judgement,
+    undefined,
+)
+from plumbline.operators.judging.matching import IDS, metric_columns
+from plumbline.operators.statistics.agreement import krippendorff_alpha
+from plumbline.operators.statistics.bootstrap import MOST_PROMPTS_IN_PAIRS, UNDEFINED, Floats, Prompts, accuracy_within
+from plumbline.operators.statistics.correlation import STATISTICS
+from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Level, Match, Sampling
+from plumbline.operators.statistics.ordering import permutation, permuted_correlations
+from plumbline.operators.statistics.ties import calibrate_ties
 
 
 class Rated(NamedTuple):

@@ -11,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from operators.statistics.options import Adaptive
-from operators.statistics.sequential import (
+from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
     B_BETTER,

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from operators.errors import SourceError
-from operators.judging.judgement import OVERALL, Judgement, undefined
-from operators.judging.matching import IDS
-from operators.judging.ratings import subsets
-from operators.statistics.bootstrap import Floats, Longs, Prompts, percentiles
-from operators.statistics.options import MATCH_COLUMNS, Match, Sampling
+from plumbline.operators.errors import SourceError
+from plumbline.operators.judging.judgement import OVERALL, Judgement, undefined
+from plumbline.operators.judging.matching import IDS
+from plumbline.operators.judging.ratings import subsets
+from plumbline.operators.statistics.bootstrap import Floats, Longs, Prompts, percentiles
+from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 
 TEMPLATE = "words"
 BOUND = 0.5

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from operators.errors import RowError
-from operators.metrics.writing import WrittenQuestion
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.writing import WrittenQuestion
 
 if TYPE_CHECKING:
-    from operators.metrics.modules import Seen
+    from plumbline.operators.metrics.modules import Seen
 
 
 Logprobs = tuple[tuple[float, ...], ...]

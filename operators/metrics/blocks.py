@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from operators.metrics import reading
-from operators.metrics.forms import Schema, entries, field, list_of, one_of, record, spelled, string
-from operators.metrics.writing import UnreadableReply
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.forms import Schema, entries, field, list_of, one_of, record, spelled, string
+from plumbline.operators.metrics.writing import UnreadableReply
 
 MAX_BLOCKS = 256
 CLOSED, OPEN = "yes_no", "multiple_choice"

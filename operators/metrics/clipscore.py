@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from operators.metrics.answered import Scored
-from operators.metrics.metric import Evidence, Metric
-from operators.models.calls import Measure, PixelRule
-from operators.models.encoders import clean
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.models.calls import Measure, PixelRule
+from plumbline.operators.models.encoders import clean
 
 Variant = Literal["cosine", "original", "torchmetrics"]
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.judged import AGAIN, fill, require_sampling
-from operators.metrics.metric import Metric
-from operators.metrics.writer import digest, prompt_template
-from operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
-from operators.models.calls import Region
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.judged import AGAIN, fill, require_sampling
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.writer import digest, prompt_template
+from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
+from plumbline.operators.models.calls import Region
 
 DESCRIBE = prompt_template("llmscore_describe")
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.answered import Answered, Scored, element, mean_scored
-from operators.metrics.forms import (
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Answered, Scored, element, mean_scored
+from plumbline.operators.metrics.forms import (
     Form,
     Replies,
     entries,
@@ -22,11 +22,11 @@ from operators.metrics.forms import (
     spelled,
     string,
 )
-from operators.metrics.metric import Expected, Prior, with_prior
-from operators.metrics.reading import NumberedLine
-from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template
-from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
+from plumbline.operators.metrics.metric import Expected, Prior, with_prior
+from plumbline.operators.metrics.reading import NumberedLine
+from plumbline.operators.metrics.vqascore import Reduction
+from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_TUPLES = 200
 CATEGORIES = (

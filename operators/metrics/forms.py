@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from operators.metrics import reading
-from operators.metrics.writing import Sampling, UnreadableReply
-from operators.models.calls import Request
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.writing import Sampling, UnreadableReply
+from plumbline.operators.models.calls import Request
 
 Replies = Literal["text", "json"]
 Schema = Mapping[str, Any]

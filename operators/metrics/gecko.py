@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
-from operators.metrics.forms import (
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from plumbline.operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
+from plumbline.operators.metrics.forms import (
     Form,
     Replies,
     entries,
@@ -23,11 +23,11 @@ from operators.metrics.forms import (
     spelled,
     string,
 )
-from operators.metrics.metric import Expected, Prior, with_prior
-from operators.metrics.reading import Place
-from operators.metrics.tifa import one_step_templates, write_once
-from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import (
+from plumbline.operators.metrics.metric import Expected, Prior, with_prior
+from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.tifa import one_step_templates, write_once
+from plumbline.operators.metrics.vqascore import Reduction
+from plumbline.operators.metrics.writer import (
     WriterConfig,
     digest,
     likeliest,
@@ -35,7 +35,7 @@ from operators.metrics.writer import (
     prompt_template,
     require_share,
 )
-from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 
 MAX_SPANS = 200
 _KINDS = "entity activity attribute counting color material spatial location shape style other"

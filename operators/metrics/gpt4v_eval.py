@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from operators.metrics import reading
-from operators.metrics.answered import Scored
-from operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
-from operators.metrics.metric import Evidence, Expected
-from operators.metrics.writer import prompt_template
-from operators.metrics.writing import Writing, WrittenQuestion
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.judged import InspectedConfig, Scale, Verdict, fill, ratings_of
+from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.writer import prompt_template
+from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
 INSPECT = prompt_template("gpt4v_eval")
 SCALES = (Scale("rating", 0, 100),)

@@ -6,8 +6,8 @@ They are the sentinel's (operators/sentinel.py): a reward that is gamed leaves i
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from operators.metrics.answered import Scored
-from operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence, Metric
 
 Statistic = Literal["edge_density", "entropy", "saturation"]
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.answered import Rating
-from operators.metrics.forms import Replies, integer, record, string
-from operators.metrics.metric import Metric
-from operators.metrics.writer import digest
-from operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
-from operators.models.calls import Request
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.forms import Replies, integer, record, string
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.writer import digest
+from plumbline.operators.metrics.writing import Sampling, UnreadableReply, Writing, ask
+from plumbline.operators.models.calls import Request
 
 AGAIN = "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
 FORMS: Mapping[Replies, str] = {

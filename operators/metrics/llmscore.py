@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from operators.metrics import reading
-from operators.metrics.answered import Scored
-from operators.metrics.described import DescribedConfig
-from operators.metrics.judged import JudgedConfig, Scale, Verdict, accept, fill, ratings_of, values
-from operators.metrics.metric import Evidence, Expected
-from operators.metrics.writer import prompt_template
-from operators.metrics.writing import UnreadableReply, Writing
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.described import DescribedConfig
+from plumbline.operators.metrics.judged import JudgedConfig, Scale, Verdict, accept, fill, ratings_of, values
+from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.writer import prompt_template
+from plumbline.operators.metrics.writing import UnreadableReply, Writing
 
 Variant = Literal["overall", "error_counting", "rule_enhanced"]
 

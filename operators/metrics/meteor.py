@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from operators.metrics.stemming import stem
+from plumbline.operators.metrics.stemming import stem
 
 ALPHA, BETA, GAMMA = 0.9, 3.0, 0.5
 """Weight of the recall, exponent and weight of the penalty: those of NLTK."""

@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
-from operators.metrics.ablation import Ablation, shuffled_words
-from operators.metrics.answered import Answered, Scored, mean_over_images
+from plumbline.operators.metrics.ablation import Ablation, shuffled_words
+from plumbline.operators.metrics.answered import Answered, Scored, mean_over_images
 
 if TYPE_CHECKING:
-    from operators.models.vqa_kinds import VqaKind
+    from plumbline.operators.models.vqa_kinds import VqaKind
 
 
 Prior = Literal["blank_image"]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Literal, NamedTuple
 
-from operators.metrics import reading
-from operators.metrics.reading import same_choice
-from operators.metrics.writing import UnreadableReply
-from operators.models.calls import Box
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.reading import same_choice
+from plumbline.operators.metrics.writing import UnreadableReply
+from plumbline.operators.models.calls import Box
 
 MAX_STATEMENTS = 256
 MAX_STATEMENT = 1000

@@ -5,15 +5,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
-from operators.metrics.dsg import Zeroing, holding
-from operators.metrics.metric import Evidence, Expected, Metric
-from operators.metrics.vqascore import Reduction, log_likelihood
-from operators.metrics.writer import likeliest
-from operators.metrics.writing import Put
-from operators.models.vqa_kinds import VqaKind
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
+from plumbline.operators.metrics.dsg import Zeroing, holding
+from plumbline.operators.metrics.metric import Evidence, Expected, Metric
+from plumbline.operators.metrics.vqascore import Reduction, log_likelihood
+from plumbline.operators.metrics.writer import likeliest
+from plumbline.operators.metrics.writing import Put
+from plumbline.operators.models.vqa_kinds import VqaKind
 
 Aggregate = Literal["share", "soft_mean", "soft_geometric"]
 Spelling = Literal["released", "fixed"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from operators.metrics.writing import UnreadableReply
+from plumbline.operators.metrics.writing import UnreadableReply
 
 MAX_REPLY = 60_000
 """Characters; a longer reply is not read."""

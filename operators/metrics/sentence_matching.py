@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from operators.metrics.answered import Scored
-from operators.metrics.described import DescribedConfig
-from operators.metrics.metric import Evidence
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.described import DescribedConfig
+from plumbline.operators.metrics.metric import Evidence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,9 +7,9 @@ ones are in conf/metric, their scales in docs/conventions.md.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from operators.metrics.answered import Scored
-from operators.metrics.metric import Evidence, Metric
-from operators.models.calls import Measure, PixelRule
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.models.calls import Measure, PixelRule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
-from operators.errors import PlumblineError
-from operators.metrics.clipscore import ClipScoreConfig
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.gpt4v_eval import Gpt4vEvalConfig
-from operators.metrics.image_statistic import ImageStatisticConfig
-from operators.metrics.llmscore import LlmScoreConfig
-from operators.metrics.metric import Metric
-from operators.metrics.question_pack import QuestionPackConfig
-from operators.metrics.rubric import RubricConfig
-from operators.metrics.sentence_matching import SentenceMatchingConfig
-from operators.metrics.similarity import SimilarityConfig
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.viescore import VieScoreConfig
-from operators.metrics.vpeval import VpevalConfig
-from operators.metrics.vq2 import Vq2Config
-from operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.question_pack import QuestionPackConfig
+from plumbline.operators.metrics.rubric import RubricConfig
+from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
+from plumbline.operators.metrics.similarity import SimilarityConfig
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.viescore import VieScoreConfig
+from plumbline.operators.metrics.vpeval import VpevalConfig
+from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
 
 METRICS: tuple[type[Metric], ...] = (
     VqaScoreConfig,

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from operators.metrics import reading
-from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
-from operators.metrics.forms import Form, Replies, one_of, record, string, texts_under
-from operators.metrics.metric import Expected
-from operators.metrics.reading import Place
-from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template, require_share
-from operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
-from operators.models.calls import Request
-from operators.models.vqa_kinds import VqaKind
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from plumbline.operators.metrics.blocks import Block, blocks_schema, read_blocks, read_json_blocks
+from plumbline.operators.metrics.forms import Form, Replies, one_of, record, string, texts_under
+from plumbline.operators.metrics.metric import Expected
+from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.vqascore import Reduction
+from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template, require_share
+from plumbline.operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
+from plumbline.operators.models.calls import Request
+from plumbline.operators.models.vqa_kinds import VqaKind
 
 QUESTIONS_INSTRUCTIONS = prompt_template("tifa_questions")
 CHOOSE_INSTRUCTIONS = prompt_template("tifa_choose")

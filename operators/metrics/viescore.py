@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from operators.metrics import reading
-from operators.metrics.answered import Scored
-from operators.metrics.judged import AGAIN, InspectedConfig, Scale, Verdict, fill, ratings_of, values
-from operators.metrics.metric import Evidence, Expected
-from operators.metrics.writer import prompt_template
-from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, read_each
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.judged import AGAIN, InspectedConfig, Scale, Verdict, fill, ratings_of, values
+from plumbline.operators.metrics.metric import Evidence, Expected
+from plumbline.operators.metrics.writer import prompt_template
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, read_each
 
 SEMANTIC = prompt_template("viescore_semantic")
 PERCEPTUAL = prompt_template("viescore_perceptual")

@@ -4,11 +4,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast, get_args
 
-from operators.metrics import reading
-from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from operators.metrics.forms import Form, Replies, entries, field, list_of, listing, one_of, record, spelled, string
-from operators.metrics.metric import Expected
-from operators.metrics.modules import (
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from plumbline.operators.metrics.forms import (
+    Form,
+    Replies,
+    entries,
+    field,
+    list_of,
+    listing,
+    one_of,
+    record,
+    spelled,
+    string,
+)
+from plumbline.operators.metrics.metric import Expected
+from plumbline.operators.metrics.modules import (
     Look,
     Module,
     Relations,
@@ -21,8 +32,8 @@ from operators.metrics.modules import (
     read_statement,
     written,
 )
-from operators.metrics.writer import WriterConfig, digest, prompt_template, require_share
-from operators.metrics.writing import Put, Writing, WrittenQuestion, ask
+from plumbline.operators.metrics.writer import WriterConfig, digest, prompt_template, require_share
+from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion, ask
 
 HEADING = "Programs are below:\n"
 

@@ -8,14 +8,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from operators.metrics.forms import Form, Replies, listing, record, string, texts_under
-from operators.metrics.metric import Expected
-from operators.metrics.reading import Place
-from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import (
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from plumbline.operators.metrics.forms import Form, Replies, listing, record, string, texts_under
+from plumbline.operators.metrics.metric import Expected
+from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.vqascore import Reduction
+from plumbline.operators.metrics.writer import (
     WriterConfig,
     digest,
     likeliest,
@@ -23,7 +23,7 @@ from operators.metrics.writer import (
     prompt_template,
     require_share,
 )
-from operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
 
 MAX_SPANS = 100
 MAX_LINES = 500

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, ClassVar, Literal
 
-from operators.errors import ConfigError
-from operators.metrics.answered import Scored, incomplete
-from operators.metrics.metric import Evidence, Metric, Prior, with_prior
-from operators.metrics.writing import Put, Writing, WrittenQuestion
-from operators.models.vqa_kinds import VqaKind, YesQuestion
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.answered import Scored, incomplete
+from plumbline.operators.metrics.metric import Evidence, Metric, Prior, with_prior
+from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion
+from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
 
 Reduction = Literal["mean", "product", "first"]
 LARGEST_EXPONENT = 700.0

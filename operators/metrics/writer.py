@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.answered import Answered, Scored
-from operators.metrics.forms import Replies
-from operators.metrics.metric import Evidence, Metric
-from operators.metrics.vqascore import Reduction, log_likelihood
-from operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion
-from operators.models.vqa_kinds import VqaKind
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.answered import Answered, Scored
+from plumbline.operators.metrics.forms import Replies
+from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.vqascore import Reduction, log_likelihood
+from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion
+from plumbline.operators.models.vqa_kinds import VqaKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeVar
 
-from operators.errors import PlumblineError
-from operators.models.calls import Generation, Message, Request
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.models.calls import Generation, Message, Request
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from transformers import GenerationConfig
 
-from operators.errors import HopelessRow, RowError
-from operators.models.checkpoints import ResolvedModel
-from operators.models.encoder_decoder import LONGEST_REPLY, Encoded, EncoderDecoder, T5Answers, encode_beside
-from operators.models.processing import ReleasedTransform, load_pretrained
+from plumbline.operators.errors import HopelessRow, RowError
+from plumbline.operators.models.checkpoints import ResolvedModel
+from plumbline.operators.models.encoder_decoder import LONGEST_REPLY, Encoded, EncoderDecoder, T5Answers, encode_beside
+from plumbline.operators.models.processing import ReleasedTransform, load_pretrained
 
 BLIP2_FRAME = "Question: {} Short answer:"
 """In which LAVIS asks BLIP-2 for zero-shot question answering."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from PIL import Image
 
-from operators.errors import RowError
+from plumbline.operators.errors import RowError
 
 if TYPE_CHECKING:
     import torch

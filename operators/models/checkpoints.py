@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from operators.errors import ConfigError, ModelError, suggest
-from operators.models.engine_options import check_options, semantic_options
-from operators.models.families import FAMILIES
-from operators.models.family import Call, Engine, Family, Files
-from operators.models.parts import (
+from plumbline.operators.errors import ConfigError, ModelError, suggest
+from plumbline.operators.models.engine_options import check_options, semantic_options
+from plumbline.operators.models.families import FAMILIES
+from plumbline.operators.models.family import Call, Engine, Family, Files
+from plumbline.operators.models.parts import (
     SMALL_FILES,
     Checkpoint,
     Fields,
@@ -24,8 +24,8 @@ from operators.models.parts import (
     digest_file,
     find_part,
 )
-from operators.models.prices import Prices
-from operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.prices import Prices
+from plumbline.operators.models.vqa_kinds import VqaKind
 
 Precision = Literal["float32", "bfloat16"]
 Padding = Literal["released", "processor"]

@@ -16,10 +16,10 @@ from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
 from transformers.activations import NewGELUActivation
 
-from operators.errors import ModelError
-from operators.models.encoder_decoder import Encoded, T5Answers, decode, encode_beside
-from operators.models.processing import PixelTransform
-from operators.models.vqa_kinds import VICUNA_SYSTEM
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.encoder_decoder import Encoded, T5Answers, decode, encode_beside
+from plumbline.operators.models.processing import PixelTransform
+from plumbline.operators.models.vqa_kinds import VICUNA_SYSTEM
 
 BEFORE_IMAGE = f"{VICUNA_SYSTEM} USER: "
 AFTER_IMAGE = "\n{question} ASSISTANT: "

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from operators.errors import ModelError, RowError
-from operators.models.calls import Generation, Message, Request
-from operators.models.thinking import PROBLEM, opens_thought
+from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.models.calls import Generation, Message, Request
+from plumbline.operators.models.thinking import PROBLEM, opens_thought
 
 TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "

@@ -18,16 +18,16 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, CLIPModel
 
-from operators.errors import ModelError
-from operators.models.blip import VISION_EPSILON
-from operators.models.families.hpsv3 import INSTRUCTION
-from operators.models.families.open_clip import CONFIG, WEIGHTS
-from operators.models.hpsv3 import PROMPT, REWARD_TOKEN, HpsV3
-from operators.models.image_reward import ImageReward
-from operators.models.open_clip import clip_config, clip_weights
-from operators.models.parts import SMALL_FILES, find_part
-from operators.models.processing import clip_processor, load_tokenizer, readable_load
-from operators.models.pyramid_clip import LEFFS, PyramidClip
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.blip import VISION_EPSILON
+from plumbline.operators.models.families.hpsv3 import INSTRUCTION
+from plumbline.operators.models.families.open_clip import CONFIG, WEIGHTS
+from plumbline.operators.models.hpsv3 import PROMPT, REWARD_TOKEN, HpsV3
+from plumbline.operators.models.image_reward import ImageReward
+from plumbline.operators.models.open_clip import clip_config, clip_weights
+from plumbline.operators.models.parts import SMALL_FILES, find_part
+from plumbline.operators.models.processing import clip_processor, load_tokenizer, readable_load
+from plumbline.operators.models.pyramid_clip import LEFFS, PyramidClip
 
 Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3"]
 Weights = dict[str, torch.Tensor]

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from operators.errors import RowError
-from operators.models.calls import Compared, Pair, Question, Usage
-from operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
+from plumbline.operators.errors import RowError
+from plumbline.operators.models.calls import Compared, Pair, Question, Usage
+from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from operators.models.dual_encoder import Towers
+    from plumbline.operators.models.dual_encoder import Towers
 
 COSINE = VqaKind(name="cosine", asks=FIRST_TOKEN, compares=True)
 NO_WORDS = RowError(

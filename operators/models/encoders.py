@@ -4,7 +4,7 @@ import html
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from operators.batches import BatchSize, out_of_memory
+from plumbline.operators.batches import BatchSize, out_of_memory
 
 Input = TypeVar("Input")
 Result = TypeVar("Result")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from operators.errors import ConfigError, suggest
+from plumbline.operators.errors import ConfigError, suggest
 
 THROUGHPUT_OPTIONS = frozenset(
     {

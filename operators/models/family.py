@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from operators.models.calls import Measure, PixelRule
-from operators.models.parts import Checkpoint, Fields, FileDigest, Part, read_fields
-from operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.calls import Measure, PixelRule
+from plumbline.operators.models.parts import Checkpoint, Fields, FileDigest, Part, read_fields
+from plumbline.operators.models.vqa_kinds import VqaKind
 
 if TYPE_CHECKING:
-    from operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
 
 Call = Literal[
     "likelihood",

@@ -15,8 +15,8 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
 )
 
-from operators.errors import ModelError
-from operators.models.parts import read_tensor_names
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.parts import read_tensor_names
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 

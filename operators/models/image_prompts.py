@@ -11,11 +11,17 @@ import torch
 from PIL import Image
 from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING
 
-from operators.errors import HopelessRow, ModelError, RowError
-from operators.models.calls import Message
-from operators.models.conversation import choice_ids, image_conversation_text, is_begun, template_ids, turn_end
-from operators.models.families.vlm import CLASS_TOKENS
-from operators.models.processing import load_image_processor, padded_square, readable_load
+from plumbline.operators.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.models.calls import Message
+from plumbline.operators.models.conversation import (
+    choice_ids,
+    image_conversation_text,
+    is_begun,
+    template_ids,
+    turn_end,
+)
+from plumbline.operators.models.families.vlm import CLASS_TOKENS
+from plumbline.operators.models.processing import load_image_processor, padded_square, readable_load
 
 SECOND_IMAGE = "the question has {!r} in it, which to this model is a second image; change the prompt's text"
 TEXT_INPUTS = (

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers import DynamicCache
 
-from operators.models import prefixes
-from operators.models.image_prompts import Pixels
-from operators.models.prefixes import Prefix, Tail
+from plumbline.operators.models import prefixes
+from plumbline.operators.models.image_prompts import Pixels
+from plumbline.operators.models.prefixes import Prefix, Tail
 
 
 class Reading(NamedTuple):

@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from operators.batches import BatchSize
-from operators.models.calls import Compared, Measure, Pair, PixelRule, TextFeatures
-from operators.models.dual_encoder import DualEncoder, unit
-from operators.models.encoders import in_batches
+from plumbline.operators.batches import BatchSize
+from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, TextFeatures
+from plumbline.operators.models.dual_encoder import DualEncoder, unit
+from plumbline.operators.models.encoders import in_batches
 
 if TYPE_CHECKING:
     import torch

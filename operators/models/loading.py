@@ -3,13 +3,13 @@
 import logging
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from operators.errors import ModelError
-from operators.models.checkpoints import ResolvedModel
-from operators.models.families import serving
-from operators.models.family import Call
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.checkpoints import ResolvedModel
+from plumbline.operators.models.families import serving
+from plumbline.operators.models.family import Call
 
 if TYPE_CHECKING:
-    from operators.models.calls import (
+    from plumbline.operators.models.calls import (
         DetectionModel,
         EntailmentModel,
         GenerateModel,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from operators.models.image_prompts import Pixels
-from operators.models.image_reader import ImageReader
-from operators.models.prefixes import Prefix, Tail, starting
+from plumbline.operators.models.image_prompts import Pixels
+from plumbline.operators.models.image_reader import ImageReader
+from plumbline.operators.models.prefixes import Prefix, Tail, starting
 
 FIRST_POSITION = 1
 

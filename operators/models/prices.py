@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from operators.errors import ConfigError
-from operators.models.calls import Usage
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.models.calls import Usage
 
 PER = 1_000_000
 """Tokens that a price is for."""

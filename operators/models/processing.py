@@ -13,10 +13,10 @@ from torch.nn.functional import interpolate, pad
 from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from operators.containers import STORED
-from operators.errors import ModelError
-from operators.models.checkpoints import ResolvedModel
-from operators.models.conversation import separate_template
+from plumbline.operators.containers import STORED
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.checkpoints import ResolvedModel
+from plumbline.operators.models.conversation import separate_template
 
 
 class PixelTransform:

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from operators.batches import count_calls
-from operators.errors import EngineError, ModelError
-from operators.models.checkpoints import ResolvedModel
-from operators.models.processing import device_of
+from plumbline.operators.batches import count_calls
+from plumbline.operators.errors import EngineError, ModelError
+from plumbline.operators.models.checkpoints import ResolvedModel
+from plumbline.operators.models.processing import device_of
 
 ENVIRONMENT: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",

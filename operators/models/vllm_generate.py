@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from operators.errors import RowError
-from operators.models.calls import Generation, Request, Usage
-from operators.models.conversation import Conversation, Reply, before_stop, reply_text, reply_to_fitting
-from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine
+from plumbline.operators.errors import RowError
+from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.models.conversation import Conversation, Reply, before_stop, reply_text, reply_to_fitting
+from plumbline.operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine
 
 
 class VllmGenerate:
@@ -42,7 +42,7 @@ def sampling(request: Request) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    from operators.models.schemas import spaced
+    from plumbline.operators.models.schemas import spaced
 
     return SamplingParams(
         temperature=request.temperature,

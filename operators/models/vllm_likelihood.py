@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from operators.errors import RowError
-from operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
-from operators.models.conversation import (
+from plumbline.operators.errors import RowError
+from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.models.conversation import (
     Reply,
     before_stop,
     choice_ids,
@@ -25,9 +25,9 @@ from operators.models.conversation import (
     reply_text,
     template_ids,
 )
-from operators.models.processing import padded_square
-from operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine
-from operators.models.vllm_generate import sampling, usage_of
+from plumbline.operators.models.processing import padded_square
+from plumbline.operators.models.vllm_engine import Prompt, Refusal, Served, VllmEngine
+from plumbline.operators.models.vllm_generate import sampling, usage_of
 
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""

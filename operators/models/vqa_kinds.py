@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from operators.metrics.vqascore import Reduction
+    from plumbline.operators.metrics.vqascore import Reduction
 
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "

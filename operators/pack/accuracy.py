@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from operators.models.calls import LikelihoodModel, Pair, Question, SimilarityModel
-from operators.pack.checkpoints import BATCH
-from operators.pack.claims import NUMBERS, RELATIONS, SKILLS
-from operators.pack.drawing import draw_scene, to_png
-from operators.pack.prompts import is_held_out
-from operators.pack.questions import (
+from plumbline.operators.models.calls import LikelihoodModel, Pair, Question, SimilarityModel
+from plumbline.operators.pack.checkpoints import BATCH
+from plumbline.operators.pack.claims import NUMBERS, RELATIONS, SKILLS
+from plumbline.operators.pack.drawing import draw_scene, to_png
+from plumbline.operators.pack.prompts import is_held_out
+from plumbline.operators.pack.questions import (
     OPEN_QUESTIONS,
     PLACES,
     GoldQuestion,
@@ -24,7 +24,7 @@ from operators.pack.questions import (
     ask_vqascore,
     sample_claiming,
 )
-from operators.pack.scenes import COLOURS, PARTS, SHAPES, SIZES, Scene, random_scene
+from plumbline.operators.pack.scenes import COLOURS, PARTS, SHAPES, SIZES, Scene, random_scene
 
 YES_NO = ("Yes", "No")
 CHOICES: Mapping[str, tuple[str, ...]] = {

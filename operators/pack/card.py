@@ -6,8 +6,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from operators.pack.writer_accuracy import THRESHOLD
-from operators.pack.writer_gold import PLANTED_COLOUR
+from plumbline.operators.pack.writer_accuracy import THRESHOLD
+from plumbline.operators.pack.writer_gold import PLANTED_COLOUR
 
 
 def pack_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:

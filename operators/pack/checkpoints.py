@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from operators.models.checkpoints import ModelConfig, ResolvedModel, resolve_model
-from operators.models.clip_flant5 import ClipFlanT5, save_clip_flant5
+from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel, resolve_model
+from plumbline.operators.models.clip_flant5 import ClipFlanT5, save_clip_flant5
 
 CLIP_FOLDER = "clip-shapes"
 VQA_FOLDER = "clip-flant5-shapes"

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from operators.pack.scenes import Entity, Scene
+from plumbline.operators.pack.scenes import Entity, Scene
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six")
 RELATIONS = ("to the left of", "to the right of", "above", "below")

@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 from transformers import CLIPModel, CLIPVisionModel, PreTrainedTokenizerFast
 
-from operators.pack.claims import SKILLS
-from operators.pack.networks import draw_pixels
-from operators.pack.prompts import Prompt, is_held_out
-from operators.pack.questions import sample_claiming
-from operators.pack.scenes import CELLS, COLOURS, PARTS, SHAPES, SIZES, Entity, Palette, Scene, random_scene
+from plumbline.operators.pack.claims import SKILLS
+from plumbline.operators.pack.networks import draw_pixels
+from plumbline.operators.pack.prompts import Prompt, is_held_out
+from plumbline.operators.pack.questions import sample_claiming
+from plumbline.operators.pack.scenes import CELLS, COLOURS, PARTS, SHAPES, SIZES, Entity, Palette, Scene, random_scene
 
 MOST_LOGIT_SCALE = 4.6052
 EMPTY = "empty"

@@ -10,12 +10,12 @@ import av
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators.pack.drawing import Pixels, draw_scene, to_png
-from operators.pack.generators import GENERATORS, Generator, imagine
-from operators.pack.prompts import Prompt, content_id, make_prompts
-from operators.pack.scenes import Scene
-from operators.pack.tables import PROMPTS_PER_SKILL, prompts_table
-from operators.rows import table
+from plumbline.operators.pack.drawing import Pixels, draw_scene, to_png
+from plumbline.operators.pack.generators import GENERATORS, Generator, imagine
+from plumbline.operators.pack.prompts import Prompt, content_id, make_prompts
+from plumbline.operators.pack.scenes import Scene
+from plumbline.operators.pack.tables import PROMPTS_PER_SKILL, prompts_table
+from plumbline.operators.rows import table
 
 CLIPS_SUITE = "shapes_video"
 EVERY = 8

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from operators.pack.scenes import GRID, Entity, Scene
+from plumbline.operators.pack.scenes import GRID, Entity, Scene
 
 SIDE = 96
 CELL = SIDE // GRID

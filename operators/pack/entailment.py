@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
-from operators.pack.claims import (
+from plumbline.operators.pack.claims import (
     LARGER,
     RELATIONS,
     SKILLS,
@@ -19,8 +19,8 @@ from operators.pack.claims import (
     PairClaim,
     Relates,
 )
-from operators.pack.prompts import Prompt, is_held_out, sample_prompt
-from operators.pack.scenes import COLOURS, PARTS, SHAPES, SIZES, Palette, Scene, edit_scene, random_scene
+from plumbline.operators.pack.prompts import Prompt, is_held_out, sample_prompt
+from plumbline.operators.pack.scenes import COLOURS, PARTS, SHAPES, SIZES, Palette, Scene, edit_scene, random_scene
 
 TRIES = 12
 EDITS_TRIED = 6

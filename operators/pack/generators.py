@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from operators.pack.claims import SKILLS, Every
-from operators.pack.prompts import Prompt
-from operators.pack.scenes import COLOURS, SHAPES, Palette, Scene, edit_scene, random_scene
+from plumbline.operators.pack.claims import SKILLS, Every
+from plumbline.operators.pack.prompts import Prompt
+from plumbline.operators.pack.scenes import COLOURS, SHAPES, Palette, Scene, edit_scene, random_scene
 
 SEARCH_STEPS = 4000
 RESTART_EVERY = 400

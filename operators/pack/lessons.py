@@ -4,17 +4,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from operators.errors import PlumblineError
-from operators.metrics import dsg, gecko, tifa, vq2
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.vq2 import Vq2Config
-from operators.metrics.writing import WrittenQuestion
-from operators.models.calls import Generation, Request, Usage
-from operators.pack.claims import LARGER, RELATIONS, SMALLER, Claim, Counts, Every, Exists, Lacks, Outnumbers, Relates
-from operators.pack.prompts import Prompt
-from operators.pack.writer_gold import (
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.metrics import dsg, gecko, tifa, vq2
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.pack.claims import (
+    LARGER,
+    RELATIONS,
+    SMALLER,
+    Claim,
+    Counts,
+    Every,
+    Exists,
+    Lacks,
+    Outnumbers,
+    Relates,
+)
+from plumbline.operators.pack.prompts import Prompt
+from plumbline.operators.pack.writer_gold import (
     ChoiceQuestion,
     Mention,
     choice_question,

@@ -24,10 +24,10 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from operators.models.clip_flant5 import ClipFlanT5
-from operators.pack.drawing import draw_scene
-from operators.pack.scenes import Scene
-from operators.pack.tokens import CLIP_CONTEXT, NLI_CONTEXT, WRITER_CONTEXT
+from plumbline.operators.models.clip_flant5 import ClipFlanT5
+from plumbline.operators.pack.drawing import draw_scene
+from plumbline.operators.pack.scenes import Scene
+from plumbline.operators.pack.tokens import CLIP_CONTEXT, NLI_CONTEXT, WRITER_CONTEXT
 
 IMAGE_SIDE = 48
 PATCH = 16

@@ -8,10 +8,10 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import BertForSequenceClassification, PreTrainedTokenizerFast
 
-from operators.pack.claims import Claim
-from operators.pack.entailment import entailed, not_entailed, sample_illustrated
-from operators.pack.writer_gold import ChoiceQuestion, choice_question, yes_no_question
-from operators.stages import entailment
+from plumbline.operators.pack.claims import Claim
+from plumbline.operators.pack.entailment import entailed, not_entailed, sample_illustrated
+from plumbline.operators.pack.writer_gold import ChoiceQuestion, choice_question, yes_no_question
+from plumbline.operators.stages import entailment
 
 HYPOTHESIS_WORDS = (
     'The answer to the question "How many circles are there?" is two. It is not true that there is a circle. '

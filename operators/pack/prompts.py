@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import combinations
 from random import Random
 
-from operators.pack.claims import (
+from plumbline.operators.pack.claims import (
     IS_RELATED,
     LARGER,
     RELATIONS,
@@ -22,7 +22,7 @@ from operators.pack.claims import (
     Outnumbers,
     Relates,
 )
-from operators.pack.scenes import COLOURS, SHAPES, Entity, Scene, random_scene
+from plumbline.operators.pack.scenes import COLOURS, SHAPES, Entity, Scene, random_scene
 
 MOST_COUNTED = 4
 HELD_OUT_OF = 4

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from random import Random
 
-from operators.pack.claims import IS_RELATED, NUMBERS, RELATIONS, Claim, Counts, Description, Exists, Relates
-from operators.pack.prompts import Prompt, describe, is_held_out, join_list, sample_prompt
-from operators.pack.scenes import Entity, Palette, Scene, edit_scene, random_palette, random_scene
+from plumbline.operators.pack.claims import IS_RELATED, NUMBERS, RELATIONS, Claim, Counts, Description, Exists, Relates
+from plumbline.operators.pack.prompts import Prompt, describe, is_held_out, join_list, sample_prompt
+from plumbline.operators.pack.scenes import Entity, Palette, Scene, edit_scene, random_palette, random_scene
 
 VQASCORE_TEMPLATE = 'Does this figure show "{}"? Please answer yes or no.'
 TRIES = 12

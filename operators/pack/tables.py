@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators.pack.drawing import draw_scene, to_png
-from operators.pack.generators import GENERATORS, Generator, imagine
-from operators.pack.prompts import Prompt, content_id, make_prompts
-from operators.pack.scenes import Scene
-from operators.pack.writer_gold import mentions
-from operators.rows import PROMPTS, table
+from plumbline.operators.pack.drawing import draw_scene, to_png
+from plumbline.operators.pack.generators import GENERATORS, Generator, imagine
+from plumbline.operators.pack.prompts import Prompt, content_id, make_prompts
+from plumbline.operators.pack.scenes import Scene
+from plumbline.operators.pack.writer_gold import mentions
+from plumbline.operators.rows import PROMPTS, table
 
 SUITE = "shapes"
 PROMPTS_PER_SKILL = 32

@@ -12,11 +12,11 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from operators.models.clip_flant5 import BEFORE_IMAGE
-from operators.pack.claims import NUMBERS, SKILLS
-from operators.pack.prompts import sample_prompt
-from operators.pack.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE, ask_directly, ask_openly, caption
-from operators.pack.scenes import random_scene
+from plumbline.operators.models.clip_flant5 import BEFORE_IMAGE
+from plumbline.operators.pack.claims import NUMBERS, SKILLS
+from plumbline.operators.pack.prompts import sample_prompt
+from plumbline.operators.pack.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE, ask_directly, ask_openly, caption
+from plumbline.operators.pack.scenes import random_scene
 
 SENTENCES = 4000
 PUNCTUATION = "\"'?!.,:;()"

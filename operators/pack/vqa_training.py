@@ -10,12 +10,12 @@ from random import Random
 
 from transformers import PreTrainedTokenizerFast
 
-from operators.pack.claims import SKILLS
-from operators.pack.networks import draw_pixels
-from operators.pack.questions import GoldQuestion, ask_directly, ask_openly, ask_vqascore, caption
-from operators.pack.scenes import MOST_ENTITIES, Scene, random_scene
-from operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, split_caption
-from operators.training.loop import Stage
+from plumbline.operators.pack.claims import SKILLS
+from plumbline.operators.pack.networks import draw_pixels
+from plumbline.operators.pack.questions import GoldQuestion, ask_directly, ask_openly, ask_vqascore, caption
+from plumbline.operators.pack.scenes import MOST_ENTITIES, Scene, random_scene
+from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, split_caption
+from plumbline.operators.training.loop import Stage
 
 CAPTIONS_EVERY = 10
 CAPTIONS_EACH = 2

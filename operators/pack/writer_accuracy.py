@@ -8,17 +8,17 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.writing import WrittenQuestion, identified
-from operators.models.calls import EntailmentModel, GenerateModel
-from operators.pack.accuracy import rounded_mean
-from operators.pack.lessons import METRICS, GoldWriter
-from operators.pack.nli_training import Pair, sample_pair
-from operators.pack.prompts import Prompt
-from operators.pack.tables import prompts_table
-from operators.pack.writer_gold import planted
-from operators.stages.entailment import hypothesis
-from operators.stages.questions import write
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.models.calls import EntailmentModel, GenerateModel
+from plumbline.operators.pack.accuracy import rounded_mean
+from plumbline.operators.pack.lessons import METRICS, GoldWriter
+from plumbline.operators.pack.nli_training import Pair, sample_pair
+from plumbline.operators.pack.prompts import Prompt
+from plumbline.operators.pack.tables import prompts_table
+from plumbline.operators.pack.writer_gold import planted
+from plumbline.operators.stages.entailment import hypothesis
+from plumbline.operators.stages.questions import write
 
 THRESHOLD = GeckoConfig().threshold
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)

@@ -5,9 +5,19 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from operators.pack.claims import NUMBERS, Claim, Counts, Description, Every, Exists, Lacks, Outnumbers, Relates
-from operators.pack.prompts import MOST_COUNTED, Prompt
-from operators.pack.scenes import COLOURS, SHAPES
+from plumbline.operators.pack.claims import (
+    NUMBERS,
+    Claim,
+    Counts,
+    Description,
+    Every,
+    Exists,
+    Lacks,
+    Outnumbers,
+    Relates,
+)
+from plumbline.operators.pack.prompts import MOST_COUNTED, Prompt
+from plumbline.operators.pack.scenes import COLOURS, SHAPES
 
 YES_NO = ("yes", "no")
 COUNT_CHOICES = NUMBERS[1 : MOST_COUNTED + 1]

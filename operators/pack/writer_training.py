@@ -9,11 +9,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from operators.metrics import tifa
-from operators.pack.entailment import Illustrated, entailed, not_entailed, sample_illustrated
-from operators.pack.lessons import METRICS, REPLIES, GoldWriter, Lesson
-from operators.pack.tokens import writer_tokenizer
-from operators.pack.writer_gold import ChoiceQuestion, yes_no_question
+from plumbline.operators.metrics import tifa
+from plumbline.operators.pack.entailment import Illustrated, entailed, not_entailed, sample_illustrated
+from plumbline.operators.pack.lessons import METRICS, REPLIES, GoldWriter, Lesson
+from plumbline.operators.pack.tokens import writer_tokenizer
+from plumbline.operators.pack.writer_gold import ChoiceQuestion, yes_no_question
 
 IGNORED = -100
 PHRASES = (

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from operators.comparison import SIGNIFICANT
-from operators.diagnosis.diagnosis import ShownTable
-from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
-from operators.judging.publish import tables
-from operators.report.words import Sentence, Shown, names, number, shown
+from plumbline.operators.comparison import SIGNIFICANT
+from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
+from plumbline.operators.judging.publish import tables
+from plumbline.operators.report.words import Sentence, Shown, names, number, shown
 
 MOST_TABLES = 40
 KNOWN = "what is known"

@@ -13,9 +13,9 @@ import numpy as np
 import vl_convert
 from markupsafe import Markup
 
-from operators.comparison import Board
-from operators.report.words import number
-from operators.run_scores import RunScores
+from plumbline.operators.comparison import Board
+from plumbline.operators.report.words import number
+from plumbline.operators.run_scores import RunScores
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from operators.comparison import Board, Duel, generators_of
-from operators.report.leaders import NOBODY, beside_baseline, metric_sentences
-from operators.report.skills import skill_sentences
-from operators.report.words import Sentence, names, plural, signed
-from operators.summary import OVERALL
+from plumbline.operators.comparison import Board, Duel, generators_of
+from plumbline.operators.report.leaders import NOBODY, beside_baseline, metric_sentences
+from plumbline.operators.report.skills import skill_sentences
+from plumbline.operators.report.words import Sentence, names, plural, signed
+from plumbline.operators.summary import OVERALL
 
 MOST_PAIRS = 5
 

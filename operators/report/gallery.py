@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from operators.errors import RowError
-from operators.images import FetchUri, ImageLimits, decode_picture
-from operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt, unreadable
-from operators.report.picking import Pick
-from operators.report.words import names
+from plumbline.operators.errors import RowError
+from plumbline.operators.images import FetchUri, ImageLimits, decode_picture
+from plumbline.operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt, unreadable
+from plumbline.operators.report.picking import Pick
+from plumbline.operators.report.words import names
 
 THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.comparison import Standing
-from operators.errors import REMEDIES
-from operators.report.findings import Boards
-from operators.report.marks import cut
-from operators.report.words import Shown, plural, shown
-from operators.run_scores import RunScores
+from plumbline.operators.comparison import Standing
+from plumbline.operators.errors import REMEDIES
+from plumbline.operators.report.findings import Boards
+from plumbline.operators.report.marks import cut
+from plumbline.operators.report.words import Shown, plural, shown
+from plumbline.operators.run_scores import RunScores
 
 MOST_KINDS = 30
 CELLS = {

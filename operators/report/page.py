@@ -10,22 +10,33 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.comparison import BETTER, TIED, WORSE, Board, Duel, Standing, boards, bradley_terry, duels, standings
-from operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
-from operators.judging.adaptive import decisions_table, in_words
-from operators.metrics.metric import direction
-from operators.metrics.table import falling_metrics, metric_story, read_metrics
-from operators.report import charts, tables
-from operators.report.agreement import Agreement, ShownAgreement, show_agreement
-from operators.report.changes import Changes, compare
-from operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards
-from operators.report.gallery import NO_DETAIL, Card, ImageDetail, make_card
-from operators.report.health import Health, health, reasons
-from operators.report.picking import NOTHING_PICKED, ImageKey, Pick, Picked
-from operators.report.side_by_side import SideBySide, put_side_by_side
-from operators.report.words import Sentence, Shown, plural, shown
-from operators.run_scores import RunScores
-from operators.summary import OVERALL, Skills
+from plumbline.operators.comparison import (
+    BETTER,
+    TIED,
+    WORSE,
+    Board,
+    Duel,
+    Standing,
+    boards,
+    bradley_terry,
+    duels,
+    standings,
+)
+from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
+from plumbline.operators.judging.adaptive import decisions_table, in_words
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.table import falling_metrics, metric_story, read_metrics
+from plumbline.operators.report import charts, tables
+from plumbline.operators.report.agreement import Agreement, ShownAgreement, show_agreement
+from plumbline.operators.report.changes import Changes, compare
+from plumbline.operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards
+from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, make_card
+from plumbline.operators.report.health import Health, health, reasons
+from plumbline.operators.report.picking import NOTHING_PICKED, ImageKey, Pick, Picked
+from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
+from plumbline.operators.report.words import Sentence, Shown, plural, shown
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.summary import OVERALL, Skills
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

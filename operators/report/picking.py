@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from operators.metrics.metric import direction
-from operators.report.prompts import MOST_COMPARED, Differing
-from operators.run_scores import NONE, RunScores, ScoreColumns
-from operators.statistics.poisson import uniform
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.report.prompts import MOST_COMPARED, Differing
+from plumbline.operators.run_scores import NONE, RunScores, ScoreColumns
+from plumbline.operators.statistics.poisson import uniform
 
 MOST_CARDS = 100
 LOOKED_AT = 200

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from operators.run_scores import NONE, Hashes, RunScores, ScoreColumns
-from operators.statistics.poisson import uniform
+from plumbline.operators.run_scores import NONE, Hashes, RunScores, ScoreColumns
+from plumbline.operators.statistics.poisson import uniform
 
 MOST_PROMPTS = 16
 MOST_SIDES = 12

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from operators.comparison import Standing
-from operators.diagnosis.diagnosis import ShownTable
-from operators.report.page import Page
-from operators.report.tables import p_text
-from operators.report.trends import Trends
-from operators.report.words import count, latex, number, plural, signed
-from operators.summary import OVERALL
+from plumbline.operators.comparison import Standing
+from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.report.page import Page
+from plumbline.operators.report.tables import p_text
+from plumbline.operators.report.trends import Trends
+from plumbline.operators.report.words import count, latex, number, plural, signed
+from plumbline.operators.summary import OVERALL
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 FILE_POLICY = (

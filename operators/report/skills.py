@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from operators.comparison import Board, Standing
-from operators.report.words import MOST_NAMES, Sentence, names
-from operators.summary import OVERALL
+from plumbline.operators.comparison import Board, Standing
+from plumbline.operators.report.words import MOST_NAMES, Sentence, names
+from plumbline.operators.summary import OVERALL
 
 MOST_SENTENCES = 8
 CLEAR = 3.0

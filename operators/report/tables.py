@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from operators.comparison import Board, Duel, Standing, generators_of
-from operators.report.words import Shown, names, shown
-from operators.summary import OVERALL
+from plumbline.operators.comparison import Board, Duel, Standing, generators_of
+from plumbline.operators.report.words import Shown, names, shown
+from plumbline.operators.summary import OVERALL
 
 MOST_GENERATORS = 60
 MOST_SKILLS = 30

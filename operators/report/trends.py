@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from operators.metrics.metric import direction
-from operators.metrics.table import falling_metrics
-from operators.report.changes import recipe
-from operators.report.charts import Chart, Line, Point, trend_chart
-from operators.report.marks import cut
-from operators.report.words import Sentence, Shown, names, number, plural, shown
-from operators.summary import OVERALL
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.report.changes import recipe
+from plumbline.operators.report.charts import Chart, Line, Point, trend_chart
+from plumbline.operators.report.marks import cut
+from plumbline.operators.report.words import Sentence, Shown, names, number, plural, shown
+from plumbline.operators.summary import OVERALL
 
 COLOURS = 8
 """Lines of a chart; style sheets have as many colours, --s0 to --s7."""

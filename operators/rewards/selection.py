@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from operators.errors import ConfigError
-from operators.rewards.values import TIE, Codes, Floats
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.rewards.values import TIE, Codes, Floats
 
 Unit = Literal["pair", "ranking", "best", "image"]
 Stratum = Literal["winner", "loser", "skills"]

@@ -9,17 +9,17 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkab
 
 import pyarrow as pa
 
-from operators import rows
-from operators.batches import BatchSize, in_windows, isolate
-from operators.errors import RowError, unknown_prompt
-from operators.images import PreparedImages
-from operators.metrics.metric import Metric
-from operators.metrics.reading import same_choice
-from operators.metrics.writing import Put, is_asked
-from operators.models.calls import LikelihoodModel, Question, TextEmbedder
-from operators.models.family import Call
-from operators.stages.images import ImagesStage
-from operators.stages.stage import Inputs, Stage, StageOptions, Upstream, remembered
+from plumbline.operators import rows
+from plumbline.operators.batches import BatchSize, in_windows, isolate
+from plumbline.operators.errors import RowError, unknown_prompt
+from plumbline.operators.images import PreparedImages
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.reading import same_choice
+from plumbline.operators.metrics.writing import Put, is_asked
+from plumbline.operators.models.calls import LikelihoodModel, Question, TextEmbedder
+from plumbline.operators.models.family import Call
+from plumbline.operators.stages.images import ImagesStage
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream, remembered
 
 Result = TypeVar("Result")
 

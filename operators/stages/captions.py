@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from operators import rows
-from operators.metrics.writing import Writing
-from operators.stages.programs import Ran
-from operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
-from operators.stages.stage import Inputs
+from plumbline.operators import rows
+from plumbline.operators.metrics.writing import Writing
+from plumbline.operators.stages.programs import Ran
+from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
+from plumbline.operators.stages.stage import Inputs
 
 
 @runtime_checkable

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.described import Sight
-from operators.metrics.writing import Writing
-from operators.models.calls import Region
-from operators.stages.programs import Ran, generate, run_programs
-from operators.stages.reading import ReadingStage, Wanted
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.described import Sight
+from plumbline.operators.metrics.writing import Writing
+from plumbline.operators.models.calls import Region
+from plumbline.operators.stages.programs import Ran, generate, run_programs
+from plumbline.operators.stages.reading import ReadingStage, Wanted
 
 
 @runtime_checkable

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from operators import rows
-from operators.batches import isolate
-from operators.errors import RowError
-from operators.metrics import reading
-from operators.metrics.metric import Metric
-from operators.models.calls import EntailmentModel
-from operators.stages.stage import Inputs, Stage, StageOptions
+from plumbline.operators import rows
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.calls import EntailmentModel
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions
 
 _THERE = re.compile(
     r"(?P<verb>is|are) there (?P<what>.+?)(?: in (?:the|this) (?:image|picture|photo))? ?\?*", re.IGNORECASE

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from operators.clips import Clips
-from operators.errors import ConfigError
-from operators.metrics.metric import Metric
-from operators.models.checkpoints import ModelConfig, takes_videos
-from operators.models.families import FAMILIES, serving
-from operators.models.family import Call
-from operators.stages.stage import Stage
-from operators.stages.table import STAGES
+from plumbline.operators.clips import Clips
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.checkpoints import ModelConfig, takes_videos
+from plumbline.operators.models.families import FAMILIES, serving
+from plumbline.operators.models.family import Call
+from plumbline.operators.stages.stage import Stage
+from plumbline.operators.stages.table import STAGES
 
 
 class GraphNode(NamedTuple):

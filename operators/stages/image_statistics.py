@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from operators import rows
-from operators.images import PreparedImages
-from operators.metrics.image_statistic import ImageStatisticConfig
-from operators.stages.captions import AnyPrompt
-from operators.stages.images import ImagesStage
-from operators.stages.stage import Inputs, StageOptions
-from operators.statistics.pixels import PixelStatistics, pixel_statistics
+from plumbline.operators import rows
+from plumbline.operators.images import PreparedImages
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.stages.captions import AnyPrompt
+from plumbline.operators.stages.images import ImagesStage
+from plumbline.operators.stages.stage import Inputs, StageOptions
+from plumbline.operators.statistics.pixels import PixelStatistics, pixel_statistics
 
 
 class ImageStatisticsStage(ImagesStage):

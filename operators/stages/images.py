@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 from PIL import Image
 
-from operators.batches import BatchSize
-from operators.errors import RowError
-from operators.images import ImageRow, PreparedImages, identify, image_records, prepare_images
-from operators.rows import with_kept
-from operators.stages.stage import Inputs, RowStage, StageOptions
+from plumbline.operators.batches import BatchSize
+from plumbline.operators.errors import RowError
+from plumbline.operators.images import ImageRow, PreparedImages, identify, image_records, prepare_images
+from plumbline.operators.rows import with_kept
+from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str | None, str, str]
 """All that a row follows from: the image's and the prompt's id, the digest of the image, and the basis."""

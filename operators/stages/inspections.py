@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.answered import incomplete
-from operators.metrics.judged import Verdict
-from operators.metrics.metric import Metric
-from operators.metrics.writing import Writing, WrittenQuestion
-from operators.stages.programs import Ran
-from operators.stages.scores import WrittenIndex
-from operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
-from operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
-from operators.stages.verdicts import verdict_columns
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.answered import incomplete
+from plumbline.operators.metrics.judged import Verdict
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.writing import Writing, WrittenQuestion
+from plumbline.operators.stages.programs import Ran
+from plumbline.operators.stages.scores import WrittenIndex
+from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
+from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
+from plumbline.operators.stages.verdicts import verdict_columns
 
 
 @runtime_checkable

@@ -7,16 +7,16 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 from PIL import Image
 
-from operators import rows
-from operators.batches import isolate
-from operators.errors import RowError
-from operators.images import PreparedImages
-from operators.metrics.metric import Metric
-from operators.metrics.modules import Look, Seen
-from operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Wanted
-from operators.stages.answers import AskingMetric, QuestionIndex, ShardAnswers
-from operators.stages.images import ImagesStage
-from operators.stages.stage import Inputs, StageOptions, Upstream, remembered
+from plumbline.operators import rows
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError
+from plumbline.operators.images import PreparedImages
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.modules import Look, Seen
+from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Wanted
+from plumbline.operators.stages.answers import AskingMetric, QuestionIndex, ShardAnswers
+from plumbline.operators.stages.images import ImagesStage
+from plumbline.operators.stages.stage import Inputs, StageOptions, Upstream, remembered
 
 
 @runtime_checkable

@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from operators import rows
-from operators.batches import isolate
-from operators.errors import RowError
-from operators.metrics.ablation import blank_image
-from operators.models.calls import LikelihoodModel, Question
-from operators.stages.answers import AskingStage, QuestionIndex, finite
-from operators.stages.stage import Inputs, StageOptions
+from plumbline.operators import rows
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.ablation import blank_image
+from plumbline.operators.models.calls import LikelihoodModel, Question
+from plumbline.operators.stages.answers import AskingStage, QuestionIndex, finite
+from plumbline.operators.stages.stage import Inputs, StageOptions
 
 
 class PriorsStage(AskingStage):

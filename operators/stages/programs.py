@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from operators.batches import counted, device_lost, isolate
-from operators.errors import ModelError, RowError
-from operators.metrics.writing import UnreadableReply, Writing
-from operators.models.calls import GenerateModel, Generation, ImageGenerateModel, ImageRequest, Request, Usage
+from plumbline.operators.batches import counted, device_lost, isolate
+from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.metrics.writing import UnreadableReply, Writing
+from plumbline.operators.models.calls import GenerateModel, Generation, ImageGenerateModel, ImageRequest, Request, Usage
 
 T = TypeVar("T")
 Reply = Generation | RowError

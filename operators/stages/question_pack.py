@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators import rows
-from operators.errors import EMPTY_PROMPT, RowError
-from operators.metrics.reading import one_line, shown
+from plumbline.operators import rows
+from plumbline.operators.errors import EMPTY_PROMPT, RowError
+from plumbline.operators.metrics.reading import one_line, shown
 
 
 class PackIndex:

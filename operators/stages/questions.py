@@ -8,14 +8,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from operators import rows
-from operators.errors import EMPTY_PROMPT, RowError
-from operators.metrics.metric import Metric
-from operators.metrics.writing import Writing, WrittenQuestion, identified
-from operators.models.calls import GenerateModel
-from operators.stages.programs import generate, run_programs
-from operators.stages.question_pack import PackIndex, taken
-from operators.stages.stage import Inputs, RowStage, StageOptions, remembered
+from plumbline.operators import rows
+from plumbline.operators.errors import EMPTY_PROMPT, RowError
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identified
+from plumbline.operators.models.calls import GenerateModel
+from plumbline.operators.stages.programs import generate, run_programs
+from plumbline.operators.stages.question_pack import PackIndex, taken
+from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, remembered
 
 Written = Mapping[str, Sequence[Mapping[str, Any]]]
 """By prompt text, its rows (schema QUESTIONS)."""

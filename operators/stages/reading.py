@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.answered import incomplete
-from operators.stages.images import RowKey
-from operators.stages.programs import Ran
-from operators.stages.stage import Inputs, Stage, StageOptions, Upstream, remembered, text_of, texts_of
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.answered import incomplete
+from plumbline.operators.stages.images import RowKey
+from plumbline.operators.stages.programs import Ran
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream, remembered, text_of, texts_of
 
 IDS = ("image_id", "prompt_id", "generator", "image_digest")
 

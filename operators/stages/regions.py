@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from operators import rows
-from operators.batches import isolate
-from operators.errors import RowError
-from operators.metrics.metric import Metric
-from operators.models.calls import Region, Usage
-from operators.stages.captions import AnyPrompt
-from operators.stages.programs import Ran
-from operators.stages.seeing import Encoded, SeeingStage, Seen, Shown
-from operators.stages.stage import Inputs
+from plumbline.operators import rows
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.calls import Region, Usage
+from plumbline.operators.stages.captions import AnyPrompt
+from plumbline.operators.stages.programs import Ran
+from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown
+from plumbline.operators.stages.stage import Inputs
 
 
 class RegionsStage(SeeingStage):

@@ -5,15 +5,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.answered import Answered, Logprobs, Scored, incomplete
-from operators.metrics.metric import Evidence, Metric
-from operators.metrics.modules import Seen
-from operators.metrics.reading import shown
-from operators.metrics.writing import WrittenQuestion, is_asked
-from operators.models.calls import Box
-from operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, remembered
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.answered import Answered, Logprobs, Scored, incomplete
+from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.modules import Seen
+from plumbline.operators.metrics.reading import shown
+from plumbline.operators.metrics.writing import WrittenQuestion, is_asked
+from plumbline.operators.models.calls import Box
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, remembered
 
 STALE = "of questions that have been written anew since"
 

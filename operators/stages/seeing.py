@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from PIL import Image
 
-from operators import rows
-from operators.batches import BatchSize, in_windows
-from operators.errors import RowError
-from operators.images import ImageRow, PreparedImages
-from operators.metrics.writing import Writing
-from operators.models.calls import ImageRequest, Usage
-from operators.stages.images import Asked, ImagesStage
-from operators.stages.programs import Asked as AskedRequest
-from operators.stages.programs import Ran, Reply, generate_from_images, run_programs
-from operators.stages.stage import StageOptions
+from plumbline.operators import rows
+from plumbline.operators.batches import BatchSize, in_windows
+from plumbline.operators.errors import RowError
+from plumbline.operators.images import ImageRow, PreparedImages
+from plumbline.operators.metrics.writing import Writing
+from plumbline.operators.models.calls import ImageRequest, Usage
+from plumbline.operators.stages.images import Asked, ImagesStage
+from plumbline.operators.stages.programs import Asked as AskedRequest
+from plumbline.operators.stages.programs import Ran, Reply, generate_from_images, run_programs
+from plumbline.operators.stages.stage import StageOptions
 
 
 class Shown(NamedTuple):

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 from PIL import Image
 
-from operators import rows
-from operators.batches import isolate
-from operators.errors import RowError
-from operators.images import PreparedImages
-from operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel
-from operators.models.family import Family
-from operators.stages.images import ImagesStage
-from operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
+from plumbline.operators import rows
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError
+from plumbline.operators.images import PreparedImages
+from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel
+from plumbline.operators.models.family import Family
+from plumbline.operators.stages.images import ImagesStage
+from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
 
 
 @runtime_checkable

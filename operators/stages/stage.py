@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
 
-from operators import rows
-from operators.clips import STANDARD, Clips
-from operators.errors import EMPTY_PROMPT, PlumblineError, RowError, unknown_prompt
-from operators.images import FetchUri, ImageLimits
-from operators.metrics.ablation import Ablation
-from operators.metrics.metric import Metric
-from operators.models.family import Call, Family
+from plumbline.operators import rows
+from plumbline.operators.clips import STANDARD, Clips
+from plumbline.operators.errors import EMPTY_PROMPT, PlumblineError, RowError, unknown_prompt
+from plumbline.operators.images import FetchUri, ImageLimits
+from plumbline.operators.metrics.ablation import Ablation
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.family import Call, Family
 
 Rows = Literal["prompts", "images"]
 

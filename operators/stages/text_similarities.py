@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from operators import rows
-from operators.batches import isolate
-from operators.errors import RowError
-from operators.metrics.meteor import meteor
-from operators.models.calls import Compared, TextEmbedder, Usage
-from operators.stages.programs import Ran
-from operators.stages.reading import ReadingStage, Wanted
+from plumbline.operators import rows
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.meteor import meteor
+from plumbline.operators.models.calls import Compared, TextEmbedder, Usage
+from plumbline.operators.stages.programs import Ran
+from plumbline.operators.stages.reading import ReadingStage, Wanted
 
 
 @runtime_checkable

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.judged import Verdict
-from operators.metrics.metric import Metric
-from operators.metrics.writing import Writing
-from operators.stages.programs import Ran, generate, run_programs
-from operators.stages.reading import ReadingStage, Wanted
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.judged import Verdict
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.writing import Writing
+from plumbline.operators.stages.programs import Ran, generate, run_programs
+from plumbline.operators.stages.reading import ReadingStage, Wanted
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from evalica import InsufficientRatingsError, alpha
 
-from operators.statistics.options import Level
+from plumbline.operators.statistics.options import Level
 
 UNSURE = "unsure"
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from operators.statistics.options import Sampling
-from operators.statistics.ties import pairwise_correct
+from plumbline.operators.statistics.options import Sampling
+from plumbline.operators.statistics.ties import pairwise_correct
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]

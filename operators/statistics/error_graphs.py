@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from operators.statistics.options import Convention
+from plumbline.operators.statistics.options import Convention
 
 Floats = NDArray[np.float64]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
 """What tells that a score and a judgement are of the same image."""

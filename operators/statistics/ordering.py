@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from operators.statistics.options import ZeroHandling
+from plumbline.operators.statistics.options import ZeroHandling
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp
 
-from operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import Adaptive
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
-from operators.wires.wire import (
+from plumbline.operators.wires.wire import (
     Answers,
     Asked,
     BadRequest,

@@ -9,8 +9,8 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from operators.wires.unpickle import unpickle
-from operators.wires.wire import (
+from plumbline.operators.wires.unpickle import unpickle
+from plumbline.operators.wires.wire import (
     Answers,
     Asked,
     BadRequest,

@@ -7,7 +7,17 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
-from operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, decoded, read_form, require_alike
+from plumbline.operators.wires.wire import (
+    Answers,
+    Asked,
+    JsonWire,
+    Reply,
+    Served,
+    as_json,
+    decoded,
+    read_form,
+    require_alike,
+)
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))

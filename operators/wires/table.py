@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from operators.wires.flow_factory import FlowFactoryWire
-from operators.wires.pickled import PickledWire
-from operators.wires.score import ScoreWire
-from operators.wires.unirl import UniRlWire
-from operators.wires.wire import Wire
+from plumbline.operators.wires.flow_factory import FlowFactoryWire
+from plumbline.operators.wires.pickled import PickledWire
+from plumbline.operators.wires.score import ScoreWire
+from plumbline.operators.wires.unirl import UniRlWire
+from plumbline.operators.wires.wire import Wire
 
 WIRES: Sequence[Wire] = (UniRlWire(), ScoreWire(), FlowFactoryWire(), PickledWire())
 

@@ -7,8 +7,8 @@ Source: huggingface/trl, trl/trainer/grpo_trainer.py: it calls `reward_func(prom
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from operators.errors import ConfigError, suggest
-from operators.scorer import Scorer, Shown
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.scorer import Scorer, Shown
 
 TrlReward = Callable[..., list[float | None]]
 

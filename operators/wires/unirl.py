@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
-from operators.errors import RowError
-from operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, decoded, read_form
+from plumbline.operators.errors import RowError
+from plumbline.operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, decoded, read_form
 
 NO_IMAGE = RowError(
     "missing_image",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from operators.errors import PlumblineError, RowError, suggest
+from plumbline.operators.errors import PlumblineError, RowError, suggest
 
 JSON = "application/json"
 

@@ -8,28 +8,28 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from operators import rows
-from operators.building.balance import drawn
-from operators.building.duplicates import near_duplicates
-from operators.building.generation import Generation, read_asked, requests
-from operators.building.statistics import by_skill, shown_statistics
-from operators.building.tagging import Tagging
-from operators.building.taxonomy import Tag
-from operators.diagnosis.diagnosis import ShownTable
-from operators.diagnosis.texts import Property, properties
-from operators.errors import PlumblineError, SourceError
-from operators.models.calls import Usage
-from operators.report.rendering import diagnosis_markdown
-from pipelines.building.config import BuildConfig
-from pipelines.building.reading import GECKO, Prompt, read_gecko, read_prompts
-from pipelines.cells.cells import Outcome
-from pipelines.costs import Cost, spent
-from pipelines.endings import exit_code
-from pipelines.questions import look_at, read_cells
-from pipelines.running.rounds import Report
-from pipelines.sources.shards import text_id
-from pipelines.storage import Location, locate, write_file, write_table
-from pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
+from plumbline.operators import rows
+from plumbline.operators.building.balance import drawn
+from plumbline.operators.building.duplicates import near_duplicates
+from plumbline.operators.building.generation import Generation, read_asked, requests
+from plumbline.operators.building.statistics import by_skill, shown_statistics
+from plumbline.operators.building.tagging import Tagging
+from plumbline.operators.building.taxonomy import Tag
+from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.diagnosis.texts import Property, properties
+from plumbline.operators.errors import PlumblineError, SourceError
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.pipelines.building.config import BuildConfig
+from plumbline.pipelines.building.reading import GECKO, Prompt, read_gecko, read_prompts
+from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.costs import Cost, spent
+from plumbline.pipelines.endings import exit_code
+from plumbline.pipelines.questions import look_at, read_cells
+from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.storage import Location, locate, write_file, write_table
+from plumbline.pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
 Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 
@@ -97,7 +97,7 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
     published = read_gecko(reference) if reference is not None else []
     parse = None
     if config.parser is not None:
-        from operators.diagnosis.parsing import open_parser
+        from plumbline.operators.diagnosis.parsing import open_parser
 
         parse = open_parser(config.parser)
     prompts = read_prompts(locate(config.prompts, config.storage), config.prompt_columns) if config.prompts else []

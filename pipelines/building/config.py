@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from operators.building.taxonomy import Taxonomy, Value
-from operators.building.writer import TextWriter, WriterOptions
-from operators.errors import ConfigError
-from operators.models.checkpoints import ModelConfig
-from pipelines.config import SweepConfig
-from pipelines.running.logs import LogConfig
-from pipelines.running.pools import ClusterConfig
-from pipelines.sources.benchmark import BenchmarkConfig, PromptColumnsConfig
-from pipelines.storage import StorageConfig
+from plumbline.operators.building.taxonomy import Taxonomy, Value
+from plumbline.operators.building.writer import TextWriter, WriterOptions
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.running.logs import LogConfig
+from plumbline.pipelines.running.pools import ClusterConfig
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig, PromptColumnsConfig
+from plumbline.pipelines.storage import StorageConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,15 +5,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from operators import rows
-from operators.errors import SourceError
-from operators.images import id_text
-from pipelines.judging.releases.tables import read_content, read_sheet, read_text
-from pipelines.sources import prompt_files
-from pipelines.sources.benchmark import PromptColumnsConfig
-from pipelines.sources.shards import text_id
-from pipelines.storage import Location
-from pipelines.tables import SEPARATORS
+from plumbline.operators import rows
+from plumbline.operators.errors import SourceError
+from plumbline.operators.images import id_text
+from plumbline.pipelines.judging.releases.tables import read_content, read_sheet, read_text
+from plumbline.pipelines.sources import prompt_files
+from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
+from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import SEPARATORS
 
 GECKO = "gecko/gecko_prompts.csv"
 """Of a folder of published files."""

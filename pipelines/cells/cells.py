@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from operators.models.calls import Usage
+from plumbline.operators.models.calls import Usage
 
 State = Literal["committed", "draft", "failed"]
 PIECE = re.compile(r"(\+w\d+)+$")

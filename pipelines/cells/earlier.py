@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from operators import rows
-from operators.images import ImageLimits
-from operators.stages.table import STAGES
-from pipelines.cells.cells import PIECE, Cell
-from pipelines.cells.store import StoredCell, StoreError
+from plumbline.operators import rows
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.cells.cells import PIECE, Cell
+from plumbline.pipelines.cells.store import StoredCell, StoreError
 
 MOST_EARLIER = 32
 """Cells that are looked into for one."""

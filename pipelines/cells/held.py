@@ -5,10 +5,10 @@ from functools import partial
 
 import pyarrow as pa
 
-from operators.run_scores import RunScores
-from pipelines.cells.cells import Outcome, PlannedCell, is_draft
-from pipelines.cells.plan import Plan
-from pipelines.cells.store import Store
+from plumbline.operators.run_scores import RunScores
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
+from plumbline.pipelines.cells.plan import Plan
+from plumbline.pipelines.cells.store import Store
 
 
 class HeldCells:

@@ -21,10 +21,10 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import TypeAdapter
 
-from operators.errors import PlumblineError
-from pipelines.cells.checksums import DamagedError, decode_json, encode_json
-from pipelines.cells.store import Store
-from pipelines.storage import create
+from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.storage import create
 
 LEASES = "leases"
 SECONDS = 120.0

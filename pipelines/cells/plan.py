@@ -6,19 +6,19 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from operators.clips import Clips
-from operators.metrics.metric import Metric
-from operators.models.checkpoints import ResolvedModel, resolve_model
-from operators.question_quality import mean_content_words
-from operators.stages.graph import GraphNode, make_nodes, node_name
-from operators.stages.stage import Stage
-from operators.stages.table import STAGES
-from pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
-from pipelines.cells.earlier import EarlierCells
-from pipelines.cells.retry import FailedRows, count_failed, failed_before, standing_on
-from pipelines.cells.store import Store
-from pipelines.config import SweepConfig
-from pipelines.sources.sources import Sources
+from plumbline.operators.clips import Clips
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.checkpoints import ResolvedModel, resolve_model
+from plumbline.operators.question_quality import mean_content_words
+from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
+from plumbline.operators.stages.stage import Stage
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
+from plumbline.pipelines.cells.earlier import EarlierCells
+from plumbline.pipelines.cells.retry import FailedRows, count_failed, failed_before, standing_on
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.sources.sources import Sources
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

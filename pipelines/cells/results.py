@@ -17,20 +17,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from operators import rows
-from operators.errors import PlumblineError, RowError
-from operators.images import identify, image_records
-from operators.stages.scores import written_bases
-from operators.stages.table import STAGES
-from operators.summary import Skills, Tally
-from pipelines.cells.cells import Outcome, PlannedCell, Shard, digest, is_draft
-from pipelines.cells.plan import Plan
-from pipelines.cells.retry import LEFT
-from pipelines.cells.runs import run_ids
-from pipelines.cells.store import BrokenCell, Store, StoreError
-from pipelines.sources.benchmark import BenchmarkConfig
-from pipelines.sources.shards import BrokenFile, read_extra, read_shard
-from pipelines.sources.sources import Sources
+from plumbline.operators import rows
+from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.images import identify, image_records
+from plumbline.operators.stages.scores import written_bases
+from plumbline.operators.stages.table import STAGES
+from plumbline.operators.summary import Skills, Tally
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest, is_draft
+from plumbline.pipelines.cells.plan import Plan
+from plumbline.pipelines.cells.retry import LEFT
+from plumbline.pipelines.cells.runs import run_ids
+from plumbline.pipelines.cells.store import BrokenCell, Store, StoreError
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_shard
+from plumbline.pipelines.sources.sources import Sources
 
 VERSION = 1
 """Of parts and their tallies; raised when other rows or sums are made of the same cells."""

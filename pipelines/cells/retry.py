@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from operators.errors import PlumblineError, RowError
-from operators.rows import count_errors
-from operators.stages.table import STAGES
-from pipelines.cells.cells import Outcome, PlannedCell
-from pipelines.cells.runs import read_manifest, run_ids
-from pipelines.cells.store import Store, StoreError, draft_path
+from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.rows import count_errors
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell
+from plumbline.pipelines.cells.runs import read_manifest, run_ids
+from plumbline.pipelines.cells.store import Store, StoreError, draft_path
 
 READERS = 16
 LEFT = RowError(

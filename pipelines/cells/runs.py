@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from operators.errors import ConfigError
-from operators.models.calls import Usage
-from pipelines.cells.checksums import DamagedError, decode_json
-from pipelines.cells.lease import LeaseLost
-from pipelines.cells.store import LATEST, Store, draft_path
-from pipelines.storage import create
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.models.calls import Usage
+from plumbline.pipelines.cells.checksums import DamagedError, decode_json
+from plumbline.pipelines.cells.lease import LeaseLost
+from plumbline.pipelines.cells.store import LATEST, Store, draft_path
+from plumbline.pipelines.storage import create
 
 READERS = 16
 ORDER = "order"

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import ConfigError, PlumblineError
-from operators.models.calls import Usage
-from operators.models.parts import digest_file
-from operators.rows import count_errors, error_kinds, kept_of, usage_of
-from pipelines.cells.cells import Cell, Outcome
-from pipelines.cells.checksums import (
+from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.models.parts import digest_file
+from plumbline.operators.rows import count_errors, error_kinds, kept_of, usage_of
+from plumbline.pipelines.cells.cells import Cell, Outcome
+from plumbline.pipelines.cells.checksums import (
     DIGEST_KEY,
     NO_DIGEST,
     DamagedError,
@@ -29,7 +29,7 @@ from pipelines.cells.checksums import (
     encode_json,
     with_digest,
 )
-from pipelines.storage import (
+from plumbline.pipelines.storage import (
     Location,
     StorageConfig,
     create,

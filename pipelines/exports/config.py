@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass, field
 
-from operators.errors import ConfigError, suggest
-from pipelines.exports.formats import NAMES
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.pipelines.exports.formats import NAMES
+from plumbline.pipelines.storage import StorageConfig
 
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 

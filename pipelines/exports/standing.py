@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from pipelines.exports.table import StandingPart
+from plumbline.pipelines.exports.table import StandingPart
 
 PART_COLUMNS = ("generator", "metric", "part", "image_id")
 

@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from operators.errors import ConfigError, PlumblineError, install
-from pipelines.storage import Location, StorageConfig, first_line
+from plumbline.operators.errors import ConfigError, PlumblineError, install
+from plumbline.pipelines.storage import Location, StorageConfig, first_line
 
 
 class ExportError(PlumblineError):

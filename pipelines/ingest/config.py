@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from operators.errors import ConfigError
-from pipelines.ingest.rows import InputColumnsConfig, check_generator
-from pipelines.sources.benchmark import PromptsFrom
-from pipelines.storage import Location, StorageConfig, locate
-from pipelines.tables import Refused
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest.rows import InputColumnsConfig, check_generator
+from plumbline.pipelines.sources.benchmark import PromptsFrom
+from plumbline.pipelines.storage import Location, StorageConfig, locate
+from plumbline.pipelines.tables import Refused
 
 VERSION = 2
 """To be raised when the same input makes other shards."""

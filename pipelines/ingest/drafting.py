@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators.errors import PlumblineError
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.placing import Shards
-from pipelines.ingest.shards import Drafted, DraftedShard, Placement, Report, ShardDraft
-from pipelines.running.pools import HERE
-from pipelines.sources.origins import Origins
-from pipelines.storage import Location, first_line, locate
-from pipelines.tables import Rejection
+from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.placing import Shards
+from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, Report, ShardDraft
+from plumbline.pipelines.running.pools import HERE
+from plumbline.pipelines.sources.origins import Origins
+from plumbline.pipelines.storage import Location, first_line, locate
+from plumbline.pipelines.tables import Rejection
 
 PATIENCE = 5.0
 """Seconds of drafting in this process, after which the rest is worth the start of Ray."""
@@ -193,8 +193,8 @@ class Workers:
             return
         import ray  # takes a second, and only a large ingest needs it
 
-        from pipelines.running.pools import ClusterConfig
-        from pipelines.running.session import ray_session
+        from plumbline.pipelines.running.pools import ClusterConfig
+        from plumbline.pipelines.running.session import ray_session
 
         self._session.enter_context(ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))
         count = int(ray.cluster_resources().get("CPU", 1)) if address else cpus
@@ -204,7 +204,7 @@ class Workers:
 
     def _surroundings(self) -> Callable[[], None]:
         """What makes a process ready; raises RunnerError for a machine that does not see the input or the output."""
-        from pipelines.running.surroundings import Landmark, surroundings
+        from plumbline.pipelines.running.surroundings import Landmark, surroundings
 
         seen = [
             Landmark(place=f"source {file.url}", url=file.url, size=file.bytes, etag=file.etag)

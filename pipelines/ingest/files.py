@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import ConfigError
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.drafting import Begin, Source, SourceFile
-from pipelines.ingest.folders import FolderTable
-from pipelines.ingest.placing import Shards
-from pipelines.ingest.rows import (
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
+from plumbline.pipelines.ingest.folders import FolderTable
+from plumbline.pipelines.ingest.placing import Shards
+from plumbline.pipelines.ingest.rows import (
     ADDRESS,
     COLUMNS,
     SKILLS,
@@ -31,11 +31,11 @@ from pipelines.ingest.rows import (
     make_candidate,
     relative_path,
 )
-from pipelines.ingest.shards import Drafted, DraftedShard
-from pipelines.ingest.tables import Table, source_file
-from pipelines.sources.origins import Origins
-from pipelines.storage import Location, etag, locate, readable_errors
-from pipelines.tables import Refused, Rejection, Row
+from plumbline.pipelines.ingest.shards import Drafted, DraftedShard
+from plumbline.pipelines.ingest.tables import Table, source_file
+from plumbline.pipelines.sources.origins import Origins
+from plumbline.pipelines.storage import Location, etag, locate, readable_errors
+from plumbline.pipelines.tables import Refused, Rejection, Row
 
 READERS = 16
 """Image files that are read at once."""

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import ConfigError
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.files import read_image
-from pipelines.ingest.held import HeldFile, Sample, stem
-from pipelines.ingest.rows import (
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.files import read_image
+from plumbline.pipelines.ingest.held import HeldFile, Sample, stem
+from plumbline.pipelines.ingest.rows import (
     DAMAGED_TABLE,
     InputColumnsConfig,
     find_names,
@@ -27,10 +27,10 @@ from pipelines.ingest.rows import (
     make_candidate,
     require_names,
 )
-from pipelines.sources.origins import Origins
-from pipelines.sources.shards import is_table
-from pipelines.storage import Location, etag, first_line, list_below, locate, readable_errors
-from pipelines.tables import Refused, Rejection
+from plumbline.pipelines.sources.origins import Origins
+from plumbline.pipelines.sources.shards import is_table
+from plumbline.pipelines.storage import Location, etag, first_line, list_below, locate, readable_errors
+from plumbline.pipelines.tables import Refused, Rejection
 
 ENDINGS = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16

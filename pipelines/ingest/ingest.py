@@ -3,24 +3,24 @@
 from collections import Counter
 from typing import NamedTuple
 
-from operators.errors import ConfigError
-from pipelines.endings import OVER_BUDGET, exit_code
-from pipelines.ingest.archives import find_tars
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.drafting import Line, Source, Workers
-from pipelines.ingest.files import FileSource
-from pipelines.ingest.folders import FolderTable
-from pipelines.ingest.held import HeldSource
-from pipelines.ingest.image_tables import find_tables, read_rows, tell_of_table
-from pipelines.ingest.placing import Shards
-from pipelines.ingest.records import Record, Records
-from pipelines.ingest.rows import DAMAGED
-from pipelines.ingest.shards import Report, ShardRecord
-from pipelines.ingest.tables import open_table
-from pipelines.ingest.tars import read_samples, tell_of_samples
-from pipelines.sources.origins import Origins
-from pipelines.storage import locate, readable_errors
-from pipelines.tables import Rejection
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.endings import OVER_BUDGET, exit_code
+from plumbline.pipelines.ingest.archives import find_tars
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.drafting import Line, Source, Workers
+from plumbline.pipelines.ingest.files import FileSource
+from plumbline.pipelines.ingest.folders import FolderTable
+from plumbline.pipelines.ingest.held import HeldSource
+from plumbline.pipelines.ingest.image_tables import find_tables, read_rows, tell_of_table
+from plumbline.pipelines.ingest.placing import Shards
+from plumbline.pipelines.ingest.records import Record, Records
+from plumbline.pipelines.ingest.rows import DAMAGED
+from plumbline.pipelines.ingest.shards import Report, ShardRecord
+from plumbline.pipelines.ingest.tables import open_table
+from plumbline.pipelines.ingest.tars import read_samples, tell_of_samples
+from plumbline.pipelines.sources.origins import Origins
+from plumbline.pipelines.storage import locate, readable_errors
+from plumbline.pipelines.tables import Rejection
 
 
 class Ingested(NamedTuple):

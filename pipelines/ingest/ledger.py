@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from operators.errors import ConfigError
-from pipelines.sources.origins import as_example
-from pipelines.tables import Refused
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.sources.origins import as_example
+from plumbline.pipelines.tables import Refused
 
 CACHE_KIB = 64 * 1024
 """Of the table; what is beyond is in a temporary file that the system removes with the process."""

@@ -3,25 +3,25 @@
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from operators.errors import ConfigError
-from pipelines.config import SweepConfig
-from pipelines.ingest.archives import ENDINGS as TARS
-from pipelines.ingest.archives import find_tars
-from pipelines.ingest.config import IngestConfig, IngestLimits, WorkersConfig
-from pipelines.ingest.held import stem
-from pipelines.ingest.image_tables import ENDINGS as TABLES
-from pipelines.ingest.image_tables import Told, look_at
-from pipelines.ingest.ingest import Ingested, ingest
-from pipelines.ingest.layouts.layout import Folder, list_images
-from pipelines.ingest.rows import InputColumnsConfig, digest, find_names
-from pipelines.ingest.shards import Report
-from pipelines.ingest.tables import open_table
-from pipelines.ingest.tars import name_generators
-from pipelines.sources.benchmark import ColumnsConfig
-from pipelines.sources.origins import count_kinds
-from pipelines.sources.shards import is_table
-from pipelines.storage import Location, locate
-from pipelines.tables import JSON_LINES, SEPARATORS
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.ingest.archives import ENDINGS as TARS
+from plumbline.pipelines.ingest.archives import find_tars
+from plumbline.pipelines.ingest.config import IngestConfig, IngestLimits, WorkersConfig
+from plumbline.pipelines.ingest.held import stem
+from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
+from plumbline.pipelines.ingest.image_tables import Told, look_at
+from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.layouts.layout import Folder, list_images
+from plumbline.pipelines.ingest.rows import InputColumnsConfig, digest, find_names
+from plumbline.pipelines.ingest.shards import Report
+from plumbline.pipelines.ingest.tables import open_table
+from plumbline.pipelines.ingest.tars import name_generators
+from plumbline.pipelines.sources.benchmark import ColumnsConfig
+from plumbline.pipelines.sources.origins import count_kinds
+from plumbline.pipelines.sources.shards import is_table
+from plumbline.pipelines.storage import Location, locate
+from plumbline.pipelines.tables import JSON_LINES, SEPARATORS
 
 TEXT_TABLES = (*SEPARATORS, *JSON_LINES)
 FOLDER = "ingested"

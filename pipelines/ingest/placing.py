@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from operators.errors import ConfigError
-from pipelines.ingest.ledger import Ledger
-from pipelines.ingest.records import Records
-from pipelines.ingest.rows import digest
-from pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
-from pipelines.ingest.standing import (
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest.ledger import Ledger
+from plumbline.pipelines.ingest.records import Records
+from plumbline.pipelines.ingest.rows import digest
+from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
+from plumbline.pipelines.ingest.standing import (
     Footer,
     StandingShard,
     damage_named,
@@ -17,8 +17,8 @@ from pipelines.ingest.standing import (
     read_prompts,
     read_standing,
 )
-from pipelines.storage import readable_errors
-from pipelines.tables import Refused, Rejection
+from plumbline.pipelines.storage import readable_errors
+from plumbline.pipelines.tables import Refused, Rejection
 
 
 class Shards:

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators.errors import ConfigError
-from operators.rows import table as make_table
-from pipelines.ingest.config import Identity
-from pipelines.ingest.ledger import Prompt
-from pipelines.ingest.rows import REJECTED, SKILLS, digest
-from pipelines.sources.origins import MANIFEST
-from pipelines.storage import Location, etag, readable_errors, write_file, written_whole
-from pipelines.tables import Rejection
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.rows import table as make_table
+from plumbline.pipelines.ingest.config import Identity
+from plumbline.pipelines.ingest.ledger import Prompt
+from plumbline.pipelines.ingest.rows import REJECTED, SKILLS, digest
+from plumbline.pipelines.sources.origins import MANIFEST
+from plumbline.pipelines.storage import Location, etag, readable_errors, write_file, written_whole
+from plumbline.pipelines.tables import Rejection
 
 RECORDS = ".ingest/records"
 PROMPTS_AT_ONCE = 65_536

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators.errors import ConfigError
-from pipelines.sources.benchmark import GENERATORS
-from pipelines.sources.shards import text_id
-from pipelines.storage import Location
-from pipelines.tables import Refused, as_list, require_utf8
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.sources.benchmark import GENERATORS
+from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import Refused, as_list, require_utf8
 
 DEFAULT_NAMES = {
     "image": ("file", "file_name", "image", "filename", "image_path", "path"),

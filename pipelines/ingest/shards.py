@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import ConfigError
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.rows import Candidate
-from pipelines.ingest.standing import METADATA, Footer, read_footer
-from pipelines.storage import Location, readable_errors
-from pipelines.tables import Rejection
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.rows import Candidate
+from plumbline.pipelines.ingest.standing import METADATA, Footer, read_footer
+from plumbline.pipelines.storage import Location, readable_errors
+from plumbline.pipelines.tables import Rejection
 
 UPLOAD_BYTES = 16 * 2**20
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators.errors import ConfigError
-from pipelines.ingest.config import Identity
-from pipelines.ingest.ledger import Prompt
-from pipelines.sources.sources import INGESTED
-from pipelines.storage import Location, etag, readable_errors
-from pipelines.tables import Refused, Rejection
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest.config import Identity
+from plumbline.pipelines.ingest.ledger import Prompt
+from plumbline.pipelines.sources.sources import INGESTED
+from plumbline.pipelines.storage import Location, etag, readable_errors
+from plumbline.pipelines.tables import Refused, Rejection
 
 METADATA = INGESTED
 READERS = 16

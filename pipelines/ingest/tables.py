@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.errors import ConfigError, SourceError
-from operators.rows import require_once
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.drafting import SourceFile
-from pipelines.ingest.rows import IMAGES, InputColumnsConfig, require_names
-from pipelines.sources.origins import Origins
-from pipelines.storage import Location, etag, readable_errors
-from pipelines.tables import (
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.rows import require_once
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.drafting import SourceFile
+from plumbline.pipelines.ingest.rows import IMAGES, InputColumnsConfig, require_names
+from plumbline.pipelines.sources.origins import Origins
+from plumbline.pipelines.storage import Location, etag, readable_errors
+from plumbline.pipelines.tables import (
     BLOCK_BYTES,
     JSON_LINES,
     SEPARATORS,

@@ -6,12 +6,19 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from pipelines.ingest.archives import TEXTS, Damage, Member, read_members
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.held import MOST_LOOKED_AT, HeldFile, Sample
-from pipelines.ingest.rows import IMAGES, Candidate, InputColumnsConfig, find_names, make_candidate, refuse_foreign
-from pipelines.sources.origins import Origins
-from pipelines.tables import Refused, Rejection, parse_object
+from plumbline.pipelines.ingest.archives import TEXTS, Damage, Member, read_members
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.held import MOST_LOOKED_AT, HeldFile, Sample
+from plumbline.pipelines.ingest.rows import (
+    IMAGES,
+    Candidate,
+    InputColumnsConfig,
+    find_names,
+    make_candidate,
+    refuse_foreign,
+)
+from plumbline.pipelines.sources.origins import Origins
+from plumbline.pipelines.tables import Refused, Rejection, parse_object
 
 
 @dataclass(kw_only=True, slots=True)

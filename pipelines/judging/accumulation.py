@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators import rows
-from operators.errors import ConfigError, RowError, SourceError
-from operators.judging.accumulation import Accumulation, Missing, accumulate
-from pipelines.judging.answers import FORMATS, read_answers
-from pipelines.judging.answers.answer import Answer, Answered
-from pipelines.judging.answers.table import AnswerColumns, read_table
-from pipelines.storage import StorageConfig, locate, write_table
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError, RowError, SourceError
+from plumbline.operators.judging.accumulation import Accumulation, Missing, accumulate
+from plumbline.pipelines.judging.answers import FORMATS, read_answers
+from plumbline.pipelines.judging.answers.answer import Answer, Answered
+from plumbline.pipelines.judging.answers.table import AnswerColumns, read_table
+from plumbline.pipelines.storage import StorageConfig, locate, write_table
 
 NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
 

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 
-from operators.errors import ConfigError
-from operators.judging.matching import IDS
-from pipelines.cells.runs import scores_cells
-from pipelines.cells.store import open_store
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.judging.matching import IDS
+from plumbline.pipelines.cells.runs import scores_cells
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.storage import StorageConfig
 
 COLUMNS = (*IDS, "metric", "elements")
 

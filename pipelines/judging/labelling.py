@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 from numpy.typing import NDArray
 
-from operators.diagnosis.diagnosis import ShownTable, percent
-from operators.errors import ConfigError, SourceError
-from operators.judging.matching import complete_ids
-from operators.judging.ratings import mean_ratings
-from operators.metrics.metric import direction
-from operators.report.words import number, signed
-from operators.statistics.prediction_powered import (
+from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.judging.matching import complete_ids
+from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.report.words import number, signed
+from plumbline.operators.statistics.prediction_powered import (
     FEWEST_DIFFERENT,
     FEWEST_LABELS,
     Powered,
@@ -27,12 +27,12 @@ from operators.statistics.prediction_powered import (
     labels_needed,
     powered_mean,
 )
-from operators.statistics.sequential import NOBODY, balanced_order
-from pipelines.judging.metaeval import open_release
-from pipelines.judging.protocols import ProtocolConfig
-from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
-from pipelines.storage import StorageConfig, locate, write_file
+from plumbline.operators.statistics.sequential import NOBODY, balanced_order
+from plumbline.pipelines.judging.metaeval import open_release
+from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
+from plumbline.pipelines.storage import StorageConfig, locate, write_file
 
 Floats = NDArray[np.float64]
 

@@ -8,29 +8,29 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators import rows
-from operators.diagnosis.correlations import Correlation, between_metrics
-from operators.errors import ConfigError, SourceError
-from operators.judging import matching, ratings
-from operators.judging.graphs import judge_graphs
-from operators.judging.judgement import Comparison, Judgement, Order
-from operators.judging.orders import judge_orders
-from operators.judging.pairings import judge_pairings
-from operators.judging.preferences import judge_preferences
-from operators.judging.publish import to_latex, to_markdown
-from operators.judging.scales import off_scale
-from operators.judging.words import judge_words
-from operators.metrics.metric import direction
-from operators.run_scores import RunScores
-from operators.statistics.agreement import reliable_prompts
-from operators.statistics.options import MATCH_COLUMNS, Match, Sampling
-from pipelines.cells.store import encode_table
-from pipelines.judging.elements import read_elements
-from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
-from pipelines.judging.releases.readers import read_release
-from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
-from pipelines.storage import Location, StorageConfig, locate, write_file
+from plumbline.operators import rows
+from plumbline.operators.diagnosis.correlations import Correlation, between_metrics
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.judging import matching, ratings
+from plumbline.operators.judging.graphs import judge_graphs
+from plumbline.operators.judging.judgement import Comparison, Judgement, Order
+from plumbline.operators.judging.orders import judge_orders
+from plumbline.operators.judging.pairings import judge_pairings
+from plumbline.operators.judging.preferences import judge_preferences
+from plumbline.operators.judging.publish import to_latex, to_markdown
+from plumbline.operators.judging.scales import off_scale
+from plumbline.operators.judging.words import judge_words
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.statistics.agreement import reliable_prompts
+from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
+from plumbline.pipelines.cells.store import encode_table
+from plumbline.pipelines.judging.elements import read_elements
+from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
+from plumbline.pipelines.judging.releases.readers import read_release
+from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
+from plumbline.pipelines.storage import Location, StorageConfig, locate, write_file
 
 TURNED = "a lower score is better, so that its scores count with their signs turned"
 FRAMES = {"graphs": rows.GRAPHS, "words": rows.WORD_MATCHES}

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from operators.errors import ConfigError
-from operators.statistics.options import (
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.statistics.options import (
     ALPHA,
     Convention,
     Level,
@@ -14,9 +14,9 @@ from operators.statistics.options import (
     Unsure,
     ZeroHandling,
 )
-from pipelines.judging.releases.long import RatingColumns
-from pipelines.judging.releases.readers import RELEASES
-from pipelines.storage import StorageConfig
+from plumbline.pipelines.judging.releases.long import RatingColumns
+from plumbline.pipelines.judging.releases.readers import RELEASES
+from plumbline.pipelines.storage import StorageConfig
 
 Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"]
 

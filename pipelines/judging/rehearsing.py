@@ -12,11 +12,11 @@ import pandas as pd
 import pyarrow as pa
 from jinja2 import Environment, StrictUndefined
 
-from operators.diagnosis.diagnosis import ShownTable, percent
-from operators.errors import ConfigError
-from operators.judging.judgement import PEOPLE
-from operators.judging.ratings import mean_ratings
-from operators.judging.rehearsal import (
+from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.judging.judgement import PEOPLE
+from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.judging.rehearsal import (
     FEWEST_PROMPTS,
     NAIVE_FIRST,
     Pair,
@@ -27,16 +27,16 @@ from operators.judging.rehearsal import (
     rehearse,
     tied,
 )
-from operators.report.rendering import diagnosis_markdown
-from operators.report.words import names, number, plural
-from operators.statistics.options import Adaptive
-from operators.statistics.prediction_powered import FEWEST_DIFFERENT, FEWEST_LABELS
-from operators.statistics.sequential import FIRST_ASYMPTOTIC, PER_LOOK
-from pipelines.judging.labelling import coverage_table
-from pipelines.judging.metaeval import open_release
-from pipelines.judging.protocols import ProtocolConfig
-from pipelines.judging.releases.scores import of_metrics, read_scores
-from pipelines.storage import StorageConfig, locate, write_file
+from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.report.words import names, number, plural
+from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.prediction_powered import FEWEST_DIFFERENT, FEWEST_LABELS
+from plumbline.operators.statistics.sequential import FIRST_ASYMPTOTIC, PER_LOOK
+from plumbline.pipelines.judging.labelling import coverage_table
+from plumbline.pipelines.judging.metaeval import open_release
+from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.judging.releases.scores import of_metrics, read_scores
+from plumbline.pipelines.storage import StorageConfig, locate, write_file
 
 PAGE = Path(__file__).parent / "adaptive.md.j2"
 EMPTY = "–"

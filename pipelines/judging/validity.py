@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from operators import rows
-from operators.diagnosis.correlations import (
+from plumbline.operators import rows
+from plumbline.operators.diagnosis.correlations import (
     PromptNumbers,
     between_metrics,
     prompt_means,
@@ -16,15 +16,15 @@ from operators.diagnosis.correlations import (
     rho_of_value_means,
     with_properties,
 )
-from operators.diagnosis.diagnosis import Diagnosis, ShownTable, percent, shown_tables
-from operators.diagnosis.questions import QuestionCounts
-from operators.diagnosis.texts import properties
-from operators.report.words import count, number
-from operators.run_scores import RunScores
-from operators.statistics.poisson import hash_ids
-from pipelines.judging.releases import t2iscorescore, tifa160
-from pipelines.judging.releases.tables import read_objects, read_sheet
-from pipelines.storage import StorageConfig, locate
+from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, percent, shown_tables
+from plumbline.operators.diagnosis.questions import QuestionCounts
+from plumbline.operators.diagnosis.texts import properties
+from plumbline.operators.report.words import count, number
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.pipelines.judging.releases import t2iscorescore, tifa160
+from plumbline.pipelines.judging.releases.tables import read_objects, read_sheet
+from plumbline.pipelines.storage import StorageConfig, locate
 
 PAPER = Path(__file__).parent / "validity.csv"
 """Ranges over the paper's five sources of images, as printed, each with the released metric that ours is of."""

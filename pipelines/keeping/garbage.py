@@ -7,14 +7,14 @@ from itertools import islice
 from time import time
 from typing import Literal, NamedTuple
 
-from operators.errors import ConfigError
-from operators.stages.table import STAGES
-from pipelines.cells.lease import Lease
-from pipelines.cells.runs import ORDER, run_ids, run_of_place
-from pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
-from pipelines.keeping.config import GcConfig
-from pipelines.keeping.presence import SWEEPS, Sign, deleting, signs
-from pipelines.keeping.retention import DroppedRun, drop_runs, remove_run
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.cells.lease import Lease
+from plumbline.pipelines.cells.runs import ORDER, run_ids, run_of_place
+from plumbline.pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
+from plumbline.pipelines.keeping.config import GcConfig
+from plumbline.pipelines.keeping.presence import SWEEPS, Sign, deleting, signs
+from plumbline.pipelines.keeping.retention import DroppedRun, drop_runs, remove_run
 
 DAY = 24 * 3600.0
 AT_ONCE = 1000

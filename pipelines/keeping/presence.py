@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from operators.errors import PlumblineError
-from pipelines.cells.lease import LEASES, Lease, see, take
-from pipelines.cells.store import Store
+from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.cells.lease import LEASES, Lease, see, take
+from plumbline.pipelines.cells.store import Store
 
 LOG = logging.getLogger(__name__)
 SWEEPS = "sweeps"

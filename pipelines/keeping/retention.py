@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from operators.errors import ConfigError
-from pipelines.cells.runs import Run, leave_order, list_runs
-from pipelines.cells.store import Store, StoredFile
-from pipelines.keeping.config import KeepRuns
-from pipelines.keeping.presence import deleting, signs
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.runs import Run, leave_order, list_runs
+from plumbline.pipelines.cells.store import Store, StoredFile
+from plumbline.pipelines.keeping.config import KeepRuns
+from plumbline.pipelines.keeping.presence import deleting, signs
 
 PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
     ("daily", lambda began: (began.year, began.month, began.day)),

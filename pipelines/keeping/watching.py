@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipelines.cells.plan import Plan
-from pipelines.cells.store import Store
-from pipelines.keeping.presence import signs
-from pipelines.running.progress import NodeProgress
-from pipelines.running.rounds import expected
+from plumbline.pipelines.cells.plan import Plan
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.keeping.presence import signs
+from plumbline.pipelines.running.progress import NodeProgress
+from plumbline.pipelines.running.rounds import expected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from operators.errors import PlumblineError
-from operators.report.changes import Change
-from operators.report.words import plural
-from pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
-from pipelines.cells.store import Store
-from pipelines.endings import OVER_BUDGET, REGRESSION
-from pipelines.nightly.config import NightConfig
-from pipelines.nightly.outcome import Moved, Outcome, outcome_path, read_outcome
-from pipelines.nightly.webhook import send
-from pipelines.report.checkpoints import CHECKPOINTS
-from pipelines.report.comparable import obstacle_between
-from pipelines.report.report import WrittenReport, write_report
-from pipelines.report.trends import write_trends
-from pipelines.running.errors import one_line
-from pipelines.sources.sources import Sources
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.report.changes import Change
+from plumbline.operators.report.words import plural
+from plumbline.pipelines.cells.runs import Run, earlier_runs, find_run, read_manifest
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.endings import OVER_BUDGET, REGRESSION
+from plumbline.pipelines.nightly.config import NightConfig
+from plumbline.pipelines.nightly.outcome import Moved, Outcome, outcome_path, read_outcome
+from plumbline.pipelines.nightly.webhook import send
+from plumbline.pipelines.report.checkpoints import CHECKPOINTS
+from plumbline.pipelines.report.comparable import obstacle_between
+from plumbline.pipelines.report.report import WrittenReport, write_report
+from plumbline.pipelines.report.trends import write_trends
+from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.sources.sources import Sources
 
 LOG = logging.getLogger(__name__)
 

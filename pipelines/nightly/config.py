@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass, field, fields
 from urllib.parse import urlsplit
 
-from operators.errors import ConfigError
-from pipelines.cells.lease import SECONDS
-from pipelines.config import SweepConfig
-from pipelines.keeping.config import KeepRuns
-from pipelines.report.checkpoints import check_checkpoints
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.lease import SECONDS
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.keeping.config import KeepRuns
+from plumbline.pipelines.report.checkpoints import check_checkpoints
 
 SHORTEST_LEASE = 10.0
 

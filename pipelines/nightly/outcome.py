@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from operators.report.words import plural
-from operators.summary import OVERALL
-from pipelines.cells.store import Store
+from plumbline.operators.report.words import plural
+from plumbline.operators.summary import OVERALL
+from plumbline.pipelines.cells.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
-from operators.judging.judgement import Comparison, Judgement
-from operators.report.agreement import Agreement
-from operators.statistics.bootstrap import Interval
-from pipelines.cells.store import Store
+from plumbline.operators.judging.judgement import Comparison, Judgement
+from plumbline.operators.report.agreement import Agreement
+from plumbline.operators.statistics.bootstrap import Interval
+from plumbline.pipelines.cells.store import Store
 
 
 def read_agreement(store: Store, run_id: str) -> Agreement | None:

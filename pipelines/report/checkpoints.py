@@ -2,7 +2,7 @@
 
 import re
 
-from operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError
 
 CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
 

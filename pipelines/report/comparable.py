@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from operators.report.changes import comparable_metrics
-from operators.report.words import names
-from operators.summary import part_of
-from pipelines.endings import OVER_BUDGET
+from plumbline.operators.report.changes import comparable_metrics
+from plumbline.operators.report.words import names
+from plumbline.operators.summary import part_of
+from plumbline.pipelines.endings import OVER_BUDGET
 
 
 def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:

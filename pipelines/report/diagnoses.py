@@ -1,8 +1,8 @@
 """The diagnosis of a run's metrics, in the run's folder: written, and read again."""
 
-from operators.diagnosis.diagnosis import KEPT, Diagnosis, diagnosis_of, shown_tables
-from operators.report.rendering import diagnosis_markdown
-from pipelines.cells.store import Store
+from plumbline.operators.diagnosis.diagnosis import KEPT, Diagnosis, diagnosis_of, shown_tables
+from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.pipelines.cells.store import Store
 
 
 def write_diagnosis(store: Store, run_id: str, diagnosis: Diagnosis) -> None:

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators.errors import PlumblineError, RowError
-from operators.images import FetchUri, ImageLimits, identify
-from operators.report.gallery import NO_DETAIL, ImageDetail, make_thumbnail
-from operators.report.page import GatheredRun
-from operators.report.picking import ImageKey, Pick
-from pipelines.cells.cells import Shard
-from pipelines.cells.runs import ScoresCell, scores_cells
-from pipelines.cells.store import Store
-from pipelines.report.originals import Originals
-from pipelines.sources.benchmark import IMAGE_COLUMNS
-from pipelines.storage import StorageConfig, first_line, is_storage_error, locate
+from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.images import FetchUri, ImageLimits, identify
+from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, make_thumbnail
+from plumbline.operators.report.page import GatheredRun
+from plumbline.operators.report.picking import ImageKey, Pick
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.report.originals import Originals
+from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
+from plumbline.pipelines.storage import StorageConfig, first_line, is_storage_error, locate
 
 READERS = 8
 ROWS_AT_ONCE = 16

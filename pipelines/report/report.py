@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.errors import ConfigError, PlumblineError
-from operators.metrics.table import falling_metrics
-from operators.report.page import GatheredRun, Page, build_page
-from operators.report.picking import pick_images
-from operators.report.rendering import render, to_csv, to_markdown
-from operators.run_scores import RunScores
-from operators.summary import Skills
-from pipelines.cells.runs import (
+from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.report.page import GatheredRun, Page, build_page
+from plumbline.operators.report.picking import pick_images
+from plumbline.operators.report.rendering import render, to_csv, to_markdown
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.summary import Skills
+from plumbline.pipelines.cells.runs import (
     awaits_name,
     earlier_runs,
     find_run,
@@ -24,14 +24,14 @@ from pipelines.cells.runs import (
     read_manifest,
     show_newest,
 )
-from pipelines.cells.store import Store
-from pipelines.report.agreement import read_agreement
-from pipelines.report.comparable import obstacle_between
-from pipelines.report.diagnoses import read_diagnosis
-from pipelines.report.images import read_details
-from pipelines.report.originals import Originals, open_originals
-from pipelines.sources.sources import Sources, skills_of
-from pipelines.storage import StorageConfig, first_line, is_storage_error
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.report.agreement import read_agreement
+from plumbline.pipelines.report.comparable import obstacle_between
+from plumbline.pipelines.report.diagnoses import read_diagnosis
+from plumbline.pipelines.report.images import read_details
+from plumbline.pipelines.report.originals import Originals, open_originals
+from plumbline.pipelines.sources.sources import Sources, skills_of
+from plumbline.pipelines.storage import StorageConfig, first_line, is_storage_error
 
 MOST_IMAGES = 96
 SHARED = ("generator", "metric")

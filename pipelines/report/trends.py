@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from operators.errors import ConfigError, PlumblineError
-from operators.report.rendering import render_trends
-from operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
-from operators.report.words import plural
-from operators.summary import part_of
-from pipelines.cells.runs import READERS, Run, list_runs
-from pipelines.cells.store import Store
-from pipelines.endings import OVER_BUDGET
-from pipelines.report.checkpoints import CHECKPOINTS, check_checkpoints
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.report.rendering import render_trends
+from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
+from plumbline.operators.report.words import plural
+from plumbline.operators.summary import part_of
+from plumbline.pipelines.cells.runs import READERS, Run, list_runs
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.endings import OVER_BUDGET
+from plumbline.pipelines.report.checkpoints import CHECKPOINTS, check_checkpoints
+from plumbline.pipelines.storage import StorageConfig
 
 MOST_RUNS = 120
 MOST_PROBLEMS = 8

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from operators.errors import ConfigError, suggest
-from operators.rewards.formats import FORMATS
-from operators.rewards.selection import SelectionConfig
-from operators.rewards.values import Combine, Std
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.rewards.formats import FORMATS
+from plumbline.operators.rewards.selection import SelectionConfig
+from plumbline.operators.rewards.values import Combine, Std
+from plumbline.pipelines.storage import StorageConfig
 
 VERSION = 2
 """To be raised when the same run and options make other files."""

@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from operators.errors import ConfigError, PlumblineError
-from operators.images import ImageLimits
-from operators.metrics.table import AnyMetric
-from operators.rewards.values import Codes, Floats
-from pipelines.cells.cells import Shard
-from pipelines.cells.runs import find_run, read_manifest
-from pipelines.cells.store import Store, draft_path
-from pipelines.config import read_config
-from pipelines.sources.benchmark import BenchmarkConfig
-from pipelines.sources.sources import Sources, open_sources
-from pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.metrics.table import AnyMetric
+from plumbline.operators.rewards.values import Codes, Floats
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.cells.runs import find_run, read_manifest
+from plumbline.pipelines.cells.store import Store, draft_path
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.sources import Sources, open_sources
+from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
 CHANGED = "the sources have changed since the run; run the sweep again, which asks no model about what it knows"
 IDS = ("image_id", "prompt_id")

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators.errors import PlumblineError, RowError
-from operators.images import FETCHES, ImageRow, digest_of, identify, image_records, is_embedded, row_bytes
-from pipelines.cells.store import Store
-from pipelines.rewards.gathered import CHANGED, ScoredRun, ScoredShard, digests_of
-from pipelines.sources.benchmark import IMAGE_COLUMNS
-from pipelines.sources.shards import opened
+from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.operators.images import FETCHES, ImageRow, digest_of, identify, image_records, is_embedded, row_bytes
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.rewards.gathered import CHANGED, ScoredRun, ScoredShard, digests_of
+from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
+from plumbline.pipelines.sources.shards import opened
 
 ROWS_AT_ONCE = 16
 SEVERAL = "several_images"

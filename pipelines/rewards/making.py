@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators.errors import RowError
-from operators.rewards.containers import extension, to_lines, to_parquet, to_tar
-from operators.rewards.formats.format import Format, Picture, Sample
-from operators.rewards.selection import Example
-from operators.rewards.splits import HELD_OUT
-from operators.rewards.values import Codes, Floats
-from pipelines.cells.store import Store
-from pipelines.rewards.gathered import ScoredRun, elements_of
-from pipelines.rewards.images import SEVERAL, Copied, Copier
-from pipelines.rewards.output import Output, ShardRecord
+from plumbline.operators.errors import RowError
+from plumbline.operators.rewards.containers import extension, to_lines, to_parquet, to_tar
+from plumbline.operators.rewards.formats.format import Format, Picture, Sample
+from plumbline.operators.rewards.selection import Example
+from plumbline.operators.rewards.splits import HELD_OUT
+from plumbline.operators.rewards.values import Codes, Floats
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.rewards.gathered import ScoredRun, elements_of
+from plumbline.pipelines.rewards.images import SEVERAL, Copied, Copier
+from plumbline.pipelines.rewards.output import Output, ShardRecord
 
 IDENTICAL, UNFIT = "identical_images", "not_representable"
 NO_FAILURE = (IDENTICAL, UNFIT, SEVERAL)

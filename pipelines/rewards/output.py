@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from operators.errors import ConfigError
-from pipelines.cells.cells import digest
-from pipelines.storage import Location, create, readable_errors, write_errors, written_whole
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.cells import digest
+from plumbline.pipelines.storage import Location, create, readable_errors, write_errors, written_whole
 
 OF_RUN = "@run"
 """What an output's address has in the place of its run's id."""

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from operators.errors import DISTRIBUTION, ConfigError, SourceError
-from operators.rewards.formats import FORMATS
-from operators.rewards.selection import Candidates, Example, select, spread
-from operators.rewards.splits import HELD_OUT, RULE, TRAIN, split_of
-from operators.rewards.values import combine_metrics, rank_advantages, within_prompt_noise, z_scores
-from pipelines.cells.cells import digest
-from pipelines.cells.store import Store, open_existing_store
-from pipelines.endings import OVER_BUDGET, exit_code
-from pipelines.rewards.config import VERSION, RewardsConfig
-from pipelines.rewards.gathered import ScoredRun, elements_of, gather_scores
-from pipelines.rewards.images import Copier
-from pipelines.rewards.making import NO_FAILURE, PlannedShard, Rewards, ShardMaker
-from pipelines.rewards.output import OF_RUN, Output, ShardRecord
-from pipelines.storage import locate
+from plumbline.operators.errors import DISTRIBUTION, ConfigError, SourceError
+from plumbline.operators.rewards.formats import FORMATS
+from plumbline.operators.rewards.selection import Candidates, Example, select, spread
+from plumbline.operators.rewards.splits import HELD_OUT, RULE, TRAIN, split_of
+from plumbline.operators.rewards.values import combine_metrics, rank_advantages, within_prompt_noise, z_scores
+from plumbline.pipelines.cells.cells import digest
+from plumbline.pipelines.cells.store import Store, open_existing_store
+from plumbline.pipelines.endings import OVER_BUDGET, exit_code
+from plumbline.pipelines.rewards.config import VERSION, RewardsConfig
+from plumbline.pipelines.rewards.gathered import ScoredRun, elements_of, gather_scores
+from plumbline.pipelines.rewards.images import Copier
+from plumbline.pipelines.rewards.making import NO_FAILURE, PlannedShard, Rewards, ShardMaker
+from plumbline.pipelines.rewards.output import OF_RUN, Output, ShardRecord
+from plumbline.pipelines.storage import locate
 
 JOINED = ("json", "jsonl")
 

@@ -11,18 +11,26 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from operators.batches import device_lost, telling_calls
-from operators.errors import PlumblineError, RowError
-from pipelines.cells.cells import Cell, Outcome, Work
-from pipelines.cells.plan import Node
-from pipelines.running.errors import RunnerError, one_line
-from pipelines.running.logs import Forwarder, about, take_over
-from pipelines.running.outcomes import NONE, CallNews, Stopwatch, compute_cells, log_cell, log_context, shard_name
-from pipelines.running.pools import PoolConfig
-from pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
-from pipelines.running.progress import FIRST_TIME, History
-from pipelines.running.stages import NodeStage, StageContext
-from pipelines.running.surroundings import Surroundings
+from plumbline.operators.batches import device_lost, telling_calls
+from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.pipelines.cells.cells import Cell, Outcome, Work
+from plumbline.pipelines.cells.plan import Node
+from plumbline.pipelines.running.errors import RunnerError, one_line
+from plumbline.pipelines.running.logs import Forwarder, about, take_over
+from plumbline.pipelines.running.outcomes import (
+    NONE,
+    CallNews,
+    Stopwatch,
+    compute_cells,
+    log_cell,
+    log_context,
+    shard_name,
+)
+from plumbline.pipelines.running.pools import PoolConfig
+from plumbline.pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
+from plumbline.pipelines.running.progress import FIRST_TIME, History
+from plumbline.pipelines.running.stages import NodeStage, StageContext
+from plumbline.pipelines.running.surroundings import Surroundings
 
 LOG = logging.getLogger(__name__)
 CALLS_PER_ACTOR = 2

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from ray.util.metrics import Counter, Gauge
 
-from operators.stages.table import STAGES
-from pipelines.cells.cells import Outcome
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.cells.cells import Outcome
 
 
 class Declared(NamedTuple):

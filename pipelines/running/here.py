@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from operators.batches import telling_calls
-from pipelines.cells.cells import Cell, Outcome, Work
-from pipelines.cells.plan import Node, Plan
-from pipelines.running.errors import RunnerError, one_line
-from pipelines.running.logs import about
-from pipelines.running.outcomes import CallNews, compute_cells, log_cell, log_context
-from pipelines.running.pools import ClusterConfig
-from pipelines.running.process import set_torch_threads
-from pipelines.running.progress import Tallies
-from pipelines.running.rounds import Report
-from pipelines.running.stages import NodeStage, StageContext
+from plumbline.operators.batches import telling_calls
+from plumbline.pipelines.cells.cells import Cell, Outcome, Work
+from plumbline.pipelines.cells.plan import Node, Plan
+from plumbline.pipelines.running.errors import RunnerError, one_line
+from plumbline.pipelines.running.logs import about
+from plumbline.pipelines.running.outcomes import CallNews, compute_cells, log_cell, log_context
+from plumbline.pipelines.running.pools import ClusterConfig
+from plumbline.pipelines.running.process import set_torch_threads
+from plumbline.pipelines.running.progress import Tallies
+from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.running.stages import NodeStage, StageContext
 
 
 def compute_here(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> dict[str, Outcome]:

@@ -7,10 +7,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError
 
-ROOMS = ("jobs", "pipelines", "operators")
-"""The loggers that a run's log takes."""
+LOGGER = "plumbline"
+"""The logger that a run's log takes, with all below it."""
 OFF = 100
 """A level above all others."""
 _ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # is never changed, but replaced
@@ -51,16 +51,15 @@ def line_of(record: logging.LogRecord) -> dict[str, Any]:
 
 def wanted_level() -> int | None:
     """The level from which on lines are written in this process; None where there is no log."""
-    level = logging.getLogger(ROOMS[0]).level
+    level = logging.getLogger(LOGGER).level
     return level if 0 < level < OFF else None
 
 
 def take_over(handler: logging.Handler, level: int) -> None:
     """Has all that our loggers say from a level on go to this handler, and nowhere else."""
-    for room in ROOMS:
-        logger = logging.getLogger(room)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level)
+    logger = logging.getLogger(LOGGER)
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(level)
 
 
 class Forwarder(logging.Handler):

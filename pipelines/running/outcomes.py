@@ -8,13 +8,13 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from operators.batches import device_lost
-from operators.stages.table import STAGES
-from pipelines.cells.cells import Cell, Outcome, Shard, Work
-from pipelines.cells.store import BrokenCell, Store
-from pipelines.running.errors import one_line
-from pipelines.running.logs import about
-from pipelines.running.stages import StageContext
+from plumbline.operators.batches import device_lost
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.cells.store import BrokenCell, Store
+from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.running.logs import about
+from plumbline.pipelines.running.stages import StageContext
 
 LOG = logging.getLogger(__name__)
 LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from operators.errors import PlumblineError
-from pipelines.running.pools import PoolConfig
+from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.running.pools import PoolConfig
 
 SPARE_CPUS = 0.25
 """Left for Ray Data's own tasks: pools that take every CPU starve them and hang for ever."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from operators.errors import ConfigError, suggest
+from plumbline.operators.errors import ConfigError, suggest
 
 HERE = "here"
 """The address of this process."""

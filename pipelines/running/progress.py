@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pipelines.cells.cells import Outcome
+from plumbline.pipelines.cells.cells import Outcome
 
 MOST_LINES = 100_000
 """Of the log that wait for the driver; of more, the oldest are dropped."""
@@ -103,7 +103,7 @@ class ProgressLog:
     """Counts what stages report; run as an actor, so that it outlives them and tells what they were doing."""
 
     def __init__(self) -> None:
-        from pipelines.running.counters import Counters  # imports Ray, which what shows progress does without
+        from plumbline.pipelines.running.counters import Counters  # imports Ray, which what shows progress does without
 
         self.counters = Counters()
         self.waiting: Counter[str] = Counter()

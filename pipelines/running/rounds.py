@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from pipelines.cells.plan import Plan
-from pipelines.running.errors import one_line
-from pipelines.running.progress import NodeProgress
+from plumbline.pipelines.cells.plan import Plan
+from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.running.progress import NodeProgress
 
 LOG = logging.getLogger(__name__)
 NOTHING = NodeProgress(0, 0, 0, 0.0)

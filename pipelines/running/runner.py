@@ -18,20 +18,20 @@ from ray.data.exceptions import SystemException, UserCodeException
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pipelines.cells.cells import Outcome, Work
-from pipelines.cells.plan import Node, Plan
-from pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
-from pipelines.running.errors import KEPT, RunnerError, one_line
-from pipelines.running.logs import relay, wanted_level
-from pipelines.running.machines import next_wave, offered
-from pipelines.running.placement import fits
-from pipelines.running.pools import ClusterConfig, PoolConfig
-from pipelines.running.progress import ProgressLog
-from pipelines.running.room import RoomWatch, who_holds
-from pipelines.running.rounds import Report
-from pipelines.running.session import ray_session
-from pipelines.running.stages import StageContext
-from pipelines.running.surroundings import of_sweep
+from plumbline.pipelines.cells.cells import Outcome, Work
+from plumbline.pipelines.cells.plan import Node, Plan
+from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
+from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
+from plumbline.pipelines.running.logs import relay, wanted_level
+from plumbline.pipelines.running.machines import next_wave, offered
+from plumbline.pipelines.running.placement import fits
+from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
+from plumbline.pipelines.running.progress import ProgressLog
+from plumbline.pipelines.running.room import RoomWatch, who_holds
+from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.running.stages import StageContext
+from plumbline.pipelines.running.surroundings import of_sweep
 
 LOG = logging.getLogger(__name__)
 POLL_SECONDS = 0.25

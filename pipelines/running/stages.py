@@ -6,22 +6,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators import rows
-from operators.clips import Clips
-from operators.errors import RowError
-from operators.images import ImageLimits
-from operators.metrics.ablation import shown_instead
-from operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
-from operators.stages.table import STAGES
-from pipelines.cells.cells import Cell, Shard, Work, is_draft
-from pipelines.cells.earlier import read_earlier
-from pipelines.cells.plan import Node
-from pipelines.cells.store import BrokenCell, Store
-from pipelines.sources.benchmark import IMAGE_COLUMNS
-from pipelines.sources.prompts import read_prompts
-from pipelines.sources.question_packs import PackFile, read_pack
-from pipelines.sources.shards import read_shard
-from pipelines.sources.uris import Uris
+from plumbline.operators import rows
+from plumbline.operators.clips import Clips
+from plumbline.operators.errors import RowError
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.metrics.ablation import shown_instead
+from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.cells.cells import Cell, Shard, Work, is_draft
+from plumbline.pipelines.cells.earlier import read_earlier
+from plumbline.pipelines.cells.plan import Node
+from plumbline.pipelines.cells.store import BrokenCell, Store
+from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
+from plumbline.pipelines.sources.prompts import read_prompts
+from plumbline.pipelines.sources.question_packs import PackFile, read_pack
+from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.sources.uris import Uris
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class NodeStage:
 
     def __init__(self, node: Node, context: StageContext, *, decoders: int = 1) -> None:
         """`decoders` images are decoded at once."""
-        from operators.models.loading import load  # the driver never imports torch
+        from plumbline.operators.models.loading import load  # the driver never imports torch
 
         declared = STAGES[node.stage]
         self.node, self.context = node, context

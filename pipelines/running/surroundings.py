@@ -11,12 +11,12 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from operators.errors import PlumblineError
-from pipelines.cells.plan import Plan
-from pipelines.cells.store import Store
-from pipelines.running.errors import RunnerError
-from pipelines.running.progress import living_machines
-from pipelines.storage import (
+from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.cells.plan import Plan
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.running.errors import RunnerError
+from plumbline.pipelines.running.progress import living_machines
+from plumbline.pipelines.storage import (
     Location,
     StorageConfig,
     aws_variables,

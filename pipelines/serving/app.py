@@ -11,14 +11,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from operators.errors import PlumblineError
-from operators.wires.table import WIRES, wires_of
-from operators.wires.wire import Asked, Reply, Wire, as_json
-from pipelines.serving.counts import Counts
-from pipelines.serving.guards import guards
-from pipelines.serving.listening import has_token
-from pipelines.serving.openapi import describe
-from pipelines.serving.service import Answered, Service, Unanswered
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.wires.table import WIRES, wires_of
+from plumbline.operators.wires.wire import Asked, Reply, Wire, as_json
+from plumbline.pipelines.serving.counts import Counts
+from plumbline.pipelines.serving.guards import guards
+from plumbline.pipelines.serving.listening import has_token
+from plumbline.pipelines.serving.openapi import describe
+from plumbline.pipelines.serving.service import Answered, Service, Unanswered
 
 LARGE = 500_000
 """Bytes of a body from which on it is read beside the loop that serves others."""

@@ -7,11 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.errors import ConfigError
-from operators.report.words import names
-from pipelines.cells.runs import find_run
-from pipelines.cells.store import Store
-from pipelines.serving.sentinel import LEAST, Floats
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.report.words import names
+from plumbline.pipelines.cells.runs import find_run
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.serving.sentinel import LEAST, Floats
 
 COLUMNS = ["image_id", "prompt_id", "generator", "metric", "score"]
 

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from operators.clips import Clips
-from operators.errors import ConfigError
-from operators.images import ImageLimits
-from operators.metrics.table import AnyMetric
-from operators.models.checkpoints import ModelConfig
-from operators.scorer import ScorerConfig
-from pipelines.serving.listening import check_address
-from pipelines.storage import StorageConfig
+from plumbline.operators.clips import Clips
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.metrics.table import AnyMetric
+from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.scorer import ScorerConfig
+from plumbline.pipelines.serving.listening import check_address
+from plumbline.pipelines.storage import StorageConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError
 
 IDLE_SECONDS = 10
 """Without a request on it, after which a connection is closed."""
@@ -78,7 +78,7 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
     """
     import uvicorn
 
-    from pipelines.serving.guards import PatientServer, PromptConnection
+    from plumbline.pipelines.serving.guards import PatientServer, PromptConnection
 
     options = uvicorn.Config(
         app,

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from operators.wires.table import WIRES, wires_of
-from operators.wires.wire import JSON, Served, Wire
+from plumbline.operators.wires.table import WIRES, wires_of
+from plumbline.operators.wires.wire import JSON, Served, Wire
 
 REFUSALS = {
     "400": "the body is not of the wire's form",

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from operators.batches import device_lost
-from operators.errors import RowError
-from operators.scorer import Scorer, ScorerConfig
-from operators.wires.wire import Answer, Asked
-from pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
+from plumbline.operators.batches import device_lost
+from plumbline.operators.errors import RowError
+from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.wires.wire import Answer, Asked
+from plumbline.pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
 
 BATCHES = 2
 """One is computed while the next is decoded."""

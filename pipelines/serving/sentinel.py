@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from operators.metrics.metric import Metric
-from operators.sentinel import Movement, alarm, suspicious
-from operators.statistics.ordering import holm
-from operators.wires.wire import Answer
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.sentinel import Movement, alarm, suspicious
+from plumbline.operators.statistics.ordering import holm
+from plumbline.operators.wires.wire import Answer
 
 Floats = NDArray[np.float64]
 

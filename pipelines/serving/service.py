@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from operators.errors import RowError
-from operators.wires.wire import Answer, Asked, Served
-from pipelines.serving.config import LoadConfig
-from pipelines.serving.sentinel import Sentinel
+from plumbline.operators.errors import RowError
+from plumbline.operators.wires.wire import Answer, Asked, Served
+from plumbline.pipelines.serving.config import LoadConfig
+from plumbline.pipelines.serving.sentinel import Sentinel
 
 Answered = Mapping[str, Answer]
 """An image's answers, by metric."""

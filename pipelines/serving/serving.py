@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from operators.errors import ConfigError, install
-from operators.metrics.metric import Metric
-from operators.models.checkpoints import find_vqa_kind, resolve_model
-from operators.stages.graph import check_clips, make_nodes
-from operators.wires.wire import Answer, Asked, Served
-from pipelines.cells.plan import Node, recipes_of
-from pipelines.cells.store import open_store
-from pipelines.costs import ask_services
-from pipelines.running.pools import ClusterConfig
-from pipelines.running.session import ray_session
-from pipelines.serving.baseline import read_baseline
-from pipelines.serving.config import ServeConfig
-from pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
-from pipelines.serving.sentinel import Floats, Sentinel
-from pipelines.serving.service import ReplicaDied, Service
+from plumbline.operators.errors import ConfigError, install
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.checkpoints import find_vqa_kind, resolve_model
+from plumbline.operators.stages.graph import check_clips, make_nodes
+from plumbline.operators.wires.wire import Answer, Asked, Served
+from plumbline.pipelines.cells.plan import Node, recipes_of
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.costs import ask_services
+from plumbline.pipelines.running.pools import ClusterConfig
+from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.serving.baseline import read_baseline
+from plumbline.pipelines.serving.config import ServeConfig
+from plumbline.pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
+from plumbline.pipelines.serving.sentinel import Floats, Sentinel
+from plumbline.pipelines.serving.service import ReplicaDied, Service
 
 HEALTH_SECONDS = 1.0
 """Between two looks of Ray Serve at a replica: how soon a dead one is missed."""
@@ -81,7 +81,7 @@ def run_replicas(config: ServeConfig) -> Iterator[Any]:
         from ray import serve as ray_serve
     except ImportError as error:
         raise ConfigError(f"expected Ray Serve, found none; {install('serve')}") from error
-    from pipelines.serving.replica import BATCHES, Replica
+    from plumbline.pipelines.serving.replica import BATCHES, Replica
 
     deployment = ray_serve.deployment(Replica).options(
         name="replica",
@@ -111,8 +111,8 @@ def _run(
     listener: socket.socket,
     handle: Any,
 ) -> None:
-    from pipelines.serving.app import BODY_SECONDS, Gate, make_app
-    from pipelines.serving.counts import Counts
+    from plumbline.pipelines.serving.app import BODY_SECONDS, Gate, make_app
+    from plumbline.pipelines.serving.counts import Counts
 
     counts = Counts()
     service = Service(replica_call(handle), served, config, counts, sentinel)

@@ -2,8 +2,8 @@
 
 from importlib import import_module
 
-from operators.errors import ConfigError, install
-from pipelines.sinks.sink import Publish
+from plumbline.operators.errors import ConfigError, install
+from plumbline.pipelines.sinks.sink import Publish
 
 NAMES = ("mlflow", "wandb")
 

@@ -3,7 +3,7 @@
 import mlflow
 from mlflow.tracking import MlflowClient
 
-from pipelines.sinks.sink import RunStory
+from plumbline.pipelines.sinks.sink import RunStory
 
 TAG = "plumbline.run_id"
 MOST_CHARACTERS = 5000

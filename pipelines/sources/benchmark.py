@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from operators import rows
-from operators.errors import ConfigError, suggest
-from pipelines.sources.question_packs import PACKS, PackFile
-from pipelines.sources.question_packs.pack import Convention
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.pipelines.sources.question_packs import PACKS, PackFile
+from plumbline.pipelines.sources.question_packs.pack import Convention
 
 IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from operators.errors import SourceError
-from operators.images import id_text, image_records
-from pipelines.cells.cells import Shard, digest
-from pipelines.sources.prompts import Prompts, pairs_of, read_files
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import SourceError
+from plumbline.operators.images import id_text, image_records
+from plumbline.pipelines.cells.cells import Shard, digest
+from plumbline.pipelines.sources.prompts import Prompts, pairs_of, read_files
+from plumbline.pipelines.storage import StorageConfig
 
 LEFT_OUT = -1
 """The part of rows that no piece has."""

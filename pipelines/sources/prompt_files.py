@@ -6,10 +6,10 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from operators.errors import SourceError
-from operators.rows import require_columns
-from pipelines.sources.shards import text_id
-from pipelines.tables import JSON_LINES, SEPARATORS, as_object, read_json, read_records, read_text
+from plumbline.operators.errors import SourceError
+from plumbline.operators.rows import require_columns
+from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.tables import JSON_LINES, SEPARATORS, as_object, read_json, read_records, read_text
 
 LIST = ".txt"
 SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST)

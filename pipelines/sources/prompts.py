@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from operators import rows
-from operators.errors import ConfigError, SourceError
-from operators.images import id_text, image_records
-from pipelines.cells.cells import Shard, digest
-from pipelines.sources import prompt_files
-from pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
-from pipelines.sources.question_packs import PackFile, read_pack
-from pipelines.sources.shards import (
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.images import id_text, image_records
+from plumbline.pipelines.cells.cells import Shard, digest
+from plumbline.pipelines.sources import prompt_files
+from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
+from plumbline.pipelines.sources.question_packs import PackFile, read_pack
+from plumbline.pipelines.sources.shards import (
     FILE_READERS,
     BrokenFile,
     ListedFile,
@@ -36,9 +36,9 @@ from pipelines.sources.shards import (
     require_columns,
     where,
 )
-from pipelines.sources.uris import LocateImage, StoredObjects
-from pipelines.storage import Location, StorageConfig, etag, locate, readable_errors
-from pipelines.tables import SEPARATORS, as_list
+from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
+from plumbline.pipelines.storage import Location, StorageConfig, etag, locate, readable_errors
+from plumbline.pipelines.tables import SEPARATORS, as_list
 
 FILES_AT_ONCE = 2 * FILE_READERS
 """Whose ids, or prompts, are in memory at a time."""

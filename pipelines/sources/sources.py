@@ -14,17 +14,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from operators import rows
-from operators.errors import ConfigError, SourceError
-from operators.images import ImageLimits
-from operators.stages.question_pack import PackIndex
-from operators.summary import Skills
-from pipelines.cells.cells import Shard
-from pipelines.cells.store import MARK, is_mark
-from pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
-from pipelines.sources.cuts import LEFT_OUT, cut_images, cut_prompts
-from pipelines.sources.origins import MANIFEST, Origins, as_example, count_kinds, pass_over, read_origins
-from pipelines.sources.prompts import (
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.stages.question_pack import PackIndex
+from plumbline.operators.summary import Skills
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.cells.store import MARK, is_mark
+from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
+from plumbline.pipelines.sources.cuts import LEFT_OUT, cut_images, cut_prompts
+from plumbline.pipelines.sources.origins import MANIFEST, Origins, as_example, count_kinds, pass_over, read_origins
+from plumbline.pipelines.sources.prompts import (
     Prompted,
     Prompts,
     Strangers,
@@ -33,8 +33,8 @@ from pipelines.sources.prompts import (
     open_prompts,
     own_ids,
 )
-from pipelines.sources.question_packs import PackFile, pack_digest, read_pack
-from pipelines.sources.shards import (
+from plumbline.pipelines.sources.question_packs import PackFile, pack_digest, read_pack
+from plumbline.pipelines.sources.shards import (
     FILE_READERS,
     BrokenFile,
     ListedFile,
@@ -46,8 +46,8 @@ from pipelines.sources.shards import (
     read_footer,
     require_columns,
 )
-from pipelines.sources.uris import benchmark_uris
-from pipelines.storage import Location, StorageConfig, list_folder, locate, readable_errors
+from plumbline.pipelines.sources.uris import benchmark_uris
+from plumbline.pipelines.storage import Location, StorageConfig, list_folder, locate, readable_errors
 
 PARQUET = (".parquet",)
 INGESTED = b"plumbline_ingest"

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import PlumblineError, RefusedUri
-from operators.images import ImageLimits, image_records
-from pipelines.cells.cells import digest
-from pipelines.sources.benchmark import BenchmarkConfig
-from pipelines.storage import Location, StorageConfig, etag, is_storage_error, locate
+from plumbline.operators.errors import PlumblineError, RefusedUri
+from plumbline.operators.images import ImageLimits, image_records
+from plumbline.pipelines.cells.cells import digest
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.storage import Location, StorageConfig, etag, is_storage_error, locate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from operators.statistics.options import Adaptive
-from operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
-from pipelines.cells.cells import Shard
-from pipelines.sources.benchmark import BenchmarkConfig
-from pipelines.sources.cuts import cut_images, cut_prompts
-from pipelines.sources.sources import Sources, with_prompts
-from pipelines.storage import StorageConfig
+from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.cuts import cut_images, cut_prompts
+from plumbline.pipelines.sources.sources import Sources, with_prompts
+from plumbline.pipelines.storage import StorageConfig
 
 FIRST_PROMPTS = 64
 """Of the first wave."""

@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from operators.clips import Clips
-from operators.errors import ConfigError
-from operators.images import ImageLimits
-from operators.models.checkpoints import ModelConfig
-from operators.statistics.options import Sampling
-from operators.training.loop import Stage
-from pipelines.judging.protocols import ProtocolConfig
-from pipelines.running.pools import ClusterConfig, PoolConfig
-from pipelines.sources.benchmark import BenchmarkConfig
-from pipelines.storage import StorageConfig
+from plumbline.operators.clips import Clips
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.statistics.options import Sampling
+from plumbline.operators.training.loop import Stage
+from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.storage import StorageConfig
 
 POOL = "training"
 TRAINED_FAMILY = "clip_flant5"

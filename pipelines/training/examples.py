@@ -13,15 +13,15 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from operators.clips import Clips
-from operators.errors import SourceError
-from operators.images import ImageLimits, Preprocess, prepare_images
-from operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, rate, split_caption
-from pipelines.cells.cells import Shard
-from pipelines.sources.benchmark import IMAGE_COLUMNS
-from pipelines.sources.shards import read_shard, where
-from pipelines.sources.uris import Uris
-from pipelines.storage import StorageConfig
+from plumbline.operators.clips import Clips
+from plumbline.operators.errors import SourceError
+from plumbline.operators.images import ImageLimits, Preprocess, prepare_images
+from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, rate, split_caption
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
+from plumbline.pipelines.sources.shards import read_shard, where
+from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.storage import StorageConfig
 
 
 class RatedImage(NamedTuple):

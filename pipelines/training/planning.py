@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from operators.errors import ConfigError
-from operators.models.checkpoints import ModelConfig, ResolvedModel, resolve_model
-from operators.models.parts import digest_file, find_part
-from operators.training.checkpoint import begin
-from pipelines.cells.cells import digest
-from pipelines.judging.releases.release import Release
-from pipelines.sources.shards import check_columns, cut_shards, list_files, read_footer, require_columns
-from pipelines.sources.uris import Uris, benchmark_uris
-from pipelines.storage import locate, readable_errors
-from pipelines.training.config import BeginConfig, FinetuneConfig, StageConfig
-from pipelines.training.examples import Examples, ExampleShard
-from pipelines.training.rated import read_rated
-from pipelines.training.worker import CONFIG, Task
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel, resolve_model
+from plumbline.operators.models.parts import digest_file, find_part
+from plumbline.operators.training.checkpoint import begin
+from plumbline.pipelines.cells.cells import digest
+from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.sources.shards import check_columns, cut_shards, list_files, read_footer, require_columns
+from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.storage import locate, readable_errors
+from plumbline.pipelines.training.config import BeginConfig, FinetuneConfig, StageConfig
+from plumbline.pipelines.training.examples import Examples, ExampleShard
+from plumbline.pipelines.training.rated import read_rated
+from plumbline.pipelines.training.worker import CONFIG, Task
 
 BEGUN = "begun"
 

@@ -9,21 +9,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.errors import ConfigError, SourceError
-from operators.images import identify, image_records
-from operators.judging import matching
-from operators.judging.ratings import mean_ratings
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.models.vqa_kinds import VqaKind
-from operators.statistics.options import MATCH_COLUMNS, Match
-from pipelines.cells.cells import Shard
-from pipelines.judging.metaeval import Findings, judge, open_release
-from pipelines.judging.protocols import ProtocolConfig
-from pipelines.judging.releases.release import Release
-from pipelines.sources.shards import read_shard
-from pipelines.sources.sources import Sources, open_sources
-from pipelines.training.config import FinetuneConfig
-from pipelines.training.examples import ExampleShard, RatedImage
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.images import identify, image_records
+from plumbline.operators.judging import matching
+from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.judging.metaeval import Findings, judge, open_release
+from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.sources.sources import Sources, open_sources
+from plumbline.pipelines.training.config import FinetuneConfig
+from plumbline.pipelines.training.examples import ExampleShard, RatedImage
 
 
 class RatedShards(NamedTuple):

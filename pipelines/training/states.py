@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from operators.errors import SourceError
-from pipelines.storage import Location, list_folder, remove_all, write_errors, written_whole
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.storage import Location, list_folder, remove_all, write_errors, written_whole
 
 SUFFIX = ".safetensors"
 

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import ray
 
-from operators.errors import ConfigError, PlumblineError
-from operators.training.loop import Report
-from pipelines.judging.metaeval import Findings, write_findings
-from pipelines.judging.releases.scores import read_scores
-from pipelines.running.errors import RunnerError, one_line
-from pipelines.running.machines import next_wave
-from pipelines.running.session import ray_session
-from pipelines.running.surroundings import VARIABLES, Landmark, Surroundings, surroundings
-from pipelines.storage import create, locate, write_errors
-from pipelines.training.config import POOL, FinetuneConfig
-from pipelines.training.notices import Notices
-from pipelines.training.planning import PlannedTraining
-from pipelines.training.rated import judge_held_out
-from pipelines.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTCOME, Seat, Task, work
+from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.operators.training.loop import Report
+from plumbline.pipelines.judging.metaeval import Findings, write_findings
+from plumbline.pipelines.judging.releases.scores import read_scores
+from plumbline.pipelines.running.errors import RunnerError, one_line
+from plumbline.pipelines.running.machines import next_wave
+from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.running.surroundings import VARIABLES, Landmark, Surroundings, surroundings
+from plumbline.pipelines.storage import create, locate, write_errors
+from plumbline.pipelines.training.config import POOL, FinetuneConfig
+from plumbline.pipelines.training.notices import Notices
+from plumbline.pipelines.training.planning import PlannedTraining
+from plumbline.pipelines.training.rated import judge_held_out
+from plumbline.pipelines.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTCOME, Seat, Task, work
 
 RECIPE = "training.json"
 AGREEMENT = "agreement"

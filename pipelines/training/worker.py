@@ -14,18 +14,26 @@ from typing import NamedTuple
 import torch
 from torch import distributed
 
-from operators import rows
-from operators.errors import RowError, SourceError
-from operators.metrics.vqascore import reduce_answer
-from operators.models.calls import Question
-from operators.models.checkpoints import ResolvedModel
-from operators.training.checkpoint import Trainee, load_trainee, save_trainee
-from operators.training.exercises import exercise_loss, train_only
-from operators.training.loop import Course, Report, Stage, train
-from pipelines.running.process import set_torch_threads
-from pipelines.storage import Location, StorageConfig, locate, write_errors, write_file, write_table, written_whole
-from pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
-from pipelines.training.states import State, newest_state, remove_states, save_state
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError, SourceError
+from plumbline.operators.metrics.vqascore import reduce_answer
+from plumbline.operators.models.calls import Question
+from plumbline.operators.models.checkpoints import ResolvedModel
+from plumbline.operators.training.checkpoint import Trainee, load_trainee, save_trainee
+from plumbline.operators.training.exercises import exercise_loss, train_only
+from plumbline.operators.training.loop import Course, Report, Stage, train
+from plumbline.pipelines.running.process import set_torch_threads
+from plumbline.pipelines.storage import (
+    Location,
+    StorageConfig,
+    locate,
+    write_errors,
+    write_file,
+    write_table,
+    written_whole,
+)
+from plumbline.pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
+from plumbline.pipelines.training.states import State, newest_state, remove_states, save_state
 
 STATES, CHECKPOINT, HELD_OUT, OUTCOME = "states", "checkpoint", "held_out.parquet", "outcome.json"
 CONFIG = "config.json"

@@ -14,20 +14,20 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from operators.errors import ConfigError, PlumblineError, without_secrets
-from operators.metrics.metric import direction
-from operators.metrics.table import falling_metrics
-from operators.report.gallery import Card, make_card
-from operators.report.marks import AskedQuestion, asked_questions, cut
-from operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
-from operators.summary import OVERALL, part_of
-from pipelines.cells.runs import Run
-from pipelines.report.trends import make_trends
-from pipelines.serving.guards import guards
-from pipelines.serving.listening import has_token
-from pipelines.storage import first_line
-from pipelines.viewing.browser import Browser, NoPicture, NotThere, OpenedRun, pick_of
-from pipelines.viewing.rows import ORDERS, Score, Wanted
+from plumbline.operators.errors import ConfigError, PlumblineError, without_secrets
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.report.gallery import Card, make_card
+from plumbline.operators.report.marks import AskedQuestion, asked_questions, cut
+from plumbline.operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
+from plumbline.operators.summary import OVERALL, part_of
+from plumbline.pipelines.cells.runs import Run
+from plumbline.pipelines.report.trends import make_trends
+from plumbline.pipelines.serving.guards import guards
+from plumbline.pipelines.serving.listening import has_token
+from plumbline.pipelines.storage import first_line
+from plumbline.pipelines.viewing.browser import Browser, NoPicture, NotThere, OpenedRun, pick_of
+from plumbline.pipelines.viewing.rows import ORDERS, Score, Wanted
 
 ROWS = 50
 """Of a page."""

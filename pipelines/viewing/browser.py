@@ -7,17 +7,17 @@ from functools import lru_cache, partial
 from threading import BoundedSemaphore, Lock
 from typing import Any, NamedTuple
 
-from operators.errors import ConfigError, PlumblineError, RowError
-from operators.metrics.table import falling_metrics
-from operators.report.gallery import ImageDetail, make_picture
-from operators.report.picking import ImageKey, Pick
-from operators.rows import PROMPTS
-from pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
-from pipelines.cells.store import Store
-from pipelines.report.images import read_elements, read_scores_cells, show_image
-from pipelines.report.originals import Originals, open_originals
-from pipelines.storage import first_line, is_storage_error
-from pipelines.viewing.rows import Database, RunRows, Score
+from plumbline.operators.errors import ConfigError, PlumblineError, RowError
+from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.report.gallery import ImageDetail, make_picture
+from plumbline.operators.report.picking import ImageKey, Pick
+from plumbline.operators.rows import PROMPTS
+from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.report.images import read_elements, read_scores_cells, show_image
+from plumbline.pipelines.report.originals import Originals, open_originals
+from plumbline.pipelines.storage import first_line, is_storage_error
+from plumbline.pipelines.viewing.rows import Database, RunRows, Score
 
 MOST_OPEN = 8
 """Runs whose rows are kept; the one that was looked at longest ago goes first."""

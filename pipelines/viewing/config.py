@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from operators.errors import ConfigError
-from pipelines.serving.listening import check_address
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.serving.listening import check_address
+from plumbline.pipelines.storage import StorageConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from operators import rows
-from operators.errors import ConfigError, install
-from operators.rows import PROMPTS, QUESTIONS
-from pipelines.cells.runs import READERS
-from pipelines.cells.store import Store, draft_path
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError, install
+from plumbline.operators.rows import PROMPTS, QUESTIONS
+from plumbline.pipelines.cells.runs import READERS
+from plumbline.pipelines.cells.store import Store, draft_path
 
 SCORES = (
     "row BIGINT, image_id VARCHAR, prompt_id VARCHAR, generator VARCHAR, metric VARCHAR, score DOUBLE, "

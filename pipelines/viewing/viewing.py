@@ -4,12 +4,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from operators.errors import ConfigError, install
-from pipelines.cells.store import open_existing_store
-from pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
-from pipelines.viewing.browser import Browser
-from pipelines.viewing.config import ViewConfig
-from pipelines.viewing.rows import Database
+from plumbline.operators.errors import ConfigError, install
+from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
+from plumbline.pipelines.viewing.browser import Browser
+from plumbline.pipelines.viewing.config import ViewConfig
+from plumbline.pipelines.viewing.rows import Database
 
 PAGE_SECONDS = 10
 """That a page which is being made is waited for at the end."""
@@ -24,7 +24,7 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
     try:
         import uvicorn  # noqa: F401
 
-        from pipelines.viewing.app import make_app
+        from plumbline.pipelines.viewing.app import make_app
     except ImportError as error:
         raise ConfigError(f"expected {error.name}, found none; {install('view')}") from error
     token = take_token(config.host, config.token_variable)

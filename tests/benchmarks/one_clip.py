@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from operators.images import ImageLimits
-from operators.models.checkpoints import ModelConfig
-from operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.scorer import Scorer, ScorerConfig
 from tests.bench_of import PACK
 from tests.benchmarks.scripted_sweep import peak_megabytes
 from tests.operators import tiny

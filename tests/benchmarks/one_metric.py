@@ -11,10 +11,10 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from operators.comparison import duels
-from operators.report.picking import MOST_CARDS, pick_images
-from operators.run_scores import RunScores
-from operators.summary import Skills
+from plumbline.operators.comparison import duels
+from plumbline.operators.report.picking import MOST_CARDS, pick_images
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.summary import Skills
 from tests.benchmarks.scripted_sweep import peak_megabytes
 from tests.benchmarks.size import sized
 

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs import sweep as job
-from operators import rows
-from pipelines import sweep
-from pipelines.cells.cells import Outcome, PlannedCell
-from pipelines.cells.store import Store
-from pipelines.report import report
-from pipelines.sources.shards import read_shard
-from pipelines.sweep import PlannedSweep, plan_sweep
+from plumbline.jobs import sweep as job
+from plumbline.operators import rows
+from plumbline.pipelines import sweep
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.report import report
+from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import sweep_config
 
 ROW_GROUP = 250

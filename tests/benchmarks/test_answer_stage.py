@@ -11,16 +11,16 @@ import pytest
 import torch
 from PIL import Image
 
-from operators.images import ImageLimits, prepare_images
-from operators.models.calls import Question
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.clip_flant5 import ClipFlanT5Likelihood
-from operators.models.loading import load
-from operators.stages.answers import AnswersStage, QuestionIndex
-from operators.stages.questions import write
-from operators.stages.stage import StageOptions
-from pipelines.running.progress import NodeProgress
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.operators.images import ImageLimits, prepare_images
+from plumbline.operators.models.calls import Question
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.loading import load
+from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
+from plumbline.operators.stages.questions import write
+from plumbline.operators.stages.stage import StageOptions
+from plumbline.pipelines.running.progress import NodeProgress
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
 from tests.benchmarks.size import HERE, sized, wanted
 from tests.operators import tiny

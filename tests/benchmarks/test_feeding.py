@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from operators.images import ImageLimits, PreparedImages, decode_bytes, prepare_images
-from operators.models.processing import PixelTransform
-from pipelines.sources.uris import Uris
-from pipelines.storage import StorageConfig
+from plumbline.operators.images import ImageLimits, PreparedImages, decode_bytes, prepare_images
+from plumbline.operators.models.processing import PixelTransform
+from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.storage import StorageConfig
 from tests.benchmarks.size import fresh_process, sized, wanted
 from tests.operators.tiny import encoded
 from tests.s3 import S3Server

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import torch
 
-from jobs.command import load_values
-from jobs.train import COMMAND
-from pipelines.config import read_config
-from pipelines.judging.releases.scores import read_scores
-from pipelines.storage import StorageConfig, locate
-from pipelines.training.config import FinetuneConfig
-from pipelines.training.planning import plan_training
-from pipelines.training.rated import judge_held_out
-from pipelines.training.worker import HELD_OUT, Seat, work
+from plumbline.jobs.command import load_values
+from plumbline.jobs.train import COMMAND
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.judging.releases.scores import read_scores
+from plumbline.pipelines.storage import StorageConfig, locate
+from plumbline.pipelines.training.config import FinetuneConfig
+from plumbline.pipelines.training.planning import plan_training
+from plumbline.pipelines.training.rated import judge_held_out
+from plumbline.pipelines.training.worker import HELD_OUT, Seat, work
 from tests.benchmarks.size import sized, wanted
 
 TINY = ("pace.steps=1", "pace.batch=4", "held_out=0.02", "sampling.resamples=2", "sampling.permutations=2")

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.ingest import drafting
-from pipelines.ingest.config import IngestConfig, WorkersConfig
-from pipelines.ingest.ingest import ingest
+from plumbline.pipelines.ingest import drafting
+from plumbline.pipelines.ingest.config import IngestConfig, WorkersConfig
+from plumbline.pipelines.ingest.ingest import ingest
 from tests.benchmarks.size import RAY, run_python, sized, wanted
 
 IMAGES = sized(1200, 72)
@@ -120,7 +120,7 @@ def images_a_second(config: IngestConfig) -> float:
 TAKEN = """
 import sys, time
 from pathlib import Path
-from pipelines.ingest import ledger
+from plumbline.pipelines.ingest import ledger
 ledger.CACHE_KIB = 4 * 1024
 taken, count = ledger.Ledger(), int(sys.argv[1])
 began = time.perf_counter()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from operators.rewards.selection import SelectionConfig
-from operators.rewards.values import TIE, within_prompt_noise
-from pipelines.cells.store import open_store
-from pipelines.rewards.gathered import ScoredRun, gather_scores
-from pipelines.storage import StorageConfig
+from plumbline.operators.rewards.selection import SelectionConfig
+from plumbline.operators.rewards.values import TIE, within_prompt_noise
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.rewards.gathered import ScoredRun, gather_scores
+from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import PACK
 from tests.benchmarks.size import HERE, run_python, sized, wanted
 

@@ -27,9 +27,9 @@ MORE = 2.5
 """The most that a report's memory, beyond that of a small one, may grow by while metrics, and so rows, grow tenfold."""
 REPORTS = """
 import json, sys
-from pipelines.cells.store import open_store
-from pipelines.report.report import write_report
-from pipelines.storage import StorageConfig
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.storage import StorageConfig
 from tests.benchmarks.scripted_sweep import peak_megabytes
 peaks = [peak_megabytes() for url in sys.argv[1:] if write_report(open_store(url, StorageConfig()))]
 print(json.dumps(peaks))

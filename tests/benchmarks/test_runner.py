@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from jobs.command import load_values
-from pipelines.cells.cells import Cell, Outcome, Shard, Work
-from pipelines.cells.plan import Node
-from pipelines.config import SweepConfig, read_config
-from pipelines.running import runner, session
-from pipelines.running.actor import RunTerms
-from pipelines.running.pools import ClusterConfig, PoolConfig
-from pipelines.running.progress import NodeProgress
-from pipelines.sweep import judge_metrics, plan_sweep, run_sweep
+from plumbline.jobs.command import load_values
+from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.cells.plan import Node
+from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.running import runner, session
+from plumbline.pipelines.running.actor import RunTerms
+from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
+from plumbline.pipelines.running.progress import NodeProgress
+from plumbline.pipelines.sweep import judge_metrics, plan_sweep, run_sweep
 from tests.benchmarks.size import HERE, run_python, sized, wanted
 
 CELLS = sized(500, 20)
@@ -100,7 +100,7 @@ def test_the_phases_of_a_small_sweep(
     """`metric=[clipscore]` on the pack, which is a few seconds of work."""
     phases: Phases = {}
     with phase(phases, "imports"):
-        run_python("-c", "import jobs.sweep, pipelines.running.runner")
+        run_python("-c", "import plumbline.jobs.sweep, plumbline.pipelines.running.runner")
     values = load_values("sweep", ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", *FEW])
     monkeypatch.setattr(session, "_connect", timed(phases, "start of Ray", session._connect))
     monkeypatch.setattr(runner.ray, "shutdown", timed(phases, "end of Ray", runner.ray.shutdown))
@@ -118,7 +118,7 @@ def test_the_phases_of_a_small_sweep(
         with phase(phases, "judging"):
             judge_metrics(planned, finished)
         with phase(phases, "report"):
-            from pipelines.report.report import write_report
+            from plumbline.pipelines.report.report import write_report
 
             write_report(planned.store, finished.run_id)
     phases["of the stages, computing"] = max(computing.values())

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.command import load_values
-from operators import rows
-from pipelines.cells.lease import LEASES
-from pipelines.cells.results import Results
-from pipelines.cells.store import Store
-from pipelines.config import SweepConfig, read_config
-from pipelines.keeping.presence import DELETING
-from pipelines.nightly.outcome import Outcome, outcome_path
-from pipelines.sweep import PlannedSweep, _write_run, plan_sweep
+from plumbline.jobs.command import load_values
+from plumbline.operators import rows
+from plumbline.pipelines.cells.lease import LEASES
+from plumbline.pipelines.cells.results import Results
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.keeping.presence import DELETING
+from plumbline.pipelines.nightly.outcome import Outcome, outcome_path
+from plumbline.pipelines.sweep import PlannedSweep, _write_run, plan_sweep
 from tests.bench_of import images, prompts, write_rows
 from tests.benchmarks.size import HERE, ROOT, TINY, run_python, sized, wanted
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPVisionConfig
 
-from jobs.scorer import open_scorer
-from operators.scorer import Scorer
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.scorer import Scorer
 from tests.benchmarks.size import TINY, sized, wanted
 from tests.serving import ROOT, TOKEN, Pair, Running, pack_pairs, run_service
 

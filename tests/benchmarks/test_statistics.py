@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from operators.judging.graphs import measure_graphs
-from operators.statistics.ordering import permuted_correlations
-from operators.statistics.ties import calibrate_ties
-from pipelines.judging.releases.readers import read_release
-from pipelines.storage import StorageConfig, locate
+from plumbline.operators.judging.graphs import measure_graphs
+from plumbline.operators.statistics.ordering import permuted_correlations
+from plumbline.operators.statistics.ties import calibrate_ties
+from plumbline.pipelines.judging.releases.readers import read_release
+from plumbline.pipelines.storage import StorageConfig, locate
 from tests.benchmarks.size import fresh_process, sized, wanted
 from tests.benchmarks.test_scale import peak_memory
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.cells.store import Store, decode_cell, encode_cell
-from pipelines.running.progress import NodeProgress
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.cells.store import Store, decode_cell, encode_cell
+from plumbline.pipelines.running.progress import NodeProgress
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
 from tests.benchmarks.size import HERE, sized, wanted
 

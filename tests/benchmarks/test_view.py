@@ -21,10 +21,10 @@ MEASURED = """
 import json, sys, tempfile, time
 from pathlib import Path
 import pandas as pd
-from pipelines.cells.store import open_store
-from pipelines.storage import StorageConfig
-from pipelines.viewing.browser import Browser
-from pipelines.viewing.rows import Database, Wanted
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.viewing.browser import Browser
+from plumbline.pipelines.viewing.rows import Database, Wanted
 from tests.benchmarks.scripted_sweep import peak_megabytes
 
 def seconds(call):

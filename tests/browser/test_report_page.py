@@ -12,7 +12,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from pipelines.report.report import write_report
+from plumbline.pipelines.report.report import write_report
 from tests.browser.opened import NEEDS_BROWSER, barriers, find, in_scheme, open_page, press
 from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
 

@@ -9,7 +9,7 @@ pytest.importorskip("axe_core_python", reason="needs axe-core: pip install -e '.
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from pipelines.report.trends import write_trends
+from plumbline.pipelines.report.trends import write_trends
 from tests.browser.opened import NEEDS_BROWSER, barriers, find, in_scheme, open_page, press
 from tests.operators.report.made import HOSTILE, make_run
 

@@ -11,8 +11,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from pipelines.report.report import write_report
-from pipelines.serving.listening import listening
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.serving.listening import listening
 from tests.browser.opened import NEEDS_BROWSER, find, open_page, press
 from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
 from tests.pipelines.viewing.asked import asking

@@ -8,7 +8,7 @@ from typing import Any
 import promql_parser
 import pytest
 
-from pipelines.running.counters import DECLARED
+from plumbline.pipelines.running.counters import DECLARED
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "jobs" / "deploy" / "grafana.json").read_text())
 EXPORTED = {one.exported(name): {"stage", "node", *one.labels} for name, one in DECLARED.items()}

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from jobs.command import load_values
-from pipelines.config import read_config
-from pipelines.keeping.config import GcConfig
-from pipelines.nightly.config import NightlyConfig
-from pipelines.running.placement import NodeResources, fits
+from plumbline.jobs.command import load_values
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.keeping.config import GcConfig
+from plumbline.pipelines.nightly.config import NightlyConfig
+from plumbline.pipelines.running.placement import NodeResources, fits
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "jobs" / "deploy"

@@ -32,13 +32,13 @@ class Bait(NamedTuple):
 
 def install() -> None:
     """Runs in every Ray worker before anything else."""
-    from operators import batches
+    from plumbline.operators import batches
 
     batches.isolate = crowded(batches.isolate)  # before the stages and models take it by name
 
-    import operators.images as module
-    from operators.stages.similarities import SimilaritiesStage
-    from pipelines import storage
+    import plumbline.operators.images as module
+    from plumbline.operators.stages.similarities import SimilaritiesStage
+    from plumbline.pipelines import storage
 
     storage.write_new = scarce(storage.write_new)
     SimilaritiesStage.measure = hanging(SimilaritiesStage.measure)  # type: ignore[method-assign]

@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipelines.cells.runs import newest_run
-from pipelines.cells.store import Store
-from pipelines.storage import StorageConfig
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.cells.runs import newest_run
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.faults.driving import Cluster, Driver, actors, until, working
 from tests.faults.outcomes import scores
@@ -116,9 +116,9 @@ def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
 
 INGEST = """
 import sys
-from pipelines.ingest import drafting
-from jobs.ingest import COMMAND, main
-from jobs.command import run_job
+from plumbline.pipelines.ingest import drafting
+from plumbline.jobs.ingest import COMMAND, main
+from plumbline.jobs.command import run_job
 drafting.PATIENCE = -1.0
 sys.exit(run_job(COMMAND, main))
 """

@@ -3,7 +3,7 @@
 from pathlib import Path
 from random import Random
 
-from operators.stages.table import STAGES
+from plumbline.operators.stages.table import STAGES
 
 KINDS = (
     "cell",

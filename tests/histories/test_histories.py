@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from jobs import gc, report, status, sweep
-from jobs.command import Command, Terminated, run_job
+from plumbline.jobs import gc, report, status, sweep
+from plumbline.jobs.command import Command, Terminated, run_job
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
 from tests.histories.bench import CHANGES, Bench
 from tests.histories.damage import WAYS, damage, files_of

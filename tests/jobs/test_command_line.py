@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from jobs.__main__ import JOBS
-from jobs.command import load_values, run_job
-from jobs.help import CONF, describe, dotted_keys
-from jobs.status import COMMAND as status_command
-from jobs.sweep import COMMAND, main
-from pipelines.cells.store import open_store
-from pipelines.config import StatusConfig, SweepConfig, read_config
-from pipelines.judging.protocols import MetaevalConfig
-from pipelines.sources.question_packs import PACKS
-from pipelines.storage import StorageConfig
+from plumbline.jobs.__main__ import JOBS
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.help import CONF, describe, dotted_keys
+from plumbline.jobs.status import COMMAND as status_command
+from plumbline.jobs.sweep import COMMAND, main
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.config import StatusConfig, SweepConfig, read_config
+from plumbline.pipelines.judging.protocols import MetaevalConfig
+from plumbline.pipelines.sources.question_packs import PACKS
+from plumbline.pipelines.storage import StorageConfig
 from tests.files import put
 
 ROOT = Path(__file__).parent.parent.parent
@@ -369,14 +369,14 @@ def test_a_bad_configuration_fails_in_one_line_with_the_remedy(
 def understood(job: str, *words: str) -> Any:
     """The configuration that a job is given by these words."""
     given: list[Any] = []
-    command = importlib.import_module(f"jobs.{job}").COMMAND
+    command = importlib.import_module(f"plumbline.jobs.{job}").COMMAND
     assert run_job(command, lambda config: given.append(config) or 0, words) == 0
     return given[0]
 
 
 def refused(capsys: pytest.CaptureFixture[str], job: str, *words: str) -> str:
     """The line that a job refuses these words with."""
-    command = importlib.import_module(f"jobs.{job}").COMMAND
+    command = importlib.import_module(f"plumbline.jobs.{job}").COMMAND
     assert run_job(command, lambda config: 0, words) == os.EX_USAGE
     (line,) = capsys.readouterr().err.splitlines()
     return line
@@ -560,7 +560,7 @@ def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPa
     def unasked(*_: object) -> str:
         raise AssertionError("nobody asked for help")
 
-    monkeypatch.setattr("jobs.command.describe", unasked)
+    monkeypatch.setattr("plumbline.jobs.command.describe", unasked)
     assert run_job(COMMAND, lambda config: 0, ["sweep=shapes"]) == 0
     with pytest.raises(AssertionError, match="nobody asked"):
         run_job(COMMAND, main, ["--help"])
@@ -575,7 +575,7 @@ def test_help_names_the_choices() -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_help_has_an_example_that_is_understood_and_no_long_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = importlib.import_module(f"jobs.{name}").COMMAND
+    command = importlib.import_module(f"plumbline.jobs.{name}").COMMAND
     with pytest.raises(SystemExit):
         run_job(command, lambda config: 0, ["--help"])
     told = capsys.readouterr().out

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from jobs.console import show_failures, show_leaderboards
-from operators import rows
-from operators.summary import best_first
+from plumbline.jobs.console import show_failures, show_leaderboards
+from plumbline.operators import rows
+from plumbline.operators.summary import best_first
 from tests.operators.tallied import summarise
 
 

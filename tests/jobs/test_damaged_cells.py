@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import diagnose, nightly, questions, sweep
-from jobs.command import run_job
-from pipelines.cells.store import Store
-from pipelines.storage import StorageConfig
+from plumbline.jobs import diagnose, nightly, questions, sweep
+from plumbline.jobs.command import run_job
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import SMALL, write_benchmark
 
 JOBS = {"sweep": sweep, "nightly": nightly, "questions": questions, "diagnose": diagnose}

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import load_values, run_job
-from jobs.export import COMMAND, main
-from jobs.help import dotted_keys
-from pipelines.config import read_config
-from pipelines.exports.config import ExportConfig
-from pipelines.exports.formats import NAMES
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.export import COMMAND, main
+from plumbline.jobs.help import dotted_keys
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.exports.config import ExportConfig
+from plumbline.pipelines.exports.formats import NAMES
 from tests.operators.report.made import make_run
 
 KEYS = {
@@ -51,7 +51,7 @@ def test_a_format_whose_library_is_not_there_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "pipelines.exports.formats.lance", raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "plumbline.pipelines.exports.formats.lance", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "lance", None)
     assert run_job(COMMAND, main, ["format=lance", f"store={run.store.url}", f"output={tmp_path}/lake"]) == 1
     said = capsys.readouterr().err

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import load_values, run_job
-from jobs.help import dotted_keys
-from jobs.ingest import COMMAND, main
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.ingest import COMMAND, main
 from tests.bench_of import images
 
 ROOT = Path(__file__).parent.parent.parent

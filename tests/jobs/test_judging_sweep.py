@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import run_job
-from jobs.sweep import COMMAND, main
-from pipelines import sweep
+from plumbline.jobs.command import run_job
+from plumbline.jobs.sweep import COMMAND, main
+from plumbline.pipelines import sweep
 from tests.bench_of import write_benchmark
 from tests.here import compute_here
 from tests.operators import tiny

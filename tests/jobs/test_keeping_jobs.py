@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import status
-from jobs.command import Terminated, run_job
-from jobs.keeping import watch
-from pipelines.cells.store import open_store
-from pipelines.keeping.watching import RunningSweep, StageState, SweepSign, running_sweeps
-from pipelines.storage import StorageConfig
-from pipelines.sweep import at_work, plan_sweep
+from plumbline.jobs import status
+from plumbline.jobs.command import Terminated, run_job
+from plumbline.jobs.keeping import watch
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.keeping.watching import RunningSweep, StageState, SweepSign, running_sweeps
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.sweep import at_work, plan_sweep
 from tests.bench_of import SMALL, sweep_config, write_benchmark
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
@@ -28,12 +28,12 @@ def test_the_commands_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixt
     bench, store = write_benchmark(tmp_path / "bench", ["atlas"]), tmp_path / "store"
     ours = [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "benchmark.name=small"]
     ours += ["metric=[edge_density]", *SMALL]
-    sweep = importlib.import_module("jobs.sweep")
+    sweep = importlib.import_module("plumbline.jobs.sweep")
     assert run_job(sweep.COMMAND, sweep.main, ["sweep=shapes", f"store={store}", *ours]) == 0
     (run_folder,) = store.glob("runs/*/")
     cell = next(store.glob("scores/*/*/*.parquet"))
     for name, arguments in COMMANDS:
-        job = importlib.import_module(f"jobs.{name}")
+        job = importlib.import_module(f"plumbline.jobs.{name}")
         given = shlex.split(arguments.replace("STORE", str(store)))
         assert run_job(job.COMMAND, job.main, [*given, *(ours if name == "sweep" else ())]) == 0, arguments
     output = capsys.readouterr().out
@@ -43,7 +43,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_list_names_what_may_go_and_how_to_remove_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    gc = importlib.import_module("jobs.gc")
+    gc = importlib.import_module("plumbline.jobs.gc")
     (tmp_path / "store.json").write_text("{}")
     (tmp_path / "markers").mkdir()
     (tmp_path / "markers/dead").write_text("x" * 2048)
@@ -106,12 +106,12 @@ def test_ctrl_c_ends_the_view_cleanly(
 
 
 def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines.running.progress import NodeProgress
+    from plumbline.pipelines.running.progress import NodeProgress
 
     bench = write_benchmark(tmp_path / "bench", ["atlas"])
     planned = plan_sweep(sweep_config(bench, tmp_path / "store", "metric=[edge_density]"))
     seen: list[object] = []
-    monkeypatch.setattr("pipelines.keeping.presence.RENEW_SECONDS", 0.01)
+    monkeypatch.setattr("plumbline.pipelines.keeping.presence.RENEW_SECONDS", 0.01)
     with at_work(planned, seen.append, run="mine") as (_, report):
         progress = {"image_statistics": NodeProgress(1, 4, 0, 2.0, missing=2)}
         report(progress)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import run_job
-from jobs.logs import logged
-from jobs.sweep import COMMAND, main
-from operators.errors import ConfigError
-from pipelines.running.logs import Forwarder, LogConfig, about, line_of, relay, wanted_level
+from plumbline.jobs.command import run_job
+from plumbline.jobs.logs import logged
+from plumbline.jobs.sweep import COMMAND, main
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.running.logs import Forwarder, LogConfig, about, line_of, relay, wanted_level
 
 SECRET = "hush-hush-hush"
-LOG = logging.getLogger("pipelines.somewhere")
+LOG = logging.getLogger("plumbline.pipelines.somewhere")
 NONE: tuple[str, ...] = ()
 
 
@@ -61,13 +61,13 @@ def test_no_line_holds_a_secret_of_the_environment_or_the_storage(
 
 
 def test_without_a_format_nothing_is_written_and_all_is_as_before(capfd: pytest.CaptureFixture[str]) -> None:
-    before = logging.getLogger("pipelines").handlers
+    before = logging.getLogger("plumbline").handlers
     with logged(LogConfig(), NONE):
         LOG.error("unheard")
         assert wanted_level() is None
     with logged(LogConfig(format="json", level="warning"), NONE):
         assert wanted_level() == logging.WARNING
-    assert capfd.readouterr() == ("", "") and logging.getLogger("pipelines").handlers is before
+    assert capfd.readouterr() == ("", "") and logging.getLogger("plumbline").handlers is before
 
 
 def test_the_lines_of_workers_are_written_with_their_own_time_and_the_run_of_the_driver(tmp_path: Path) -> None:

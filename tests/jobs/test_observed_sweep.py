@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import run_job
-from jobs.sweep import COMMAND, main
+from plumbline.jobs.command import run_job
+from plumbline.jobs.sweep import COMMAND, main
 from tests.bench_of import SMALL, images, write_benchmark, write_rows
 
 PATIENCE = 240

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from jobs.__main__ import JOBS, main
-from pipelines.ingest.rows import InputColumnsConfig
-from pipelines.storage import StorageConfig
+from plumbline.jobs.__main__ import JOBS, main
+from plumbline.pipelines.ingest.rows import InputColumnsConfig
+from plumbline.pipelines.storage import StorageConfig
 
 ROOT = Path(__file__).parent.parent.parent
 ENTRY = 'if __name__ == "__main__":\n    sys.exit(run_job('
 
 
 def test_it_knows_every_job(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = Path(sys.modules["jobs"].__path__[0])
+    folder = Path(sys.modules["plumbline.jobs"].__path__[0])
     assert set(JOBS) == {file.stem for file in folder.glob("*.py") if ENTRY in file.read_text()}
     assert main([]) == 0
     told = capsys.readouterr().out

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.command import load_values, run_job
-from jobs.help import dotted_keys
-from jobs.report import COMMAND, main
-from pipelines.config import read_config
-from pipelines.report.report import ReportConfig
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.report import COMMAND, main
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.report.report import ReportConfig
 from tests.operators.report.made import make_run, plain_prompts
 
 

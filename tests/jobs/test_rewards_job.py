@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import load_values, run_job
-from jobs.help import dotted_keys
-from jobs.rewards import COMMAND, main
-from pipelines.cells.runs import newest_run
-from pipelines.cells.store import open_store
-from pipelines.config import read_config
-from pipelines.rewards.config import RewardsConfig
-from pipelines.storage import StorageConfig
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.rewards import COMMAND, main
+from plumbline.pipelines.cells.runs import newest_run
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.rewards.config import RewardsConfig
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 
 KEYS = {

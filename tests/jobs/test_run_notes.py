@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import run_job
-from jobs.report import COMMAND as REPORT
-from jobs.report import main as report
-from jobs.status import COMMAND as STATUS
-from jobs.status import main as status
-from jobs.sweep import COMMAND as SWEEP
-from jobs.sweep import main as sweep
-from pipelines.cells.runs import list_runs
-from pipelines.cells.store import open_store
-from pipelines.storage import StorageConfig
+from plumbline.jobs.command import run_job
+from plumbline.jobs.report import COMMAND as REPORT
+from plumbline.jobs.report import main as report
+from plumbline.jobs.status import COMMAND as STATUS
+from plumbline.jobs.status import main as status
+from plumbline.jobs.sweep import COMMAND as SWEEP
+from plumbline.jobs.sweep import main as sweep
+from plumbline.pipelines.cells.runs import list_runs
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import write_benchmark
 
 NOTE = "seed 7, with the <b>new</b> VAE = better?"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import load_values, run_job
-from jobs.score import COMMAND, main
-from pipelines.config import SweepConfig, read_config
-from pipelines.ingest.own import take_in
-from pipelines.sweep import plan_sweep
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.score import COMMAND, main
+from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.ingest.own import take_in
+from plumbline.pipelines.sweep import plan_sweep
 from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
 from tests.here import compute_here
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import load_values, run_job
-from jobs.sweep import COMMAND, main
-from operators.errors import ConfigError, without_secrets
-from operators.images import ImageLimits, RowError, decode_picture
-from pipelines.config import SweepConfig, read_config
-from pipelines.storage import StorageConfig, locate, readable_errors
-from pipelines.sweep import public_config
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.sweep import COMMAND, main
+from plumbline.operators.errors import ConfigError, without_secrets
+from plumbline.operators.images import ImageLimits, RowError, decode_picture
+from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.storage import StorageConfig, locate, readable_errors
+from plumbline.pipelines.sweep import public_config
 
 SECRET = "hush-hush"
 ALONE = "only storage.key, storage.secret and nightly.webhook take ${oc.env:...}"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
-from jobs.command import run_job
-from jobs.status import COMMAND, main
+from plumbline.jobs.command import run_job
+from plumbline.jobs.status import COMMAND, main
 from tests.operators.report.made import make_run
 
 READERS = {
@@ -44,7 +44,7 @@ def test_status_is_readable_on_a_terminal_of_any_width(
 def test_a_job_that_reads_a_store_says_that_there_is_none(
     job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module, nowhere = import_module(f"jobs.{job}"), tmp_path / "sotre"
+    module, nowhere = import_module(f"plumbline.jobs.{job}"), tmp_path / "sotre"
     given = [text.replace("OUT", str(tmp_path / "out")) for text in READERS[job]]
     assert run_job(module.COMMAND, module.main, [f"store={nowhere}", *given]) == 1
     printed = capsys.readouterr()

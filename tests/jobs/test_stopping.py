@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from jobs.command import run_job
-from jobs.report import COMMAND as REPORT
-from jobs.report import main as report
-from jobs.sweep import COMMAND as SWEEP
-from pipelines.cells.runs import find_run, newest_run, run_ids
+from plumbline.jobs.command import run_job
+from plumbline.jobs.report import COMMAND as REPORT
+from plumbline.jobs.report import main as report
+from plumbline.jobs.sweep import COMMAND as SWEEP
+from plumbline.pipelines.cells.runs import find_run, newest_run, run_ids
 from tests.bench_of import write_benchmark
 from tests.jobs.test_rerun import Sweep
 

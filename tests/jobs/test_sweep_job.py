@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.cells.store import open_store
-from pipelines.storage import StorageConfig
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.storage import StorageConfig
 
 ROOT = Path(__file__).parent.parent.parent
 PACK = ROOT / "assets" / "shapes"
@@ -146,7 +146,7 @@ def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: 
 
 def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> None:
     code = (
-        "import sys; from jobs.command import run_job; from jobs.sweep import COMMAND, main\n"
+        "import sys; from plumbline.jobs.command import run_job; from plumbline.jobs.sweep import COMMAND, main\n"
         f"code = run_job(COMMAND, main, ['sweep=shapes', 'store={store}'])\n"
         "print('imported', [name for name in ('ray', 'torch') if name in sys.modules]); sys.exit(code)"
     )

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import run_job
-from jobs.view import COMMAND, main
+from plumbline.jobs.command import run_job
+from plumbline.jobs.view import COMMAND, main
 from tests.operators.report.made import make_run
 
 

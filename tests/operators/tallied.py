@@ -4,9 +4,9 @@ from collections.abc import Container, Mapping, Sequence
 
 import pyarrow as pa
 
-from operators.comparison import Duel, duels
-from operators.run_scores import RunScores
-from operators.summary import Skills, Tally
+from plumbline.operators.comparison import Duel, duels
+from plumbline.operators.run_scores import RunScores
+from plumbline.operators.summary import Skills, Tally
 
 
 def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:

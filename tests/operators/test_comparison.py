@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from operators import rows
-from operators.comparison import Standing, boards, compare_columns, standings
-from operators.comparison import bradley_terry as rate
+from plumbline.operators import rows
+from plumbline.operators.comparison import Standing, boards, compare_columns, standings
+from plumbline.operators.comparison import bradley_terry as rate
 from tests.operators.tallied import of_table, paired, summarise
 
 

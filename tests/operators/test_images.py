@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from operators.errors import ConfigError, PlumblineError, RowError
-from operators.images import ImageLimits, PreparedImages, decode_picture, identify, prepare_images
-from operators.models.clip_flant5 import ClipFlanT5Likelihood
-from operators.models.families.clip import ClipSimilarity
+from plumbline.operators.errors import ConfigError, PlumblineError, RowError
+from plumbline.operators.images import ImageLimits, PreparedImages, decode_picture, identify, prepare_images
+from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.families.clip import ClipSimilarity
 from tests.operators.broken_images import (
     ARITHMETIC,
     BMPS,

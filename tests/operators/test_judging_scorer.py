@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jobs.scorer import open_scorer
+from plumbline.jobs.scorer import open_scorer
 from tests.operators import tiny
 from tests.operators.tiny.roles import tiny_models
 

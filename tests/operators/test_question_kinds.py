@@ -5,9 +5,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.errors import RowError
-from operators.question_kinds import KindPool, Pooled
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.question_kinds import KindPool, Pooled
 
 KINDS = {("p", "1"): "attribute - color", ("p", "2"): "attribute - size", ("p", "3"): "global", ("p", "4"): None}
 

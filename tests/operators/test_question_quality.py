@@ -2,9 +2,9 @@
 
 import pytest
 
-from operators import rows
-from operators.errors import RowError
-from operators.question_quality import assess, content_words
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.question_quality import assess, content_words
 
 TEXTS = {"p0": "a red dog on the green grass", "p1": "two cats", "p2": "  "}
 FAILED = rows.error_value(RowError("empty_prompt", "no text"))

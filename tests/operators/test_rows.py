@@ -2,8 +2,8 @@
 
 import pytest
 
-from operators import rows
-from operators.errors import RowError, SourceError
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError, SourceError
 
 
 def test_absent_columns_are_null_and_the_schema_is_exact() -> None:

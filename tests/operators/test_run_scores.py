@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators import rows, run_scores
-from operators.comparison import bradley_terry, duels, prompt_means
-from operators.report.changes import compare
-from operators.report.picking import pick_images
-from operators.run_scores import NONE, RunScores
-from operators.statistics.poisson import hash_ids
-from operators.summary import Skills
+from plumbline.operators import rows, run_scores
+from plumbline.operators.comparison import bradley_terry, duels, prompt_means
+from plumbline.operators.report.changes import compare
+from plumbline.operators.report.picking import pick_images
+from plumbline.operators.run_scores import NONE, RunScores
+from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.operators.summary import Skills
 from tests.operators.tallied import of_table
 
 GENERATORS = ("atlas", "borealis")

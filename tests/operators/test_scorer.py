@@ -15,11 +15,11 @@ import pytest
 import torch
 from PIL import Image
 
-from jobs.scorer import open_scorer
-from operators import rows
-from operators.errors import ConfigError
-from operators.scorer import Scorer
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.scorer import Scorer
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny import encoded, picture
 
@@ -226,7 +226,7 @@ def test_options_are_the_words_of_their_names_and_models_load_without_false_alar
     """In a process of its own, for transformers warns once."""
     (tmp_path / "image.png").write_bytes(encoded(picture(0)))
     code = (
-        "from jobs.scorer import open_scorer\n"
+        "from plumbline.jobs.scorer import open_scorer\n"
         "scorer = open_scorer(metric=['clipscore', 'vqascore'], models='shapes', on_gpu=False)\n"
         "print(scorer.score('image.png', 'a red circle ' * 100).to_pandas()[['metric', 'truncated']].to_csv())\n"
     )

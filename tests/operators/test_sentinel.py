@@ -11,15 +11,15 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from jobs.scorer import open_scorer
-from operators import rows
-from operators.metrics.clipscore import ClipScoreConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.image_statistic import ImageStatisticConfig
-from operators.metrics.metric import Metric
-from operators.report.changes import compare
-from operators.sentinel import Movement, suspicious
-from operators.summary import Skills
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators import rows
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.report.changes import compare
+from plumbline.operators.sentinel import Movement, suspicious
+from plumbline.operators.summary import Skills
 from tests.bench_of import images, prompts
 from tests.operators.tallied import of_table
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import rows
-from operators.errors import RowError
-from operators.statistics.bootstrap import Prompts
-from operators.summary import Skills, Tally, best_first
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.statistics.bootstrap import Prompts
+from plumbline.operators.summary import Skills, Tally, best_first
 from tests.operators.tallied import summarise
 
 SKILLS = {"p0": ["colour", "count"], "p1": ["colour"], "p2": []}

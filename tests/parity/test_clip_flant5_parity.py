@@ -15,12 +15,12 @@ from torch import nn
 from transformers import AutoTokenizer, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from operators.metrics.vqascore import reduce_answer
-from operators.models import loading
-from operators.models.calls import Question
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
-from operators.models.families.clip import ClipSimilarity
+from plumbline.operators.metrics.vqascore import reduce_answer
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import Question
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
+from plumbline.operators.models.families.clip import ClipSimilarity
 from tests.operators import tiny
 
 METRIC = tiny.vqascore()

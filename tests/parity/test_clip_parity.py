@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
-from operators.models import loading
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models import loading
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.families.clip import ClipSimilarity
 from tests.operators import tiny
 
 PICTURES = [

@@ -6,15 +6,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators.errors import ConfigError
-from operators.images import digest_of
-from operators.metrics.ablation import Ablation
-from operators.metrics.vpeval import VpevalConfig
-from operators.scorer import Scorer, ScorerConfig
-from operators.stages.graph import check_chain
-from pipelines.config import SweepConfig
-from pipelines.running.stages import NodeStage
-from pipelines.sweep import plan_sweep, stage_context
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.images import digest_of
+from plumbline.operators.metrics.ablation import Ablation
+from plumbline.operators.metrics.vpeval import VpevalConfig
+from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.stages.graph import check_chain
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.running.stages import NodeStage
+from plumbline.pipelines.sweep import plan_sweep, stage_context
 from tests.bench_of import images, prompts, sweep_config, write_benchmark
 
 DENIED: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")

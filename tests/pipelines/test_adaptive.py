@@ -9,18 +9,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.sweep import main
-from operators.errors import ConfigError
-from operators.judging.adaptive import Seen
-from pipelines.adaptive import run_adaptive
-from pipelines.cells.cells import Outcome
-from pipelines.config import SweepConfig
-from pipelines.report.report import write_report
-from pipelines.rewards.gathered import gather_scores
-from pipelines.running.progress import NodeProgress
-from pipelines.running.rounds import Report
-from pipelines.sources import waves
-from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.jobs.sweep import main
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.judging.adaptive import Seen
+from plumbline.pipelines.adaptive import run_adaptive
+from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.rewards.gathered import gather_scores
+from plumbline.pipelines.running.progress import NodeProgress
+from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.sources import waves
+from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.here import compute_here
 
@@ -60,7 +60,9 @@ def test_it_stops_when_enough_is_seen_and_says_what_was_not(
         report({"similarities:clip": NodeProgress(1, 1, 0, 2.0)})
         return compute_here(planned)
 
-    monkeypatch.setattr("pipelines.sweep._compute", lambda *given: compute(*given) if given[0].plan.missing else {})
+    monkeypatch.setattr(
+        "plumbline.pipelines.sweep._compute", lambda *given: compute(*given) if given[0].plan.missing else {}
+    )
     told: list[Seen] = []
     finished, now = sweep(sweep_config(folder, tmp_path, *ALIKE), told.append)
     seen = seen_of(now)

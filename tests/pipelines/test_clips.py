@@ -6,15 +6,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import load_values
-from jobs.scorer import open_scorer
-from operators.clips import Clips
-from operators.errors import ConfigError, RowError
-from operators.images import ImageLimits, decode_each
-from operators.pack.clips import clip_tables
-from pipelines import sweep
-from pipelines.config import SweepConfig, read_config
-from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.jobs.command import load_values
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.clips import Clips
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.images import ImageLimits, decode_each
+from plumbline.operators.pack.clips import clip_tables
+from plumbline.pipelines import sweep
+from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import write_rows
 from tests.here import compute_here
 

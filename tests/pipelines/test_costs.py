@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from jobs.command import load_values
-from jobs.console import make_console, show_plan, show_usage
-from operators.errors import ModelError
-from operators.report.health import cost_note
-from pipelines.config import read_config
-from pipelines.costs import Cost, ask_services, estimates, spent
-from pipelines.serving import serving
-from pipelines.serving.config import ServeConfig
-from pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
+from plumbline.jobs.command import load_values
+from plumbline.jobs.console import make_console, show_plan, show_usage
+from plumbline.operators.errors import ModelError
+from plumbline.operators.report.health import cost_note
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.costs import Cost, ask_services, estimates, spent
+from plumbline.pipelines.serving import serving
+from plumbline.pipelines.serving.config import ServeConfig
+from plumbline.pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
 
@@ -97,7 +97,7 @@ def test_without_prices_it_is_said_how_to_have_the_cost_told(
 def test_a_service_that_refuses_the_key_is_told_before_ray_is_imported(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pipelines.running.runner", None)  # who imports it fails
+    monkeypatch.setitem(sys.modules, "plumbline.pipelines.running.runner", None)  # who imports it fails
     server.script = lambda number, body: failed(401, "no such key")
     with pytest.raises(ModelError, match="answered 401 to the key"):
         run_sweep(planned_sweep(server, tmp_path), lambda progress: None)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import load_values
-from jobs.diagnose import main
-from operators.diagnosis.diagnosis import Diagnosis
-from operators.errors import ConfigError, SourceError
-from pipelines import sweep
-from pipelines.cells.store import Store, open_store
-from pipelines.config import read_config
-from pipelines.diagnosis import DiagnoseConfig, WordRatings, plan_diagnosis
-from pipelines.report.diagnoses import read_diagnosis
-from pipelines.storage import StorageConfig
+from plumbline.jobs.command import load_values
+from plumbline.jobs.diagnose import main
+from plumbline.operators.diagnosis.diagnosis import Diagnosis
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.pipelines import sweep
+from plumbline.pipelines.cells.store import Store, open_store
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.diagnosis import DiagnoseConfig, WordRatings, plan_diagnosis
+from plumbline.pipelines.report.diagnoses import read_diagnosis
+from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import SMALL, write_benchmark
 from tests.here import compute_here
 

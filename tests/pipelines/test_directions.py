@@ -6,14 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from jobs.command import load_values
-from operators.report.page import Page
-from pipelines import sweep
-from pipelines.config import read_config
-from pipelines.judging.metaeval import run_metaeval
-from pipelines.judging.protocols import MetaevalConfig
-from pipelines.report.report import write_report
-from pipelines.sweep import FinishedSweep, judge_metrics, plan_sweep, run_sweep
+from plumbline.jobs.command import load_values
+from plumbline.operators.report.page import Page
+from plumbline.pipelines import sweep
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.judging.metaeval import run_metaeval
+from plumbline.pipelines.judging.protocols import MetaevalConfig
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.sweep import FinishedSweep, judge_metrics, plan_sweep, run_sweep
 from tests.bench_of import prompts, sweep_config, write_benchmark
 from tests.here import compute_here
 

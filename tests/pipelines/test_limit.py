@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from jobs.console import make_console, show_plan, show_runs
-from jobs.report import show_report
-from operators.errors import ConfigError
-from operators.summary import part_of
-from pipelines.cells.runs import list_runs
-from pipelines.config import SweepConfig
-from pipelines.nightly.concluding import find_baseline
-from pipelines.report.report import write_report
-from pipelines.report.trends import write_trends
-from pipelines.rewards.config import RewardsConfig
-from pipelines.rewards.rewards import export_rewards
-from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.jobs.console import make_console, show_plan, show_runs
+from plumbline.jobs.report import show_report
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.summary import part_of
+from plumbline.pipelines.cells.runs import list_runs
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.nightly.concluding import find_baseline
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.report.trends import write_trends
+from plumbline.pipelines.rewards.config import RewardsConfig
+from plumbline.pipelines.rewards.rewards import export_rewards
+from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import captioned, images, prompts, score_config, sweep_config, write_benchmark, write_rows
 
 CLIP = "metric=[clipscore]"

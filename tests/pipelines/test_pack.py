@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from operators.errors import ConfigError
-from operators.pack.card import pack_card
-from pipelines.pack import STAGES, PackConfig
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.pack.card import pack_card
+from plumbline.pipelines.pack import STAGES, PackConfig
 
 ASSETS = Path(__file__).parents[2] / "assets"
 

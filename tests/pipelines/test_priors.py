@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from operators import rows
-from operators.stages.scores import WrittenIndex
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.operators import rows
+from plumbline.operators.stages.scores import WrittenIndex
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 
 NAME = "vqascore_normalised"

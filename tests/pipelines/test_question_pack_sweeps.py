@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from operators.errors import ConfigError
-from pipelines.kinds import pool_kinds
-from pipelines.questions import plan_questions, write_questions
-from pipelines.report.report import write_report
-from pipelines.storage import StorageConfig, etag, locate
-from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.kinds import pool_kinds
+from plumbline.pipelines.questions import plan_questions, write_questions
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.storage import StorageConfig, etag, locate
+from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny.judges import save_seeing_judge
 from tests.question_packs import (

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import pytest
 from scipy.stats import gmean
 
-from jobs.command import run_job
-from jobs.kinds import COMMAND, main
-from operators.errors import ConfigError
-from pipelines import sweep
-from pipelines.cells.store import Store
-from pipelines.kinds import pool_kinds
-from pipelines.storage import StorageConfig
-from pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
+from plumbline.jobs.command import run_job
+from plumbline.jobs.kinds import COMMAND, main
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines import sweep
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.kinds import pool_kinds
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.here import compute_here
 from tests.question_packs import ANNOTATIONS, proposition, write_csv, write_geneval2, write_oneig

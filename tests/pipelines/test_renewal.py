@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jobs.console import JobConsole, ProgressDisplay
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.writing import content_id
-from operators.stages.answers import AnswersStage
-from pipelines import sweep
-from pipelines.cells.cells import Cell
-from pipelines.cells.runs import read_manifest
-from pipelines.cells.store import Store
-from pipelines.questions import plan_questions, write_questions
-from pipelines.running.progress import NodeProgress
-from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.jobs.console import JobConsole, ProgressDisplay
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.writing import content_id
+from plumbline.operators.stages.answers import AnswersStage
+from plumbline.pipelines import sweep
+from plumbline.pipelines.cells.cells import Cell
+from plumbline.pipelines.cells.runs import read_manifest
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.questions import plan_questions, write_questions
+from plumbline.pipelines.running.progress import NodeProgress
+from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
 

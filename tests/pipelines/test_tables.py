@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from operators.errors import SourceError
-from pipelines.tables import Rejection, Row, open_csv, read_json_lines, read_records
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.tables import Rejection, Row, open_csv, read_json_lines, read_records
 
 
 def test_a_table_is_read_alike_whatever_its_format() -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from pipelines import sweep
-from pipelines.cells.store import Store
-from pipelines.questions import plan_questions, write_questions
-from pipelines.storage import StorageConfig
-from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.operators import rows
+from plumbline.pipelines import sweep
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.questions import plan_questions, write_questions
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
 

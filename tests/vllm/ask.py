@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from operators.errors import RowError
-from operators.models.calls import Generation, ImageRequest, Message, Question, Request
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.conversation import choice_ids, image_conversation_text
-from operators.models.loading import load
-from operators.models.vllm_engine import Prompt
-from operators.models.vllm_likelihood import VllmLikelihood
+from plumbline.operators.errors import RowError
+from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.conversation import choice_ids, image_conversation_text
+from plumbline.operators.models.loading import load
+from plumbline.operators.models.vllm_engine import Prompt
+from plumbline.operators.models.vllm_likelihood import VllmLikelihood
 
 QUESTIONS = [
     Question(image, text, choices)

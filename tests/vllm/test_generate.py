@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from operators.errors import ModelError, RowError
-from operators.metrics.gecko import SPANS as GECKO_SPANS
-from operators.models import loading
-from operators.models.calls import Generation, Message, Request
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.engine_options import RESULT_OPTIONS, THROUGHPUT_OPTIONS
-from operators.models.vllm_generate import VllmGenerate
+from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.metrics.gecko import SPANS as GECKO_SPANS
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import Generation, Message, Request
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.engine_options import RESULT_OPTIONS, THROUGHPUT_OPTIONS
+from plumbline.operators.models.vllm_generate import VllmGenerate
 from tests.vllm.tiny import make_llama
 
 pytestmark = pytest.mark.vllm

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.errors import EngineError
-from operators.models.processing import load_tokenizer
-from operators.models.vllm_engine import VllmEngine
-from operators.models.vllm_likelihood import VllmLikelihood
-from operators.stages.answers import AnswersStage, QuestionIndex
+from plumbline.operators import rows
+from plumbline.operators.errors import EngineError
+from plumbline.operators.models.processing import load_tokenizer
+from plumbline.operators.models.vllm_engine import VllmEngine
+from plumbline.operators.models.vllm_likelihood import VllmLikelihood
+from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
 from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import encoded, image_table, picture

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from importlib import import_module
 
-from operators.models.family import Call, Family
+from plumbline.operators.models.family import Call, Family
 
 NAMES = (
     "clip_flant5",

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from operators.batches import BatchSize, isolate
-from operators.errors import RowError
-from operators.models.calls import Box, Wanted
-from operators.models.encoders import in_batches
-from operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.errors import RowError
+from plumbline.operators.models.calls import Box, Wanted
+from plumbline.operators.models.encoders import in_batches
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.checkpoints import ResolvedModel
 
 TOO_LONG = "what is to be found takes {} tokens, beyond the detector's context of {}; shorten the prompt"
 
@@ -108,7 +108,7 @@ class GroundingDino:
 def _load(model: "ResolvedModel") -> GroundingDino:
     from transformers import AutoModelForZeroShotObjectDetection, GroundingDinoProcessor
 
-    from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     images, tokenizer = load_image_processor(model.folder("checkpoint")), load_tokenizer(model.folder("tokenizer"))
     return GroundingDino(

@@ -6,13 +6,13 @@ Its release is weights alone, which `python -m jobs.convert` makes a folder of (
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from operators.errors import ModelError
-from operators.models.family import TOKENIZER, Family, Files
-from operators.models.parts import Fields, Part, architecture
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.family import TOKENIZER, Family, Files
+from plumbline.operators.models.parts import Fields, Part, architecture
 
 if TYPE_CHECKING:
-    from operators.models.checkpoints import ModelConfig, ResolvedModel
-    from operators.models.hpsv3 import HpsV3Similarity
+    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.hpsv3 import HpsV3Similarity
 
 ARCHITECTURE = "HpsV3"
 INSTRUCTION = "instruction.txt"
@@ -28,8 +28,8 @@ def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> 
 
 
 def _load(model: "ResolvedModel") -> "HpsV3Similarity":
-    from operators.models.hpsv3 import REWARD_TOKEN, HpsV3, HpsV3Similarity
-    from operators.models.processing import load_chat_tokenizer, load_image_processor, load_pretrained
+    from plumbline.operators.models.hpsv3 import REWARD_TOKEN, HpsV3, HpsV3Similarity
+    from plumbline.operators.models.processing import load_chat_tokenizer, load_image_processor, load_pretrained
 
     folder, tokenizer = model.folder("checkpoint"), load_chat_tokenizer(model)
     if REWARD_TOKEN not in tokenizer.get_vocab():

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from operators.errors import ModelError
-from operators.models.families.blip2 import has_t5
-from operators.models.family import IMAGES, TOKENIZER, Family
-from operators.models.parts import Checkpoint, FileDigest, Part, find_part
-from operators.models.vqa_kinds import VqaKind, YesQuestion
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.families.blip2 import has_t5
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.parts import Checkpoint, FileDigest, Part, find_part
+from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
 
 if TYPE_CHECKING:
-    from operators.models.blip import InstructBlipLikelihood
-    from operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.blip import InstructBlipLikelihood
+    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
 
 INSTRUCTBLIP = VqaKind(
     name="instructblip",
@@ -38,9 +38,9 @@ def _find_qformer_tokenizer(config: "ModelConfig", checkpoint: Checkpoint, diges
 def _load(model: "ResolvedModel") -> "InstructBlipLikelihood":
     from transformers import InstructBlipForConditionalGeneration
 
-    from operators.models.blip import InstructBlipLikelihood
-    from operators.models.encoder_decoder import check_entries
-    from operators.models.processing import (
+    from plumbline.operators.models.blip import InstructBlipLikelihood
+    from plumbline.operators.models.encoder_decoder import check_entries
+    from plumbline.operators.models.processing import (
         ReleasedTransform,
         load_image_processor,
         load_pretrained,

@@ -7,19 +7,19 @@ made ready as OpenCLIP does it, which is as CLIP's first release did.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from operators.errors import ModelError
-from operators.models.calls import PixelRule
-from operators.models.cosine_vqa import COSINE, CosineVqa
-from operators.models.encoders import clean
-from operators.models.families.clip import ClipSimilarity
-from operators.models.family import TOKENIZER, Family
-from operators.models.parts import Fields, Part, read_fields, read_json, subfields
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.calls import PixelRule
+from plumbline.operators.models.cosine_vqa import COSINE, CosineVqa
+from plumbline.operators.models.encoders import clean
+from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.family import TOKENIZER, Family
+from plumbline.operators.models.parts import Fields, Part, read_fields, read_json, subfields
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 KNOWN = {
@@ -75,8 +75,8 @@ def _load(model: "ResolvedModel") -> OpenClipSimilarity:
     from safetensors.torch import load_file
     from transformers import CLIPModel
 
-    from operators.models.open_clip import clip_config, clip_weights
-    from operators.models.processing import (
+    from plumbline.operators.models.open_clip import clip_config, clip_weights
+    from plumbline.operators.models.processing import (
         PixelTransform,
         clip_processor,
         load_pretrained,

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from operators.batches import count_calls
-from operators.errors import HopelessRow, ModelError, RowError, install, without_secrets
-from operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
-from operators.models.family import Call, Family
-from operators.models.pace import Pace
-from operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
+from plumbline.operators.batches import count_calls
+from plumbline.operators.errors import HopelessRow, ModelError, RowError, install, without_secrets
+from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.models.family import Call, Family
+from plumbline.operators.models.pace import Pace
+from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 
 if TYPE_CHECKING:
     from openai import APIStatusError, OpenAI
 
-    from operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.checkpoints import ResolvedModel
 
 OPENAI = VqaKind(name="openai", asks=FIRST_TOKEN)
 TRANSIENT = (408, 409, 429)

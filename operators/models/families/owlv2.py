@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from operators.batches import BatchSize, isolate
-from operators.errors import HopelessRow, RowError
-from operators.models.calls import Box, Wanted
-from operators.models.encoders import in_batches
-from operators.models.families.grounding_dino import TOO_LONG, Sized
-from operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.errors import HopelessRow, RowError
+from plumbline.operators.models.calls import Box, Wanted
+from plumbline.operators.models.encoders import in_batches
+from plumbline.operators.models.families.grounding_dino import TOO_LONG, Sized
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.checkpoints import ResolvedModel
 
 
 class Places(NamedTuple):
@@ -92,7 +92,7 @@ class Owlv2:
 def _load(model: "ResolvedModel") -> Owlv2:
     from transformers import Owlv2ForObjectDetection
 
-    from operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     return Owlv2(
         load_pretrained(Owlv2ForObjectDetection, model),

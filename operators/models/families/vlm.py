@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from operators.errors import ModelError
-from operators.models.conversation import check_template
-from operators.models.family import IMAGES, TOKENIZER, Family
-from operators.models.parts import Fields, Part, architecture, read_fields, subfields
-from operators.models.thinking import PROBLEM, TEMPLATE_FILES, file_thinks, named_thinking
-from operators.models.vqa_kinds import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaKind
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.conversation import check_template
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.parts import Fields, Part, architecture, read_fields, subfields
+from plumbline.operators.models.thinking import PROBLEM, TEMPLATE_FILES, file_thinks, named_thinking
+from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaKind
 
 if TYPE_CHECKING:
-    from operators.models.checkpoints import ModelConfig, ResolvedModel
-    from operators.models.vllm_likelihood import VllmLikelihood
-    from operators.models.vlm import ChatVlm
+    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.vllm_likelihood import VllmLikelihood
+    from plumbline.operators.models.vlm import ChatVlm
 
 LLAVA_1_5 = VqaKind(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
 LLAVA = VqaKind(name="llava", asks=FIRST_TOKEN, version=2)
@@ -127,7 +127,7 @@ def _thinks(*parts: Part) -> bool:
 def _load(model: "ResolvedModel") -> "ChatVlm":
     from transformers import AutoModelForImageTextToText
 
-    from operators.models.processing import load_pretrained
+    from plumbline.operators.models.processing import load_pretrained
 
     return serve(model, load_pretrained(AutoModelForImageTextToText, model, attn_implementation=_attention(model)))
 
@@ -137,12 +137,12 @@ def serve(model: "ResolvedModel", network: Any) -> "ChatVlm":
 
     Raises ModelError where these do not load, or the network would give wrong answers.
     """
-    from operators.models.causal_lm import reply_ends
-    from operators.models.image_prompts import ImagePrompts, load_processor
-    from operators.models.image_reader import ImageReader
-    from operators.models.prefix_lm import PrefixLmReader
-    from operators.models.processing import mean_colour
-    from operators.models.vlm import ChatVlm
+    from plumbline.operators.models.causal_lm import reply_ends
+    from plumbline.operators.models.image_prompts import ImagePrompts, load_processor
+    from plumbline.operators.models.image_reader import ImageReader
+    from plumbline.operators.models.prefix_lm import PrefixLmReader
+    from plumbline.operators.models.processing import mean_colour
+    from plumbline.operators.models.vlm import ChatVlm
 
     assert model.kind is not None
     processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model))
@@ -186,10 +186,10 @@ def _check_network(model: "ResolvedModel", network: Any, tokenizer: Any) -> None
 
 
 def _load_on_vllm(model: "ResolvedModel") -> "VllmLikelihood":
-    from operators.models.conversation import turn_end
-    from operators.models.processing import load_image_processor, mean_colour
-    from operators.models.vllm_engine import start_engine
-    from operators.models.vllm_likelihood import ONE_IMAGE, VllmLikelihood
+    from plumbline.operators.models.conversation import turn_end
+    from plumbline.operators.models.processing import load_image_processor, mean_colour
+    from plumbline.operators.models.vllm_engine import start_engine
+    from plumbline.operators.models.vllm_likelihood import ONE_IMAGE, VllmLikelihood
 
     assert model.kind is not None
     tokenizer, system = _load_tokenizer(model), model.kind.system
@@ -208,7 +208,7 @@ def _named_ends(checkpoint: Part) -> list[int]:
 
 def _load_tokenizer(model: "ResolvedModel") -> Any:
     """The tokenizer, whose chat template must show an image and open no thought."""
-    from operators.models.processing import load_chat_tokenizer
+    from plumbline.operators.models.processing import load_chat_tokenizer
 
     assert model.kind is not None
     tokenizer = load_chat_tokenizer(model)

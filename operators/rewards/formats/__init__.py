@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from importlib import import_module
 
-from operators.rewards.formats.format import Format
+from plumbline.operators.rewards.formats.format import Format
 
 NAMES = (
     "pairs",

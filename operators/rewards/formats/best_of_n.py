@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
+from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
 
 SCHEMA = with_images(
     pa.schema(

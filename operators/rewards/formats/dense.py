@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.rewards.formats.format import Format, Sample
-from operators.rows import ELEMENT
+from plumbline.operators.rewards.formats.format import Format, Sample
+from plumbline.operators.rows import ELEMENT
 
 WORD = pa.struct(
     [("text", pa.string()), ("start", pa.int32()), ("end", pa.int32()), ("score", pa.float64()), ("n", pa.int32())]

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from operators.rewards.selection import Unit
+from plumbline.operators.rewards.selection import Unit
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 """An encoded image as Hugging Face datasets keep it."""

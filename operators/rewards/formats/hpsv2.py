@@ -3,7 +3,7 @@
 from itertools import combinations
 from typing import Any
 
-from operators.rewards.formats.format import Format, Picture, Sample
+from plumbline.operators.rewards.formats.format import Format, Picture, Sample
 
 
 def _rows(sample: Sample) -> list[dict[str, Any]]:

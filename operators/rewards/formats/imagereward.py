@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from operators.rewards.formats.format import Format, Sample
+from plumbline.operators.rewards.formats.format import Format, Sample
 
 
 def _rows(sample: Sample) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from operators.rewards.formats.format import Format, Sample
+from plumbline.operators.rewards.formats.format import Format, Sample
 
 IMAGE_TAG = "<image>"
 QUESTION = 'Does this image show "{}"? Please answer yes or no.'

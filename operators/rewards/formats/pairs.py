@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.rewards.formats.format import Format, Sample
+from plumbline.operators.rewards.formats.format import Format, Sample
 
 SCHEMA = pa.schema(
     [

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from operators.rewards.formats.format import Format, Sample
-from operators.rewards.formats.pairs import pair_row
+from plumbline.operators.rewards.formats.format import Format, Sample
+from plumbline.operators.rewards.formats.pairs import pair_row
 
 
 def _rows(sample: Sample) -> list[dict[str, Any]]:

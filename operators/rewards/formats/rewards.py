@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.rewards.formats.format import Format, Sample
+from plumbline.operators.rewards.formats.format import Format, Sample
 
 RAW = pa.list_(pa.struct([("metric", pa.string()), ("score", pa.float64()), ("error", pa.string())]))
 SCHEMA = pa.schema(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
-from operators.rewards.formats.pairs import pair_row
+from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
+from plumbline.operators.rewards.formats.pairs import pair_row
 
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 SCHEMA = with_images(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.rewards.formats.format import Format, Sample
+from plumbline.operators.rewards.formats.format import Format, Sample
 
 NEGATIVE_PROMPT = " "
 """The default of verl-omni's own script."""

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from pipelines.exports.table import OpenTable, extra_errors
+from plumbline.pipelines.exports.table import OpenTable, extra_errors
 
 NAMES = ("iceberg", "lance")
 

@@ -9,10 +9,10 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, IsNull, LessThanOrEqual
 from pyiceberg.table import Table
 
-from operators.errors import ConfigError
-from pipelines.exports.standing import PART_COLUMNS, count_parts
-from pipelines.exports.table import Place, StandingPart, export_errors
-from pipelines.storage import s3_settings
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.exports.standing import PART_COLUMNS, count_parts
+from plumbline.pipelines.exports.table import Place, StandingPart, export_errors
+from plumbline.pipelines.storage import s3_settings
 
 NAMESPACE = "plumbline"
 PARTITIONS = ("benchmark", "metric", "generator")

@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
-from operators.errors import ConfigError
-from pipelines.ingest.layouts.layout import Folder, Layout, Told
-from pipelines.ingest.rows import find_names
-from pipelines.ingest.tables import opened_table
-from pipelines.tables import (
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
+from plumbline.pipelines.ingest.rows import find_names
+from plumbline.pipelines.ingest.tables import opened_table
+from plumbline.pipelines.tables import (
     JSON_LINES,
     SEPARATORS,
     Refused,

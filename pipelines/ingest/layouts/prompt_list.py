@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from operators.errors import ConfigError
-from pipelines.ingest.layouts.layout import Folder, Layout, Told
-from pipelines.tables import Refused, Rejection
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
+from plumbline.pipelines.tables import Refused, Rejection
 
 NAME = "prompts.txt"
 NUMBER = re.compile(r"\d+")

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from importlib import import_module
 
-from pipelines.judging.answers.answer import Answered
-from pipelines.storage import Location
+from plumbline.pipelines.judging.answers.answer import Answered
+from plumbline.pipelines.storage import Location
 
 FORMATS = ("dsg", "t2iscorescore", "tifa")
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from operators.errors import ConfigError
+from plumbline.operators.errors import ConfigError
 
 
 class Answer(NamedTuple):

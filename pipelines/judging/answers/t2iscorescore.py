@@ -12,12 +12,12 @@ The rows of the first follow the metadata's images; parents are joined by `-`, a
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
-from operators.errors import SourceError
-from pipelines.judging.answers.answer import Answer, Answered, asked_for
-from pipelines.judging.answers.table import split_parents, truth_of
-from pipelines.judging.releases.t2iscorescore import COLUMNS, METADATA, MOST_DIGITS, UPSTREAM
-from pipelines.judging.releases.tables import Sheet, exists, files_in, one_that_exists, read_sheet
-from pipelines.storage import Location
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.judging.answers.answer import Answer, Answered, asked_for
+from plumbline.pipelines.judging.answers.table import split_parents, truth_of
+from plumbline.pipelines.judging.releases.t2iscorescore import COLUMNS, METADATA, MOST_DIGITS, UPSTREAM
+from plumbline.pipelines.judging.releases.tables import Sheet, exists, files_in, one_that_exists, read_sheet
+from plumbline.pipelines.storage import Location
 
 FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
 OF_ONE = "_mc.csv"

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from operators.errors import ConfigError, SourceError
-from pipelines.judging.answers.answer import Answer, Answered
-from pipelines.judging.releases.tables import files_in, is_folder, read_json
-from pipelines.storage import Location
-from pipelines.tables import as_object
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.pipelines.judging.answers.answer import Answer, Answered
+from plumbline.pipelines.judging.releases.tables import files_in, is_folder, read_json
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import as_object
 
 METRIC = "tifa"
 RELEASED = "is this a result of tifa_score_benchmark?"

@@ -13,8 +13,8 @@ upstream's process/element2mask.py does; those that do not stand there are no ra
 from collections.abc import Iterator
 from typing import Any
 
-from operators.metrics import reading
-from pipelines.judging.releases.release import (
+from plumbline.operators.metrics import reading
+from plumbline.pipelines.judging.releases.release import (
     LIKERT,
     Rating,
     Release,
@@ -24,9 +24,9 @@ from pipelines.judging.releases.release import (
     skills_of,
     words_in,
 )
-from pipelines.judging.releases.tables import as_list, as_text, read_json
-from pipelines.storage import Location
-from pipelines.tables import as_object
+from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_json
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import as_object
 
 
 def read(location: Location) -> Release:

@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from operators.errors import SourceError
-from pipelines.judging.releases.release import Rating, Release, rating_value, released
-from pipelines.judging.releases.tables import as_list, as_text, read_objects, read_text, row_name
-from pipelines.storage import Location
-from pipelines.tables import AGAIN, as_object
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.judging.releases.release import Rating, Release, rating_value, released
+from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_objects, read_text, row_name
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import AGAIN, as_object
 
 TEMPLATE = "share_yes"
 FIELDS = ("the image", "the caption's id", "the share of yeses", "the yeses", "the noes")

@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from operators.errors import SourceError
-from pipelines.judging.releases.release import (
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.judging.releases.release import (
     LIKERT,
     Rating,
     Release,
@@ -34,9 +34,9 @@ from pipelines.judging.releases.release import (
     remember,
     words_in,
 )
-from pipelines.judging.releases.tables import Sheet, first_that_exists, read_content, read_sheet
-from pipelines.sources.prompt_files import read_prompt_file
-from pipelines.storage import Location
+from plumbline.pipelines.judging.releases.tables import Sheet, first_that_exists, read_content, read_sheet
+from plumbline.pipelines.sources.prompt_files import read_prompt_file
+from plumbline.pipelines.storage import Location
 
 UNSURE = ("unsure", "invalid", "i do not know the answer", "subjective")
 SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}

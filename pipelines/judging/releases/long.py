@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 
 import pyarrow as pa
 
-from operators.errors import SourceError
-from pipelines.judging.releases.release import LIKERT, Release, column_ratings, released, skills_of
-from pipelines.judging.releases.tables import Sheet, read_sheet
-from pipelines.storage import Location
-from pipelines.tables import as_list
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.judging.releases.release import LIKERT, Release, column_ratings, released, skills_of
+from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import as_list
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,9 +2,9 @@
 
 from importlib import import_module
 
-from pipelines.judging.releases.long import RatingColumns
-from pipelines.judging.releases.release import Release
-from pipelines.storage import Location
+from plumbline.pipelines.judging.releases.long import RatingColumns
+from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.storage import Location
 
 RELEASES = (
     "dsg_tifa160",
@@ -30,7 +30,7 @@ def read_release(name: str, location: Location, columns: RatingColumns | None = 
 
     `columns` are what ratings of one's own (`long`) call theirs.
     """
-    reader = import_module(f"pipelines.judging.releases.{name}")
+    reader = import_module(f"plumbline.pipelines.judging.releases.{name}")
     release = reader.read(location) if columns is None else reader.read(location, columns)
     assert isinstance(release, Release)
     return release

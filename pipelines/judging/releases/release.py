@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators import rows
-from operators.errors import SourceError
-from pipelines.judging.releases.tables import NO_NUMBER, Sheet, as_list, read_objects, row_name
-from pipelines.storage import Location
-from pipelines.tables import as_object
+from plumbline.operators import rows
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.judging.releases.tables import NO_NUMBER, Sheet, as_list, read_objects, row_name
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import as_object
 
 LIKERT = "likert"
 

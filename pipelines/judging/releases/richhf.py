@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from operators.errors import SourceError
-from pipelines.judging.releases.release import Rating, Release, Word, rating_value, released, words_in
-from pipelines.judging.releases.tables import beside, exists, files_in, is_folder, read_sheet
-from pipelines.judging.releases.tfrecords import read_examples
-from pipelines.storage import Location
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.judging.releases.release import Rating, Release, Word, rating_value, released, words_in
+from plumbline.pipelines.judging.releases.tables import beside, exists, files_in, is_folder, read_sheet
+from plumbline.pipelines.judging.releases.tfrecords import read_examples
+from plumbline.pipelines.storage import Location
 
 SCORES = ("aesthetics", "artifact", "misalignment", "overall")
 LABEL = "prompt_misalignment_label"

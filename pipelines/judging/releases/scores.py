@@ -9,11 +9,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators import rows
-from operators.errors import ConfigError, SourceError
-from operators.metrics.table import falling_metrics
-from pipelines.cells.runs import parse_manifest
-from pipelines.judging.releases.tables import (
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.metrics.table import falling_metrics
+from plumbline.pipelines.cells.runs import parse_manifest
+from plumbline.pipelines.judging.releases.tables import (
     NO_NUMBER,
     Sheet,
     beside,
@@ -23,7 +23,7 @@ from pipelines.judging.releases.tables import (
     read_sheet,
     read_text,
 )
-from pipelines.storage import Location
+from plumbline.pipelines.storage import Location
 
 IDS = ("image_id", "prompt_id", "generator")
 NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")

@@ -10,10 +10,10 @@ aligned; words that make none are not rated. Its subset is the last of its promp
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from operators.errors import SourceError
-from pipelines.judging.releases.release import Release, Word, column_ratings, released, remember, words_in
-from pipelines.judging.releases.tables import Sheet, exists, read_sheet
-from pipelines.storage import Location
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.judging.releases.release import Release, Word, column_ratings, released, remember, words_in
+from plumbline.pipelines.judging.releases.tables import Sheet, exists, read_sheet
+from plumbline.pipelines.storage import Location
 
 PACK = "is this a folder of the shapes benchmark?"
 NONE = ""

@@ -16,17 +16,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.errors import SourceError
-from pipelines.judging.releases.release import Release, released, remember
-from pipelines.judging.releases.scores import wide_scores
-from pipelines.judging.releases.tables import (
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.judging.releases.release import Release, released, remember
+from plumbline.pipelines.judging.releases.scores import wide_scores
+from plumbline.pipelines.judging.releases.tables import (
     Sheet,
     files_in,
     first_that_exists,
     one_that_exists,
     read_sheet,
 )
-from pipelines.storage import Location
+from plumbline.pipelines.storage import Location
 
 METADATA = ("ts2_metadata.csv", "metadata.csv", "data/metadata.csv")
 SCORES = ("ts2_scores_per_image.csv", "integrated_image_scores.csv", "src/output/integrated_image_scores.csv")

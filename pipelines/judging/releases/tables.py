@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from operators.errors import SourceError
-from operators.rows import require_once
-from pipelines import tables
-from pipelines.cells.checksums import DamagedError, check_table
-from pipelines.storage import Location, first_line, readable_errors
-from pipelines.tables import AGAIN, JSON_LINES, SEPARATORS, as_object
+from plumbline.operators.errors import SourceError
+from plumbline.operators.rows import require_once
+from plumbline.pipelines import tables
+from plumbline.pipelines.cells.checksums import DamagedError, check_table
+from plumbline.pipelines.storage import Location, first_line, readable_errors
+from plumbline.pipelines.tables import AGAIN, JSON_LINES, SEPARATORS, as_object
 
 WHOLE = 2.0**53
 """Below it a float tells every whole number from the next."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from operators.errors import SourceError
-from pipelines.storage import Location, readable_errors
-from pipelines.tables import AGAIN
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.storage import Location, readable_errors
+from plumbline.pipelines.tables import AGAIN
 
 LONGEST = 1 << 28
 """Bytes of a record; a longer one is taken for damage."""

@@ -5,11 +5,11 @@ ratings alone: `{image: {"text_id", "image_path", "text", "human_scores": [1-5, 
 An image is named `<text_id>_<generator>`. What is no description is a metric.
 """
 
-from operators.errors import SourceError
-from pipelines.judging.releases.release import Release, listed_ratings, released
-from pipelines.judging.releases.scores import wide_scores
-from pipelines.judging.releases.tables import read_objects, row_name, sheet_of
-from pipelines.storage import Location
+from plumbline.operators.errors import SourceError
+from plumbline.pipelines.judging.releases.release import Release, listed_ratings, released
+from plumbline.pipelines.judging.releases.scores import wide_scores
+from plumbline.pipelines.judging.releases.tables import read_objects, row_name, sheet_of
+from plumbline.pipelines.storage import Location
 
 DESCRIPTIONS = ("text_id", "image_path", "text", "human_scores", "human_avg")
 

@@ -4,12 +4,12 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from operators.errors import SourceError
-from operators.metrics import reading
-from operators.metrics.writing import WrittenQuestion
-from pipelines.sources.question_packs.pack import PackRow, PackRows, the_text, unasked
-from pipelines.storage import Location
-from pipelines.tables import Refused, parse_json, read_json, read_records
+from plumbline.operators.errors import SourceError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, the_text, unasked
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import Refused, parse_json, read_json, read_records
 
 CATEGORIES = {
     "anime": "Anime_Stylization",

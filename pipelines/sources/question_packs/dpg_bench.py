@@ -8,10 +8,10 @@ prompt's questions; `fixed` reads every row.
 
 from collections.abc import Sequence
 
-from operators.errors import RowError
-from pipelines.sources.question_packs.pack import Convention, PackRow, PackRows, read_lines, read_rows
-from pipelines.sources.question_packs.propositions import proposition, told_dependencies
-from pipelines.storage import Location
+from plumbline.operators.errors import RowError
+from plumbline.pipelines.sources.question_packs.pack import Convention, PackRow, PackRows, read_lines, read_rows
+from plumbline.pipelines.sources.question_packs.propositions import proposition, told_dependencies
+from plumbline.pipelines.storage import Location
 
 
 def read(place: Location, convention: Convention) -> PackRows:

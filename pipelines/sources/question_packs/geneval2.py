@@ -9,9 +9,9 @@ scores that `evaluation.py` writes. A question has the one right answer as its c
 from collections.abc import Iterator
 from typing import Any
 
-from operators.metrics import reading
-from operators.metrics.writing import WrittenQuestion
-from pipelines.sources.question_packs.pack import (
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     Line,
     PackRow,
@@ -22,8 +22,8 @@ from pipelines.sources.question_packs.pack import (
     the_texts,
     unasked,
 )
-from pipelines.storage import Location
-from pipelines.tables import Refused
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import Refused
 
 
 def read(place: Location, convention: Convention) -> PackRows:

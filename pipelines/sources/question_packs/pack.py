@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from operators import rows
-from operators.errors import RowError, SourceError
-from operators.images import id_text
-from operators.metrics import reading
-from operators.metrics.writing import WrittenQuestion, identified
-from pipelines.storage import Location
-from pipelines.tables import (
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError, SourceError
+from plumbline.operators.images import id_text
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import (
     JSON_LINES,
     SEPARATORS,
     Refused,

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from operators.metrics import reading
-from operators.metrics.writing import WrittenQuestion
-from pipelines.sources.question_packs.pack import Line, PackRow, the_id, the_text
-from pipelines.tables import Refused, Values
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.sources.question_packs.pack import Line, PackRow, the_id, the_text
+from plumbline.pipelines.tables import Refused, Values
 
 NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
 """What the releases' code reads a dependency of."""

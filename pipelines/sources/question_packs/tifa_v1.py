@@ -7,8 +7,8 @@ as in `tifascore/tifa_score.py`. The file has no slips that we know of: both con
 
 from collections.abc import Iterator
 
-from operators.metrics.writing import WrittenQuestion
-from pipelines.sources.question_packs.pack import (
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     Line,
     PackRow,
@@ -19,8 +19,8 @@ from pipelines.sources.question_packs.pack import (
     the_text,
     the_texts,
 )
-from pipelines.storage import Location
-from pipelines.tables import Refused
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import Refused
 
 
 def read(place: Location, convention: Convention) -> PackRows:

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from operators.metrics import reading
-from operators.metrics.writing import WrittenQuestion
-from pipelines.sources.question_packs.pack import (
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     Line,
     PackRow,
@@ -24,8 +24,8 @@ from pipelines.sources.question_packs.pack import (
     the_texts,
     unasked,
 )
-from pipelines.storage import Location
-from pipelines.tables import Refused, parse_json
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import Refused, parse_json
 
 NAMES = ("Testpoints", "考点")
 DESCRIPTIONS = ("Testpoint Description", "考点对应描述")

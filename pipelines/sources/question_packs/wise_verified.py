@@ -8,8 +8,8 @@ conventions read the files alike.
 
 from collections.abc import Iterator
 
-from operators.metrics.writing import WrittenQuestion
-from pipelines.sources.question_packs.pack import (
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     Line,
     PackRow,
@@ -19,8 +19,8 @@ from pipelines.sources.question_packs.pack import (
     the_id,
     the_text,
 )
-from pipelines.storage import Location
-from pipelines.tables import Refused
+from plumbline.pipelines.storage import Location
+from plumbline.pipelines.tables import Refused
 
 PARTS = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
 LAST = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}

@@ -19,11 +19,11 @@ from transformers import (
     T5Config,
 )
 
-from operators.models.checkpoints import ModelConfig, Precision, ResolvedModel, resolve_model
-from operators.models.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
-from operators.models.families import clip_flant5, vlm
-from operators.models.processing import device_of
-from operators.models.vlm import ChatVlm
+from plumbline.operators.models.checkpoints import ModelConfig, Precision, ResolvedModel, resolve_model
+from plumbline.operators.models.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
+from plumbline.operators.models.families import clip_flant5, vlm
+from plumbline.operators.models.processing import device_of
+from plumbline.operators.models.vlm import ChatVlm
 from tests.benchmarks.gpu.shapes import FAMILIES, Shape
 
 Likelihood = ClipFlanT5Likelihood | ChatVlm

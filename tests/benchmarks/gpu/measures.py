@@ -12,14 +12,14 @@ import torch
 import transformers
 from PIL import Image
 
-from operators.batches import BatchSize, in_windows
-from operators.errors import RowError
-from operators.models.calls import Message, Question
-from operators.models.checkpoints import ResolvedModel
-from operators.models.clip_flant5 import ClipFlanT5Likelihood
-from operators.models.image_prompts import Pixels
-from operators.models.vlm import ChatVlm
-from operators.models.vqa_kinds import FIRST_TOKEN, RELEASED
+from plumbline.operators.batches import BatchSize, in_windows
+from plumbline.operators.errors import RowError
+from plumbline.operators.models.calls import Message, Question
+from plumbline.operators.models.checkpoints import ResolvedModel
+from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.image_prompts import Pixels
+from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, RELEASED
 from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.checkpoints import Likelihood, served
 from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured

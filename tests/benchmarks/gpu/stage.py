@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from operators import rows
-from operators.images import ImageLimits
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.models.calls import LikelihoodModel
-from operators.models.vqa_kinds import VqaKind
-from operators.stages.answers import AnswersStage
-from operators.stages.questions import write
-from operators.stages.stage import Inputs, StageOptions, Upstream
+from plumbline.operators import rows
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.models.calls import LikelihoodModel
+from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.stages.answers import AnswersStage
+from plumbline.operators.stages.questions import write
+from plumbline.operators.stages.stage import Inputs, StageOptions, Upstream
 
 CALLS = 2
 """At once in a worker, as in pipelines/running/actor.py."""

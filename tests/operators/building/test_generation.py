@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from operators.building.generation import Asked, Generation, read_asked, requests
-from operators.building.taxonomy import Check, Tag, Template
-from operators.building.writer import WriterOptions
-from operators.errors import ConfigError, RowError
-from operators.metrics.forms import Replies
-from operators.models import calls
-from operators.models.calls import Usage
-from operators.stages import programs
+from plumbline.operators.building.generation import Asked, Generation, read_asked, requests
+from plumbline.operators.building.taxonomy import Check, Tag, Template
+from plumbline.operators.building.writer import WriterOptions
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.metrics.forms import Replies
+from plumbline.operators.models import calls
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.stages import programs
 
 TEMPLATE = Template(
     instructions="Write captions for texts.",

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from operators.building.balance import drawn, evenness
-from operators.building.duplicates import near_duplicates, shingles
-from operators.building.statistics import ALL, by_skill, shown_statistics
-from operators.diagnosis.texts import properties
+from plumbline.operators.building.balance import drawn, evenness
+from plumbline.operators.building.duplicates import near_duplicates, shingles
+from plumbline.operators.building.statistics import ALL, by_skill, shown_statistics
+from plumbline.operators.diagnosis.texts import properties
 
 LONG = (
     "an old lighthouse on a cliff above a stormy sea with two gulls and a small red boat far below in the surf at dusk"

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from operators.building.tagging import Tagging
-from operators.building.taxonomy import Skill, SubSkill, Tag, TaggedExample, Taxonomy
-from operators.building.writer import WriterOptions
-from operators.errors import ConfigError, RowError
-from operators.metrics.forms import Replies
-from operators.metrics.writing import WrittenQuestion
-from operators.models.calls import Generation, Request, Usage
-from operators.stages.programs import Asked, run_programs
+from plumbline.operators.building.tagging import Tagging
+from plumbline.operators.building.taxonomy import Skill, SubSkill, Tag, TaggedExample, Taxonomy
+from plumbline.operators.building.writer import WriterOptions
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.metrics.forms import Replies
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.stages.programs import Asked, run_programs
 
 TAXONOMY = Taxonomy(
     name="tiny",

@@ -7,10 +7,15 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from operators import rows
-from operators.diagnosis.ablations import effect
-from operators.diagnosis.correlations import between_metrics, prompt_numbers, spearman_interval, with_properties
-from operators.statistics.poisson import hash_ids
+from plumbline.operators import rows
+from plumbline.operators.diagnosis.ablations import effect
+from plumbline.operators.diagnosis.correlations import (
+    between_metrics,
+    prompt_numbers,
+    spearman_interval,
+    with_properties,
+)
+from plumbline.operators.statistics.poisson import hash_ids
 from tests.operators.tallied import of_table
 
 PROMPTS = [f"p{number}" for number in range(40)]

@@ -5,8 +5,8 @@ import math
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.diagnosis.questions import AnswerCounts, QuestionCounts
+from plumbline.operators import rows
+from plumbline.operators.diagnosis.questions import AnswerCounts, QuestionCounts
 
 YES_NO = ["yes", "no"]
 

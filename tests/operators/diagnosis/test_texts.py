@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from operators.diagnosis.parsing import open_parser
-from operators.diagnosis.texts import depth, grade, length, mean_rating, properties, syllables
-from operators.errors import ConfigError
+from plumbline.operators.diagnosis.parsing import open_parser
+from plumbline.operators.diagnosis.texts import depth, grade, length, mean_rating, properties, syllables
+from plumbline.operators.errors import ConfigError
 
 
 @pytest.mark.parametrize(

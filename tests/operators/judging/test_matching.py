@@ -4,8 +4,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.judging.matching import IDS, best_match, complete_ids, examples, in_common
+from plumbline.operators import rows
+from plumbline.operators.judging.matching import IDS, best_match, complete_ids, examples, in_common
 
 
 def ids(*images: tuple[str | None, str | None, str | None]) -> pd.DataFrame:

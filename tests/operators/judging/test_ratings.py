@@ -9,11 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.errors import SourceError
-from operators.judging.judgement import Judgement
-from operators.judging.ratings import compare_metrics, judge_generators, judge_raters, judge_ratings, match_scores
-from operators.statistics.options import Sampling
+from plumbline.operators import rows
+from plumbline.operators.errors import SourceError
+from plumbline.operators.judging.judgement import Judgement
+from plumbline.operators.judging.ratings import (
+    compare_metrics,
+    judge_generators,
+    judge_raters,
+    judge_ratings,
+    match_scores,
+)
+from plumbline.operators.statistics.options import Sampling
 
 FEW = Sampling(resamples=50, permutations=499)
 

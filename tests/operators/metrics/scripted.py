@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from operators.metrics.writing import Writing
-from operators.models.calls import Generation, Request, Usage
+from plumbline.operators.metrics.writing import Writing
+from plumbline.operators.models.calls import Generation, Request, Usage
 
 
 class Run(NamedTuple):

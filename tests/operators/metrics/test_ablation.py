@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from operators.errors import SourceError
-from operators.metrics.ablation import blank_image, shown_instead, shuffled_words
-from operators.metrics.clipscore import ClipScoreConfig
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.errors import SourceError
+from plumbline.operators.metrics.ablation import blank_image, shown_instead, shuffled_words
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
 
 
 def shard(*prompts: str) -> pa.Table:

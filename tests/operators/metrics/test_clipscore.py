@@ -2,7 +2,7 @@
 
 import pytest
 
-from operators.metrics.clipscore import ClipScoreConfig, Variant, scale_cosine
+from plumbline.operators.metrics.clipscore import ClipScoreConfig, Variant, scale_cosine
 
 
 @pytest.mark.parametrize(

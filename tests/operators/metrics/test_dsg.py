@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.errors import ConfigError
-from operators.metrics import dsg
-from operators.metrics.answered import NO_QUESTIONS, Answered, Scored
-from operators.metrics.dsg import (
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import dsg
+from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered, Scored
+from plumbline.operators.metrics.dsg import (
     DsgConfig,
     read_dependencies,
     read_questions,
     read_released_questions,
     read_tuples,
 )
-from operators.metrics.writing import UnreadableReply, WrittenQuestion
+from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import examples, run
 
 PROMPT = "A blue dog on a mat"

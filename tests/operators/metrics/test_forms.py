@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.metrics import dsg, forms, gecko, reading, tifa, vq2
-from operators.metrics.blocks import Block, read_json_blocks
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.forms import entries
-from operators.metrics.gecko import GeckoConfig, Span, read_questions, read_spans
-from operators.metrics.reading import Place
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.vq2 import Vq2Config
-from operators.metrics.writer import WriterConfig
-from operators.metrics.writing import UnreadableReply
+from plumbline.operators.metrics import dsg, forms, gecko, reading, tifa, vq2
+from plumbline.operators.metrics.blocks import Block, read_json_blocks
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.forms import entries
+from plumbline.operators.metrics.gecko import GeckoConfig, Span, read_questions, read_spans
+from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.writer import WriterConfig
+from plumbline.operators.metrics.writing import UnreadableReply
 from tests.operators.metrics.scripted import examples, run
 
 KINDS: list[tuple[Any, str]] = [

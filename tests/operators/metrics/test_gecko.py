@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.errors import ConfigError
-from operators.metrics import gecko, tifa
-from operators.metrics.answered import NO_QUESTIONS, Answered
-from operators.metrics.gecko import GeckoConfig, Span, annotated, read_questions, read_spans
-from operators.metrics.reading import Place, one_line
-from operators.metrics.writing import UnreadableReply, WrittenQuestion
-from operators.stages.entailment import hypothesis
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import gecko, tifa
+from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
+from plumbline.operators.metrics.gecko import GeckoConfig, Span, annotated, read_questions, read_spans
+from plumbline.operators.metrics.reading import Place, one_line
+from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
+from plumbline.operators.stages.entailment import hypothesis
 from tests.operators.metrics.scripted import examples, run
 
 SPANS = "A {1}[red colored, color, 1.0] {2}[dog, entity, 0.9] on {3}[a, counting, 0.0] {4}[mat, entity, 1.0]"

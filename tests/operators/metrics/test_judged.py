@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.metrics.answered import Rating
-from operators.metrics.judged import Scale, fill, form_text, read_lines, read_object, schema_of
-from operators.metrics.writing import UnreadableReply
+from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.judged import Scale, fill, form_text, read_lines, read_object, schema_of
+from plumbline.operators.metrics.writing import UnreadableReply
 
 SCALES = (Scale("rating", 1, 100),)
 TWO = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))

@@ -2,14 +2,14 @@
 
 import pytest
 
-from operators.errors import ConfigError
-from operators.metrics.answered import Rating
-from operators.metrics.described import Sight
-from operators.metrics.llmscore import LlmScoreConfig, Variant
-from operators.metrics.metric import Evidence
-from operators.metrics.sentence_matching import SentenceMatchingConfig
-from operators.metrics.writing import UnreadableReply
-from operators.models.calls import Region
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.described import Sight
+from plumbline.operators.metrics.llmscore import LlmScoreConfig, Variant
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
+from plumbline.operators.metrics.writing import UnreadableReply
+from plumbline.operators.models.calls import Region
 from tests.operators.metrics.scripted import reply, run
 
 SIGHT = Sight("Two sheep on the road.", (Region("white car is parked", 590, 272, 767, 495),), 768, 512)

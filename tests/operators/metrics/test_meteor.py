@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.metrics.meteor import meteor
-from operators.metrics.stemming import stem
+from plumbline.operators.metrics.meteor import meteor
+from plumbline.operators.metrics.stemming import stem
 
 WORDS = ["a", "red", "car", "cars", "two", "sheep", "standing", "stood", "on", "the", "road"]
 

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from operators.errors import ConfigError
-from operators.metrics.answered import Answered, Logprobs
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.metric import Evidence
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.metrics.writing import WrittenQuestion
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.answered import Answered, Logprobs
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.writing import WrittenQuestion
 
 QUESTION = WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes")
 

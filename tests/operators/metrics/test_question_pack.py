@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from operators.errors import ConfigError
-from operators.metrics.answered import Answered
-from operators.metrics.metric import Evidence
-from operators.metrics.question_pack import QuestionPackConfig, holding_in_order, spellings
-from operators.metrics.writing import WrittenQuestion
-from operators.scorer import ScorerConfig
-from operators.stages.graph import check_chain
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.answered import Answered
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.question_pack import QuestionPackConfig, holding_in_order, spellings
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.operators.scorer import ScorerConfig
+from plumbline.operators.stages.graph import check_chain
 
 YES_NO = ("yes", "no")
 LIKELY, UNLIKELY = (math.log(0.9),), (math.log(0.1),)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from operators.metrics.metric import Evidence
-from operators.metrics.rubric import MEANINGS, RubricConfig
-from operators.metrics.writing import UnreadableReply, WrittenQuestion
-from operators.stages.graph import check_chain
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.rubric import MEANINGS, RubricConfig
+from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
+from plumbline.operators.stages.graph import check_chain
 from tests.operators.metrics.scripted import run
 
 KNOWLEDGE, CHECKPOINTS = RubricConfig(rubric="knowledge"), RubricConfig(rubric="checkpoints")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from operators.metrics.metric import Evidence
-from operators.metrics.similarity import SimilarityConfig
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.similarity import SimilarityConfig
 
 FILES = sorted((Path(__file__).parents[3] / "conf/metric").glob("*.yaml"))
 OPTIONS = {file.stem: yaml.safe_load(file.read_text()) for file in FILES}

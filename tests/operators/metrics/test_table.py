@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from operators.metrics.metric import direction
-from operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.table import falling_metrics
 
 OPTIONS = {
     "gecko": {"kind": "gecko"},

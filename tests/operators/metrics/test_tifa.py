@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.errors import ConfigError
-from operators.metrics import tifa
-from operators.metrics.answered import NO_QUESTIONS, Answered
-from operators.metrics.reading import same_choice
-from operators.metrics.tifa import TifaConfig, free_f1, read_questions
-from operators.metrics.writing import UnreadableReply, WrittenQuestion
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import tifa
+from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
+from plumbline.operators.metrics.reading import same_choice
+from plumbline.operators.metrics.tifa import TifaConfig, free_f1, read_questions
+from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import examples, run
 
 PROMPT = "Two red apples"

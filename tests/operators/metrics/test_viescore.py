@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from operators.metrics.answered import Rating
-from operators.metrics.gpt4v_eval import Gpt4vEvalConfig
-from operators.metrics.metric import Evidence
-from operators.metrics.viescore import VieScoreConfig
-from operators.metrics.writing import UnreadableReply
+from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.viescore import VieScoreConfig
+from plumbline.operators.metrics.writing import UnreadableReply
 from tests.operators.metrics.scripted import run
 
 CONSISTENT = '{"semantic_consistency": 8, "rationale": "One of two is missing."}'

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.errors import ConfigError
-from operators.metrics import vpeval
-from operators.metrics.answered import Answered
-from operators.metrics.modules import (
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import vpeval
+from plumbline.operators.metrics.answered import Answered
+from plumbline.operators.metrics.modules import (
     Look,
     Relations,
     Seen,
@@ -21,9 +21,9 @@ from operators.metrics.modules import (
     read_statement,
     written,
 )
-from operators.metrics.vpeval import PROGRAMS, VpevalConfig, json_program
-from operators.metrics.writing import UnreadableReply
-from operators.models.calls import Box, Request
+from plumbline.operators.metrics.vpeval import PROGRAMS, VpevalConfig, json_program
+from plumbline.operators.metrics.writing import UnreadableReply
+from plumbline.operators.models.calls import Box, Request
 from tests.operators.metrics import scripted
 from tests.operators.metrics.scripted import examples, run
 

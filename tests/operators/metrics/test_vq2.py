@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.errors import ConfigError
-from operators.metrics import vq2
-from operators.metrics.answered import NO_QUESTIONS, Answered
-from operators.metrics.reading import Place
-from operators.metrics.vq2 import Vq2Config, read_question, read_spans
-from operators.metrics.writing import UnreadableReply, WrittenQuestion
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import vq2
+from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
+from plumbline.operators.metrics.reading import Place
+from plumbline.operators.metrics.vq2 import Vq2Config, read_question, read_spans
+from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import examples, run
 
 PROMPT = "Two red apples"

@@ -5,10 +5,10 @@ from typing import Any, get_args
 
 import pytest
 
-from operators.errors import ConfigError
-from operators.metrics.vqascore import Reduction, VqaScoreConfig, reduce_answer, share_of_yes
-from operators.models.families.clip_flant5 import CLIP_FLANT5
-from operators.models.families.vlm import CHAT
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.vqascore import Reduction, VqaScoreConfig, reduce_answer, share_of_yes
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
+from plumbline.operators.models.families.vlm import CHAT
 from tests.operators import tiny
 from tests.operators.metrics.scripted import run
 

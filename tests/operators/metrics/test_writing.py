@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.errors import ConfigError
-from operators.metrics import reading
-from operators.metrics.blocks import Block, read_blocks
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.vq2 import Vq2Config
-from operators.metrics.writer import WriterConfig
-from operators.metrics.writing import Put, Sampling, UnreadableReply, ask, read_each
-from operators.models.families.clip_flant5 import CLIP_FLANT5
-from operators.models.families.instructblip import INSTRUCTBLIP
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics import reading
+from plumbline.operators.metrics.blocks import Block, read_blocks
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.writer import WriterConfig
+from plumbline.operators.metrics.writing import Put, Sampling, UnreadableReply, ask, read_each
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
+from plumbline.operators.models.families.instructblip import INSTRUCTBLIP
 from tests.operators.metrics.scripted import reply, run
 
 CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from operators.models.calls import (
+from plumbline.operators.models.calls import (
     Compared,
     Generation,
     ImageGenerateModel,
@@ -21,7 +21,7 @@ from operators.models.calls import (
     Request,
     SimilarityModel,
 )
-from operators.models.dual_encoder import DualEncoder
+from plumbline.operators.models.dual_encoder import DualEncoder
 from tests.operators import tiny
 
 CLOSE = 1e-4

@@ -8,8 +8,8 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.families.openai import OpenAiModel, load_openai
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.families.openai import OpenAiModel, load_openai
 
 KEY = "sk-loopback-0123456789"
 VARIABLE = "PLUMBLINE_TEST_KEY"

@@ -9,17 +9,17 @@ import pytest
 import torch
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel, LlamaForCausalLM
 
-from operators.errors import ConfigError, ModelError, RowError
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.models.calls import LikelihoodModel, Message, Question, Request
-from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
-from operators.models.cosine_vqa import COSINE, choice_text
-from operators.models.families.causal_lm import TEXT_ONLY
-from operators.models.families.clip_flant5 import CLIP_FLANT5
-from operators.models.loading import load
-from operators.models.text_only import TextOnlyVqa
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.operators.errors import ConfigError, ModelError, RowError
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.models.calls import LikelihoodModel, Message, Question, Request
+from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
+from plumbline.operators.models.cosine_vqa import COSINE, choice_text
+from plumbline.operators.models.families.causal_lm import TEXT_ONLY
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
+from plumbline.operators.models.loading import load
+from plumbline.operators.models.text_only import TextOnlyVqa
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.alike import CLOSE, PICTURES, QUESTIONS, likelihoods, require_likelihoods_alike

@@ -20,13 +20,13 @@ from transformers import (
     InstructBlipForConditionalGeneration,
 )
 
-from operators.errors import HopelessRow, ModelError
-from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
-from operators.models.calls import ImageRequest, LikelihoodModel, Measure, Message, Question, Request
-from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
-from operators.models.encoder_decoder import EncoderDecoder
-from operators.models.loading import load
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.operators.errors import HopelessRow, ModelError
+from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
+from plumbline.operators.models.calls import ImageRequest, LikelihoodModel, Measure, Message, Question, Request
+from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
+from plumbline.operators.models.encoder_decoder import EncoderDecoder
+from plumbline.operators.models.loading import load
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.alike import (

@@ -17,11 +17,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from operators.errors import ModelError
-from operators.models.calls import ImageRequest, Message, Region, Request
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.families.florence2 import REGION_TOKENS, read_regions
-from operators.models.loading import load
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.calls import ImageRequest, Message, Region, Request
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.families.florence2 import REGION_TOKENS, read_regions
+from plumbline.operators.models.loading import load
 from tests.operators import tiny
 from tests.operators.models import alike
 from tests.operators.tiny import captioners

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from operators.errors import ModelError, RowError
-from operators.models import loading
-from operators.models.calls import Generation, Message, Request
-from operators.models.causal_lm import CausalLM
-from operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import Generation, Message, Request
+from plumbline.operators.models.causal_lm import CausalLM
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from tests.operators import tiny
 
 TEXTS = ["hi", "Write questions about: two red circles left of a blue square, and a star", "", "é, ü?", "a b c"]

@@ -24,14 +24,14 @@ from transformers import (
 )
 from transformers.models.smolvlm import processing_smolvlm
 
-from operators.metrics.metric import Evidence
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.models import loading, prefixes
-from operators.models.calls import Generation, ImageRequest, Message, Question, Request
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.conversation import turn_end
-from operators.models.families.vlm import CHAT
-from operators.models.vlm import ChatVlm
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.models import loading, prefixes
+from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.conversation import turn_end
+from plumbline.operators.models.families.vlm import CHAT
+from plumbline.operators.models.vlm import ChatVlm
 from tests.operators import tiny
 from tests.operators.models import alike
 from tests.operators.models.alike import require_likelihoods_alike

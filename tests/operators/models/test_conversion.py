@@ -12,14 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from jobs.command import run_job
-from jobs.convert import COMMAND, main
-from operators.errors import ModelError
-from operators.models import conversion
-from operators.models.calls import Measure, Pair
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.conversion import ConvertConfig, convert
-from operators.models.loading import load
+from plumbline.jobs.command import run_job
+from plumbline.jobs.convert import COMMAND, main
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models import conversion
+from plumbline.operators.models.calls import Measure, Pair
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.conversion import ConvertConfig, convert
+from plumbline.operators.models.loading import load
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES, TEXTS
 from tests.operators.tiny import rewards

@@ -22,12 +22,12 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.grounding_dino.image_processing_pil_grounding_dino import GroundingDinoImageProcessorPil
 from transformers.models.owlv2.image_processing_pil_owlv2 import Owlv2ImageProcessorPil
 
-from operators.models import loading
-from operators.models.calls import Box, DetectionModel, Wanted
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.families import got_ocr2
-from operators.models.families.got_ocr2 import GotOcr2
-from operators.models.families.grounding_dino import GroundingDino
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import Box, DetectionModel, Wanted
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.families import got_ocr2
+from plumbline.operators.models.families.got_ocr2 import GotOcr2
+from plumbline.operators.models.families.grounding_dino import GroundingDino
 from tests.operators import tiny
 from tests.operators.models.alike import CLOSE, PICTURES
 from tests.operators.tiny import detectors

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from operators.models.calls import Question
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.calls import Question
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
 from tests.operators import tiny
 from tests.operators.tiny.rewards import save_open_clip
 
@@ -29,8 +29,8 @@ CLIP, FLANT5, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-
 
 RESOLVE = """
 import json, sys
-from operators.errors import ModelError
-from operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 try:
     model = resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False)
     told = {"semantic": model.semantic(), "commits": {role: part.commit for role, part in model.parts.items()}}
@@ -41,9 +41,9 @@ print(json.dumps(told))
 """
 ANSWER = """
 import json, sys
-from operators.models.calls import Question
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.loading import load
+from plumbline.operators.models.calls import Question
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.loading import load
 from tests.operators.tiny import picture
 import torch
 torch.set_num_threads(1)
@@ -245,7 +245,7 @@ def test_planning_fetches_no_weights(hub: Hub, checkpoints: Path, tmp_path: Path
 
 FETCH = """
 import json, sys
-from operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 model = resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False)
 print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir()) for role in model.parts}))
 """

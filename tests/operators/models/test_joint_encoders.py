@@ -20,13 +20,13 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
 )
 
-from operators.errors import HopelessRow, ModelError
-from operators.metrics.similarity import SimilarityConfig
-from operators.models.calls import Measure, Pair
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.joint_encoder import JointEncoder
-from operators.models.loading import load
-from operators.stages.similarities import PromptTexts, SimilaritiesStage
+from plumbline.operators.errors import HopelessRow, ModelError
+from plumbline.operators.metrics.similarity import SimilarityConfig
+from plumbline.operators.models.calls import Measure, Pair
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.joint_encoder import JointEncoder
+from plumbline.operators.models.loading import load
+from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES, TEXTS, require_similarities_alike
 from tests.operators.stages.given import decoded, options
@@ -173,7 +173,7 @@ def test_padding_that_is_read_as_words_is_found(kind: Kind, monkeypatch: pytest.
     model = kind.load()
     if kind.family == "hpsv3":
         before = partial(pad_sequence, padding_side="left", padding_value=1)
-        monkeypatch.setattr("operators.models.hpsv3.pad_sequence", before)
+        monkeypatch.setattr("plumbline.operators.models.hpsv3.pad_sequence", before)
     else:
         tokens = model.tokens
         monkeypatch.setattr(model, "tokens", lambda texts: (tokens(texts)[0], torch.ones_like(tokens(texts)[1])))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 
 COMMON = {"model.safetensors": struct.pack("<Q", 2) + b"{}", "tokenizer.json": b"{}"}
 VQA = {"preprocessor_config.json": b"{}"}

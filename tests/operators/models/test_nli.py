@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertForSequenceClassification, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from operators.errors import ModelError
-from operators.models import loading
-from operators.models.calls import EntailmentModel
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.families.nli import entailment_label
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import EntailmentModel
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.families.nli import entailment_label
 from tests.operators import tiny
 
 PAIRS = [

@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from jobs.scorer import open_scorer
-from operators.containers import STORED
-from operators.errors import ConfigError, ModelError
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.loading import load
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.containers import STORED
+from plumbline.operators.errors import ConfigError, ModelError
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.loading import load
 from tests.operators import tiny
 from tests.operators.tiny import rewards
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from operators.errors import ConfigError, ModelError, RowError
-from operators.models.calls import Generation, Message, Request, Usage
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.families import openai
-from operators.models.family import Call
-from operators.models.loading import load, preflight
-from operators.models.pace import Pace
-from operators.models.prices import Prices
+from plumbline.operators.errors import ConfigError, ModelError, RowError
+from plumbline.operators.models.calls import Generation, Message, Request, Usage
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.families import openai
+from plumbline.operators.models.family import Call
+from plumbline.operators.models.loading import load, preflight
+from plumbline.operators.models.pace import Pace
+from plumbline.operators.models.prices import Prices
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
 
 

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from operators.batches import isolate
-from operators.errors import HopelessRow, ModelError, RowError
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
-from operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
-from operators.models.families import openai
-from pipelines.sweep import plan_sweep, run_sweep
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
+from plumbline.operators.models.families import openai
+from plumbline.pipelines.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told

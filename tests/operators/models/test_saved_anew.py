@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoProcessor
 
-from operators.models.calls import ImageRequest, Message, Pair, Question, Request
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.loading import load
+from plumbline.operators.models.calls import ImageRequest, Message, Pair, Question, Request
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.loading import load
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES
 from tests.operators.tiny import captioners, chat_vlms, rewards

@@ -8,24 +8,24 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from operators import rows
-from operators.errors import ModelError, RowError
-from operators.metrics.dsg import DEPENDENCIES, TUPLES
-from operators.metrics.dsg import QUESTIONS as DSG_QUESTIONS
-from operators.metrics.forms import Form
-from operators.metrics.gecko import QUESTIONS, SPANS, GeckoConfig
-from operators.metrics.tifa import ANSWER, CHOOSE, TifaConfig
-from operators.metrics.tifa import QUESTIONS as TIFA_QUESTIONS
-from operators.metrics.vq2 import ANSWER as VQ2_ANSWER
-from operators.metrics.vq2 import PARTS, QUESTION
-from operators.metrics.writer import WriterConfig
-from operators.metrics.writing import Sampling
-from operators.models import loading
-from operators.models.calls import Generation, Message, Request
-from operators.models.causal_lm import CausalLM
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.schemas import SchemaGrammars
-from operators.stages.questions import write
+from plumbline.operators import rows
+from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.metrics.dsg import DEPENDENCIES, TUPLES
+from plumbline.operators.metrics.dsg import QUESTIONS as DSG_QUESTIONS
+from plumbline.operators.metrics.forms import Form
+from plumbline.operators.metrics.gecko import QUESTIONS, SPANS, GeckoConfig
+from plumbline.operators.metrics.tifa import ANSWER, CHOOSE, TifaConfig
+from plumbline.operators.metrics.tifa import QUESTIONS as TIFA_QUESTIONS
+from plumbline.operators.metrics.vq2 import ANSWER as VQ2_ANSWER
+from plumbline.operators.metrics.vq2 import PARTS, QUESTION
+from plumbline.operators.metrics.writer import WriterConfig
+from plumbline.operators.metrics.writing import Sampling
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import Generation, Message, Request
+from plumbline.operators.models.causal_lm import CausalLM
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.schemas import SchemaGrammars
+from plumbline.operators.stages.questions import write
 from tests.operators import tiny
 
 FORMS = [SPANS, QUESTIONS, TIFA_QUESTIONS, CHOOSE, ANSWER, TUPLES, DSG_QUESTIONS, DEPENDENCIES, QUESTION, VQ2_ANSWER,

@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 from transformers import AutoTokenizer, BertModel
 
-from operators.errors import ModelError
-from operators.models import loading
-from operators.models.calls import TextEmbedder
-from operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.errors import ModelError
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import TextEmbedder
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from tests.operators import tiny
 
 TEXTS = ["a red circle", "star", "two blue star left of a green square", "circle " * 30, "unheard , of", ""]

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-from operators.models.calls import Measure, Pair
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.dual_encoder import Towers
-from operators.models.loading import load
+from plumbline.operators.models.calls import Measure, Pair
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.dual_encoder import Towers
+from plumbline.operators.models.loading import load
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES, TEXTS, require_similarities_alike
 from tests.operators.tiny import rewards

@@ -10,19 +10,19 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from operators.clips import LISTED_SECONDS, Clips
-from operators.errors import ConfigError
-from operators.images import ImageLimits, decode_each
-from operators.metrics.llmscore import LlmScoreConfig
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.models import loading
-from operators.models.calls import Message, Question
-from operators.models.checkpoints import Engine, ModelConfig, resolve_model
-from operators.models.vlm import ChatVlm
-from operators.scorer import Scorer, ScorerConfig
-from operators.stages.captions import CaptionsStage
-from operators.stages.stage import StageOptions
-from operators.videos import FRAME_SECONDS
+from plumbline.operators.clips import LISTED_SECONDS, Clips
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.images import ImageLimits, decode_each
+from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import Message, Question
+from plumbline.operators.models.checkpoints import Engine, ModelConfig, resolve_model
+from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.stages.captions import CaptionsStage
+from plumbline.operators.stages.stage import StageOptions
+from plumbline.operators.videos import FRAME_SECONDS
 from tests.operators import tiny
 from tests.operators.stages.given import inputs, operate
 from tests.operators.test_videos import SIZE, film

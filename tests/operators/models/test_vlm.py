@@ -13,14 +13,14 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
-from operators.errors import HopelessRow, ModelError
-from operators.metrics.vqascore import VqaScoreConfig, reduce_answer
-from operators.models import loading, prefixes, vlm
-from operators.models.calls import ImageRequest, Message, Question, Request
-from operators.models.checkpoints import Engine, ModelConfig, resolve_model
-from operators.models.families.vlm import CHAT, LLAVA_1_5
-from operators.models.image_prompts import Pixels
-from operators.models.vlm import ChatVlm
+from plumbline.operators.errors import HopelessRow, ModelError
+from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
+from plumbline.operators.models import loading, prefixes, vlm
+from plumbline.operators.models.calls import ImageRequest, Message, Question, Request
+from plumbline.operators.models.checkpoints import Engine, ModelConfig, resolve_model
+from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5
+from plumbline.operators.models.image_prompts import Pixels
+from plumbline.operators.models.vlm import ChatVlm
 from tests.operators import tiny
 from tests.operators.models import alike
 

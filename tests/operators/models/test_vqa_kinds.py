@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from operators.models.families import FAMILIES
-from operators.models.families.blip2 import BLIP2
-from operators.models.families.blip_vqa import BLIP_VQA
-from operators.models.families.clip_flant5 import CLIP_FLANT5
-from operators.models.families.instructblip import INSTRUCTBLIP
-from operators.models.families.vlm import CHAT, FILM, LLAVA, LLAVA_1_5, PALIGEMMA
-from operators.models.vqa_kinds import VICUNA_SYSTEM, VqaKind
+from plumbline.operators.models.families import FAMILIES
+from plumbline.operators.models.families.blip2 import BLIP2
+from plumbline.operators.models.families.blip_vqa import BLIP_VQA
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
+from plumbline.operators.models.families.instructblip import INSTRUCTBLIP
+from plumbline.operators.models.families.vlm import CHAT, FILM, LLAVA, LLAVA_1_5, PALIGEMMA
+from plumbline.operators.models.vqa_kinds import VICUNA_SYSTEM, VqaKind
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
 VICUNA = {"model_type": "llama", "vocab_size": 32064}

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from operators.pack.claims import SKILLS
-from operators.pack.drawing import draw_scene, to_png
-from operators.pack.generators import GENERATORS, TIED_PROFILE
-from operators.pack.prompts import content_id, is_held_out, make_prompts
-from operators.pack.scenes import Entity, Scene
-from operators.pack.tables import PROMPTS_PER_SKILL, Benchmark, benchmark_tables, make_benchmark
+from plumbline.operators.pack.claims import SKILLS
+from plumbline.operators.pack.drawing import draw_scene, to_png
+from plumbline.operators.pack.generators import GENERATORS, TIED_PROFILE
+from plumbline.operators.pack.prompts import content_id, is_held_out, make_prompts
+from plumbline.operators.pack.scenes import Entity, Scene
+from plumbline.operators.pack.tables import PROMPTS_PER_SKILL, Benchmark, benchmark_tables, make_benchmark
 
 SHAPES = Path(__file__).parents[3] / "assets" / "shapes"
 SEED = 0

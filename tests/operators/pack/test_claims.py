@@ -2,7 +2,7 @@
 
 import pytest
 
-from operators.pack.claims import (
+from plumbline.operators.pack.claims import (
     LARGER,
     SMALLER,
     Claim,
@@ -14,7 +14,7 @@ from operators.pack.claims import (
     Outnumbers,
     Relates,
 )
-from operators.pack.scenes import Entity, Scene
+from plumbline.operators.pack.scenes import Entity, Scene
 
 
 def entity(words: str, row: int, column: int, *, part: str | None = None) -> Entity:

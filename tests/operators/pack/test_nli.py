@@ -7,17 +7,17 @@ from random import Random
 import torch
 from transformers import AutoTokenizer
 
-from operators.models.loading import load
-from operators.pack.checkpoints import NLI_FOLDER, resolve_checkpoint
-from operators.pack.claims import Claim
-from operators.pack.entailment import entailed, not_entailed, sample_illustrated, vary
-from operators.pack.networks import build_nli
-from operators.pack.nli_training import hypothesis, nli_batch, nli_loss, sample_pair
-from operators.pack.prompts import is_held_out, make_prompts
-from operators.pack.scenes import edit_scene, random_palette
-from operators.pack.writer_accuracy import held_out_pairs, pair_accuracy
-from operators.pack.writer_gold import choice_question, planted, yes_no_question
-from operators.training.loop import Course, Stage, train
+from plumbline.operators.models.loading import load
+from plumbline.operators.pack.checkpoints import NLI_FOLDER, resolve_checkpoint
+from plumbline.operators.pack.claims import Claim
+from plumbline.operators.pack.entailment import entailed, not_entailed, sample_illustrated, vary
+from plumbline.operators.pack.networks import build_nli
+from plumbline.operators.pack.nli_training import hypothesis, nli_batch, nli_loss, sample_pair
+from plumbline.operators.pack.prompts import is_held_out, make_prompts
+from plumbline.operators.pack.scenes import edit_scene, random_palette
+from plumbline.operators.pack.writer_accuracy import held_out_pairs, pair_accuracy
+from plumbline.operators.pack.writer_gold import choice_question, planted, yes_no_question
+from plumbline.operators.training.loop import Course, Stage, train
 
 ASSETS = Path(__file__).parents[3] / "assets"
 FOLDER = ASSETS / "nli-shapes"

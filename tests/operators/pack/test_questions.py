@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from operators.pack.claims import NUMBERS, SKILLS, Description
-from operators.pack.prompts import is_held_out, sample_prompt
-from operators.pack.questions import (
+from plumbline.operators.pack.claims import NUMBERS, SKILLS, Description
+from plumbline.operators.pack.prompts import is_held_out, sample_prompt
+from plumbline.operators.pack.questions import (
     PLACES,
     ask_both_ways,
     ask_directly,
@@ -17,8 +17,8 @@ from operators.pack.questions import (
     place,
     sample_claiming,
 )
-from operators.pack.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, random_scene
-from operators.pack.vqa_training import MIXTURES, training_questions
+from plumbline.operators.pack.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, random_scene
+from plumbline.operators.pack.vqa_training import MIXTURES, training_questions
 
 PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in SHAPES}
 

@@ -11,19 +11,19 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
-from operators.models.clip_flant5 import BEFORE_IMAGE
-from operators.models.loading import load
-from operators.models.processing import PixelTransform
-from operators.pack.accuracy import held_out_questions, order_accuracy, vqa_accuracy
-from operators.pack.checkpoints import VQA_FOLDER, resolve_checkpoint
-from operators.pack.clip_training import FIELDS, cell_labels
-from operators.pack.drawing import draw_scene, to_png
-from operators.pack.networks import build_clip_flant5, draw_pixels, image_processor
-from operators.pack.scenes import Entity, Scene, random_scene
-from operators.pack.tokens import clip_tokenizer, t5_tokenizer, world_sentences
-from operators.pack.vqa_training import MIXTURES, ExerciseMaker, Mixture, most_entities, training_questions
-from operators.training.exercises import PARTS, exercise_loss, train_only
-from operators.training.loop import Course, Stage, train
+from plumbline.operators.models.clip_flant5 import BEFORE_IMAGE
+from plumbline.operators.models.loading import load
+from plumbline.operators.models.processing import PixelTransform
+from plumbline.operators.pack.accuracy import held_out_questions, order_accuracy, vqa_accuracy
+from plumbline.operators.pack.checkpoints import VQA_FOLDER, resolve_checkpoint
+from plumbline.operators.pack.clip_training import FIELDS, cell_labels
+from plumbline.operators.pack.drawing import draw_scene, to_png
+from plumbline.operators.pack.networks import build_clip_flant5, draw_pixels, image_processor
+from plumbline.operators.pack.scenes import Entity, Scene, random_scene
+from plumbline.operators.pack.tokens import clip_tokenizer, t5_tokenizer, world_sentences
+from plumbline.operators.pack.vqa_training import MIXTURES, ExerciseMaker, Mixture, most_entities, training_questions
+from plumbline.operators.training.exercises import PARTS, exercise_loss, train_only
+from plumbline.operators.training.loop import Course, Stage, train
 
 PLACED = (("heart", (0, 0)), ("star", (2, 1)))
 ASSETS = Path(__file__).parents[3] / "assets"

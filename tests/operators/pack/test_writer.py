@@ -10,18 +10,18 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from operators.models.loading import load
-from operators.pack.checkpoints import WRITER_FOLDER, resolve_checkpoint
-from operators.pack.claims import Counts
-from operators.pack.entailment import Illustrated, sample_illustrated
-from operators.pack.lessons import METRICS, REPLIES, GoldWriter, Lesson
-from operators.pack.networks import build_writer
-from operators.pack.prompts import Prompt, is_held_out, make_prompts
-from operators.pack.tokens import split_pieces, writer_tokenizer
-from operators.pack.writer_accuracy import filtered_questions, sheet_accuracy, write_sheets
-from operators.pack.writer_gold import mentions, planted
-from operators.pack.writer_training import PHRASES, lesson_batches, lessons_of, reply_loss
-from operators.training.loop import Course, Stage, train
+from plumbline.operators.models.loading import load
+from plumbline.operators.pack.checkpoints import WRITER_FOLDER, resolve_checkpoint
+from plumbline.operators.pack.claims import Counts
+from plumbline.operators.pack.entailment import Illustrated, sample_illustrated
+from plumbline.operators.pack.lessons import METRICS, REPLIES, GoldWriter, Lesson
+from plumbline.operators.pack.networks import build_writer
+from plumbline.operators.pack.prompts import Prompt, is_held_out, make_prompts
+from plumbline.operators.pack.tokens import split_pieces, writer_tokenizer
+from plumbline.operators.pack.writer_accuracy import filtered_questions, sheet_accuracy, write_sheets
+from plumbline.operators.pack.writer_gold import mentions, planted
+from plumbline.operators.pack.writer_training import PHRASES, lesson_batches, lessons_of, reply_loss
+from plumbline.operators.training.loop import Course, Stage, train
 
 ASSETS = Path(__file__).parents[3] / "assets"
 FOLDER = ASSETS / "question-writer-shapes"

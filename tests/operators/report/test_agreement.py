@@ -2,9 +2,9 @@
 
 import math
 
-from operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
-from operators.report.agreement import Agreement, show_agreement
-from operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement
+from plumbline.operators.report.agreement import Agreement, show_agreement
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 
 
 def judged(metric: str, value: float, statistic: str = "pearson", **other: str) -> Judgement:

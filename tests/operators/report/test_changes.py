@@ -5,9 +5,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.report.changes import Changes, compare
-from operators.summary import Skills
+from plumbline.operators import rows
+from plumbline.operators.report.changes import Changes, compare
+from plumbline.operators.summary import Skills
 from tests.operators.report.made import noisy
 from tests.operators.tallied import of_table
 

@@ -5,8 +5,8 @@ from itertools import combinations
 
 import pytest
 
-from operators.comparison import Board, Duel, Standing
-from operators.report.findings import (
+from plumbline.operators.comparison import Board, Duel, Standing
+from plumbline.operators.report.findings import (
     agreement_sentences,
     contrary_sentences,
     decide,
@@ -15,9 +15,9 @@ from operators.report.findings import (
     overall_boards,
     sureness_sentence,
 )
-from operators.report.leaders import board_sentence, metric_sentences
-from operators.report.words import names, number, shown, signed
-from operators.summary import OVERALL
+from plumbline.operators.report.leaders import board_sentence, metric_sentences
+from plumbline.operators.report.words import names, number, shown, signed
+from plumbline.operators.summary import OVERALL
 
 
 def standing(

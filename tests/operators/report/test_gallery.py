@@ -6,12 +6,12 @@ from collections.abc import Container
 import pytest
 from PIL import Image
 
-from operators import rows
-from operators.errors import RowError
-from operators.images import ImageLimits
-from operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnail
-from operators.report.picking import Pick, pick_images
-from operators.run_scores import RunScores
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnail
+from plumbline.operators.report.picking import Pick, pick_images
+from plumbline.operators.run_scores import RunScores
 from tests.operators.report.made import noise_png, noisy, png
 from tests.operators.tallied import of_table
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.report.marks import MOST_CHARACTERS, MOST_QUESTIONS, asked_questions, mark_prompt, state_of
+from plumbline.operators.report.marks import MOST_CHARACTERS, MOST_QUESTIONS, asked_questions, mark_prompt, state_of
 
 
 def element(start: int | None, end: int | None, score: float | None, given: str = "no") -> dict[str, Any]:

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.metrics.table import metric_story
-from operators.report.gallery import THUMBNAIL_BYTES, ImageDetail
-from operators.report.page import GatheredRun, Page, build_page
-from operators.report.picking import ImageKey, pick_images
-from operators.report.rendering import MOST_IN_CSV, isolated, render, to_csv, to_latex, to_markdown
-from operators.summary import Skills
+from plumbline.operators import rows
+from plumbline.operators.metrics.table import metric_story
+from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail
+from plumbline.operators.report.page import GatheredRun, Page, build_page
+from plumbline.operators.report.picking import ImageKey, pick_images
+from plumbline.operators.report.rendering import MOST_IN_CSV, isolated, render, to_csv, to_latex, to_markdown
+from plumbline.operators.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy
 from tests.operators.tallied import of_table, summarise
 
@@ -145,7 +145,7 @@ def test_the_page_holds_its_leaderboard_as_csv_and_latex() -> None:
 def test_a_csv_that_would_be_too_large_is_held_without_its_skills(monkeypatch: pytest.MonkeyPatch) -> None:
     page = page_of(hostile_run())
     assert len(to_csv(page.standings)) < MOST_IN_CSV
-    monkeypatch.setattr("operators.report.rendering.MOST_IN_CSV", 200)
+    monkeypatch.setattr("plumbline.operators.report.rendering.MOST_IN_CSV", 200)
     html = render(page)
     overall = downloads(html)["leaderboard.csv"]
     assert "counting" not in overall and overall.count("\n") == 1 + len(NAMES) and ">CSV, overall</a>" in html

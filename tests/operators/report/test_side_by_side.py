@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from operators import rows
-from operators.report.gallery import NO_DETAIL
-from operators.report.picking import Pick, pick_images
-from operators.report.prompts import MOST_PROMPTS, MOST_SIDES
-from operators.report.side_by_side import MOST_QUESTIONS, SideBySide, put_side_by_side
-from operators.run_scores import RunScores
+from plumbline.operators import rows
+from plumbline.operators.report.gallery import NO_DETAIL
+from plumbline.operators.report.picking import Pick, pick_images
+from plumbline.operators.report.prompts import MOST_PROMPTS, MOST_SIDES
+from plumbline.operators.report.side_by_side import MOST_QUESTIONS, SideBySide, put_side_by_side
+from plumbline.operators.run_scores import RunScores
 from tests.operators.report.made import elements
 from tests.operators.tallied import of_table
 
@@ -78,7 +78,7 @@ def test_of_many_generators_those_of_the_best_images_are_shown() -> None:
 
 
 def test_of_more_images_than_are_compared_prompts_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("operators.report.prompts.MOST_COMPARED", 30)
+    monkeypatch.setattr("plumbline.operators.report.prompts.MOST_COMPARED", 30)
     drawn = prompts_of(run_of(apart_at(7), prompts=60))
     assert 1 <= len(drawn) < 25 and len(set(drawn)) == len(drawn)
 

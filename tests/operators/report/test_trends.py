@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from operators import rows
-from operators.report import trends as trends_room
-from operators.report.changes import compare
-from operators.report.charts import Chart, Line, trend_chart
-from operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
-from operators.summary import Skills
-from pipelines.report.checkpoints import CHECKPOINTS
+from plumbline.operators import rows
+from plumbline.operators.report import trends as trends_room
+from plumbline.operators.report.changes import compare
+from plumbline.operators.report.charts import Chart, Line, trend_chart
+from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
+from plumbline.operators.summary import Skills
+from plumbline.pipelines.report.checkpoints import CHECKPOINTS
 from tests.operators.tallied import of_table
 
 FOUND = Checkpoints(re.compile(CHECKPOINTS))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.errors import ConfigError
-from operators.rewards.selection import Candidates, Example, SelectionConfig, even_quotas, select, spread
-from operators.rewards.splits import split_of
-from operators.rewards.values import within_prompt_noise
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.rewards.selection import Candidates, Example, SelectionConfig, even_quotas, select, spread
+from plumbline.operators.rewards.splits import split_of
+from plumbline.operators.rewards.values import within_prompt_noise
 
 GENERATORS = ("atlas", "cobalt", "garnet")
 nan = float("nan")

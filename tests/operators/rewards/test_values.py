@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.rewards.values import (
+from plumbline.operators.rewards.values import (
     Combine,
     Floats,
     Std,

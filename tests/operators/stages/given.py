@@ -4,14 +4,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators import rows
-from operators.images import ImageLimits, PreparedImages, prepare_images
-from operators.metrics.metric import Metric
-from operators.stages.entailment import EntailmentStage
-from operators.stages.images import ImagesStage
-from operators.stages.questions import write
-from operators.stages.scores import PreparedScores, ScoresStage, WrittenIndex
-from operators.stages.stage import Inputs, Stage, StageOptions, Upstream
+from plumbline.operators import rows
+from plumbline.operators.images import ImageLimits, PreparedImages, prepare_images
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.stages.entailment import EntailmentStage
+from plumbline.operators.stages.images import ImagesStage
+from plumbline.operators.stages.questions import write
+from plumbline.operators.stages.scores import PreparedScores, ScoresStage, WrittenIndex
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
 from tests.operators.tiny import no_fetch
 
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.vq2 import Vq2Config
-from operators.models.calls import LikelihoodModel, Question, TextFeatures, Usage
-from operators.models.clip_flant5 import ClipFlanT5Likelihood
-from operators.stages.answers import AnswersStage, QuestionIndex
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.models.calls import LikelihoodModel, Question, TextFeatures, Usage
+from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
 from tests.operators.stages.given import ask, decoded, options
 from tests.operators.tiny import encoded, image_table, picture

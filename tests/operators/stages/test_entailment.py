@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.errors import RowError
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
 from tests.operators.stages.given import entail
 
 

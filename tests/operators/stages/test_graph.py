@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from operators.errors import ConfigError
-from operators.metrics.answered import Scored
-from operators.metrics.clipscore import ClipScoreConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.metric import Evidence, Metric
-from operators.metrics.similarity import SimilarityConfig
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.metrics.writing import Put
-from operators.models.checkpoints import ModelConfig
-from operators.stages.graph import check_models, make_nodes
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.similarity import SimilarityConfig
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.writing import Put
+from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.stages.graph import check_models, make_nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from operators import images as decoding
-from operators.metrics.image_statistic import ImageStatisticConfig
-from operators.scorer import Scorer, ScorerConfig
-from operators.statistics.pixels import LONGEST_SIDE, pixel_statistics
+from plumbline.operators import images as decoding
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.operators.statistics.pixels import LONGEST_SIDE, pixel_statistics
 from tests.bench_of import images, prompts
 
 STATISTICS = ("edge_density", "entropy", "saturation")

@@ -6,16 +6,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.errors import ModelError, RowError
-from operators.metrics.gpt4v_eval import Gpt4vEvalConfig
-from operators.metrics.llmscore import LlmScoreConfig
-from operators.metrics.metric import Metric
-from operators.metrics.sentence_matching import SentenceMatchingConfig
-from operators.metrics.viescore import VieScoreConfig
-from operators.models.calls import Generation, ImageRequest, Region, Request, TextFeatures, Usage
-from operators.stages.stage import Inputs, Stage
-from operators.stages.table import STAGES
+from plumbline.operators import rows
+from plumbline.operators.errors import ModelError, RowError
+from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
+from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
+from plumbline.operators.metrics.viescore import VieScoreConfig
+from plumbline.operators.models.calls import Generation, ImageRequest, Region, Request, TextFeatures, Usage
+from plumbline.operators.stages.stage import Inputs, Stage
+from plumbline.operators.stages.table import STAGES
 from tests.operators import tiny
 from tests.operators.stages.given import options, upstream
 from tests.operators.stages.test_writing import ScriptedModel

@@ -9,17 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.modules import Statement, read_program, written
-from operators.metrics.vpeval import VpevalConfig
-from operators.metrics.writing import WrittenQuestion, identified
-from operators.models import loading
-from operators.models.calls import Box, Question, Usage, Wanted
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.stages.answers import QuestionIndex
-from operators.stages.modules import ModulesStage
-from operators.stages.scores import WrittenIndex
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.modules import Statement, read_program, written
+from plumbline.operators.metrics.vpeval import VpevalConfig
+from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.models import loading
+from plumbline.operators.models.calls import Box, Question, Usage, Wanted
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.stages.answers import QuestionIndex
+from plumbline.operators.stages.modules import ModulesStage
+from plumbline.operators.stages.scores import WrittenIndex
 from tests.operators.stages.given import decoded, options, score
 from tests.operators.tiny import detectors, encoded, image_table, picture
 

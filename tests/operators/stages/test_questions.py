@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from operators import rows
+from plumbline.operators import rows
 from tests.operators import tiny
 from tests.operators.stages.given import ask
 

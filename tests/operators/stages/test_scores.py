@@ -6,17 +6,17 @@ from typing import Any, get_args
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.clipscore import ClipScoreConfig, Variant
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.vq2 import Vq2Config
-from operators.metrics.vqascore import Reduction
-from operators.metrics.writer import WriterConfig
-from operators.metrics.writing import WrittenQuestion, identified
-from operators.stages.scores import WrittenIndex
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.clipscore import ClipScoreConfig, Variant
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.vqascore import Reduction
+from plumbline.operators.metrics.writer import WriterConfig
+from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.stages.scores import WrittenIndex
 from tests.operators import tiny
 from tests.operators.stages.given import score
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
-from operators import rows
-from operators.metrics.clipscore import ClipScoreConfig, Variant
-from operators.models import dual_encoder
-from operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
-from operators.models.dual_encoder import DualEncoder
-from operators.models.families.clip import ClipSimilarity
-from operators.stages.similarities import PromptTexts, SimilaritiesStage
+from plumbline.operators import rows
+from plumbline.operators.metrics.clipscore import ClipScoreConfig, Variant
+from plumbline.operators.models import dual_encoder
+from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
+from plumbline.operators.models.dual_encoder import DualEncoder
+from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import CONTEXT, encoded, image_table, picture
 

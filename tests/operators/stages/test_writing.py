@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from operators import rows
-from operators.errors import RowError
-from operators.metrics.dsg import DsgConfig
-from operators.metrics.gecko import GeckoConfig
-from operators.metrics.tifa import TifaConfig
-from operators.metrics.writer import WriterConfig
-from operators.metrics.writing import WrittenQuestion, identified
-from operators.models.calls import Generation, Request, Usage
-from operators.stages.questions import write
+from plumbline.operators import rows
+from plumbline.operators.errors import RowError
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.writer import WriterConfig
+from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.models.calls import Generation, Request, Usage
+from plumbline.operators.stages.questions import write
 
 SPANS = "a {1}[red, color, 1.0] {2}[dog, entity, 1.0]"
 QUESTIONS = (

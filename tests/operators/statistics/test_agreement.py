@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from operators.statistics.agreement import krippendorff_alpha, majority_vote, reliable_prompts
+from plumbline.operators.statistics.agreement import krippendorff_alpha, majority_vote, reliable_prompts
 
 # Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), example C: four raters, twelve units, missing values
 TEXTBOOK = {

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from operators.statistics.bootstrap import Prompts
-from operators.statistics.options import Sampling
-from operators.statistics.ties import calibrate_ties
+from plumbline.operators.statistics.bootstrap import Prompts
+from plumbline.operators.statistics.options import Sampling
+from plumbline.operators.statistics.ties import calibrate_ties
 
 
 def test_the_same_seed_gives_the_same_interval_whatever_the_rows_order() -> None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from operators.statistics.correlation import STATISTICS, auroc
+from plumbline.operators.statistics.correlation import STATISTICS, auroc
 
 HUMAN, METRIC = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.9])
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from operators.statistics.error_graphs import Node, kolmogorov_smirnov, score_graph, score_graphs, walks_of
+from plumbline.operators.statistics.error_graphs import Node, kolmogorov_smirnov, score_graph, score_graphs, walks_of
 
 
 def node(level: int, *scores: float) -> Node:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators.statistics.letters import compact_letters
+from plumbline.operators.statistics.letters import compact_letters
 
 
 def apart(*pairs: str) -> set[frozenset[str]]:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from operators.statistics.options import ZeroHandling
-from operators.statistics.ordering import holm, permutation, permuted_correlations, signed_rank
+from plumbline.operators.statistics.options import ZeroHandling
+from plumbline.operators.statistics.ordering import holm, permutation, permuted_correlations, signed_rank
 
 
 def test_the_signed_rank_test_is_scipys_with_its_effect_and_wins() -> None:

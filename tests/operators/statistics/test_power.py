@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from operators.statistics.ordering import holm, signed_rank
-from operators.statistics.power import CHANCE, fewest_pairs, pairs_needed
+from plumbline.operators.statistics.ordering import holm, signed_rank
+from plumbline.operators.statistics.power import CHANCE, fewest_pairs, pairs_needed
 
 
 @pytest.mark.parametrize("tests", [1, 3, 10, 29, 435])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from operators.statistics.prediction_powered import FEWEST_LABELS, enough, labels_needed, powered_mean
+from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS, enough, labels_needed, powered_mean
 
 
 def made(seed: int = 0, labels: int = 40, others: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

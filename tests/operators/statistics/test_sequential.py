@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from operators.errors import ConfigError
-from operators.statistics.options import Adaptive
-from operators.statistics.sequential import (
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
     B_BETTER,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.statistics import ties
-from operators.statistics.ties import calibrate_ties
+from plumbline.operators.statistics import ties
+from plumbline.operators.statistics.ties import calibrate_ties
 
 
 def brute_force(human: np.ndarray, metric: np.ndarray, groups: np.ndarray | None) -> tuple[float, float]:

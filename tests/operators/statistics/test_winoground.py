@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from operators.statistics.winoground import pairing_scores
+from plumbline.operators.statistics.winoground import pairing_scores
 
 
 def test_text_image_and_group_are_strict() -> None:

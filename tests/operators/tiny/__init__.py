@@ -33,8 +33,8 @@ from transformers import (
 )
 from transformers import T5ForConditionalGeneration as T5
 
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.models.families.clip_flant5 import CLIP_FLANT5
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 
 CONTEXT = 12
 """Text tokens the CLIP reads, its first and last token included."""

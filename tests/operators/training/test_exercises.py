@@ -7,11 +7,19 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from operators.models.checkpoints import ModelConfig, resolve_model
-from operators.models.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE
-from operators.training.checkpoint import Trainee, load_trainee
-from operators.training.exercises import Exercise, ask, exercise_loss, make_batch, rate, split_caption, train_only
-from operators.training.loop import Course, Stage, train
+from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE
+from plumbline.operators.training.checkpoint import Trainee, load_trainee
+from plumbline.operators.training.exercises import (
+    Exercise,
+    ask,
+    exercise_loss,
+    make_batch,
+    rate,
+    split_caption,
+    train_only,
+)
+from plumbline.operators.training.loop import Course, Stage, train
 
 VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from operators.training.loop import Course, Stage, alone, train
+from plumbline.operators.training.loop import Course, Stage, alone, train
 
 STAGE = Stage(steps=6, peak=0.1, size=4, quick={"2.": 3.0})
 

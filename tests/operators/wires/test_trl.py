@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.scorer import open_scorer
-from operators.errors import ConfigError
-from operators.scorer import Scorer
-from operators.wires.trl import trl_reward
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.scorer import Scorer
+from plumbline.operators.wires.trl import trl_reward
 from tests.operators.tiny import TRL_OPTIONS, save_causal_lm
 from tests.serving import pack_pairs
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.wires.unpickle import DEEPEST, MOST_OPCODES, RefusedPickle, unpickle
+from plumbline.operators.wires.unpickle import DEEPEST, MOST_OPCODES, RefusedPickle, unpickle
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256)) + b"\xff\xd9"
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)

@@ -8,21 +8,21 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.build_benchmark import COMMAND, main
-from jobs.command import CONF, load_values, run_job
-from operators.building.generation import Asked, Generation, requests
-from operators.building.taxonomy import Taxonomy
-from operators.building.writer import WriterOptions
-from operators.errors import RowError
-from operators.models import calls
-from operators.models.calls import Usage
-from operators.stages import programs
-from pipelines.building.building import Built, build, plan_build, write
-from pipelines.building.config import BuildConfig
-from pipelines.config import read_config
-from pipelines.sources.benchmark import BenchmarkConfig
-from pipelines.sources.sources import open_sources
-from pipelines.storage import StorageConfig
+from plumbline.jobs.build_benchmark import COMMAND, main
+from plumbline.jobs.command import CONF, load_values, run_job
+from plumbline.operators.building.generation import Asked, Generation, requests
+from plumbline.operators.building.taxonomy import Taxonomy
+from plumbline.operators.building.writer import WriterOptions
+from plumbline.operators.errors import RowError
+from plumbline.operators.models import calls
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.stages import programs
+from plumbline.pipelines.building.building import Built, build, plan_build, write
+from plumbline.pipelines.building.config import BuildConfig
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.sources import open_sources
+from plumbline.pipelines.storage import StorageConfig
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, said
 
 PROMPTS = ["3 cats above a dog", "A blue cup.", "a blue cup", "no tags for this one", "5 mice and 2 rats"]

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators.errors import PlumblineError
-from pipelines.building.reading import Prompt, read_gecko, read_prompts
-from pipelines.sources.benchmark import PromptColumnsConfig
-from pipelines.sources.shards import text_id
-from pipelines.storage import StorageConfig, locate
+from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.building.reading import Prompt, read_gecko, read_prompts
+from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
+from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.storage import StorageConfig, locate
 
 WANTED = [Prompt("a", "two cats", ("count", "count:simple"), "read"), Prompt("b", "a dog", (), "read")]
 RECORDS = [{"prompt_id": p.prompt_id, "text": p.text, "skills": [*p.skills]} for p in WANTED]

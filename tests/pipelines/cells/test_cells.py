@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.cells.cells import Cell, Outcome, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
+from plumbline.pipelines.cells.cells import Cell, Outcome, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
 
 SHARD = Shard(group="atlas", name="00000", url="/x/00000.parquet", size=10, etag="e", row_groups=(0, 1), rows=8)
 RECIPE = make_recipe("answers", 1, {"model": "m", "dtype": "float32"})

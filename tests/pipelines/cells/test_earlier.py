@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators.errors import RowError
-from operators.models.calls import Generation, Request
-from operators.models.causal_lm import CausalLM
-from operators.models.clip_flant5 import ClipFlanT5Likelihood
-from operators.models.families.clip import ClipSimilarity
-from pipelines.cells.cells import Outcome
-from pipelines.sweep import PlannedSweep, plan_sweep
+from plumbline.operators.errors import RowError
+from plumbline.operators.models.calls import Generation, Request
+from plumbline.operators.models.causal_lm import CausalLM
+from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.here import compute_here
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from operators.errors import ConfigError
-from pipelines.cells.plan import Plan
-from pipelines.sweep import plan_sweep
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.plan import Plan
+from plumbline.pipelines.sweep import plan_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny import captioners, judges
 

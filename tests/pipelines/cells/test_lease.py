@@ -13,20 +13,20 @@ from queue import Queue
 
 import pytest
 
-from operators.errors import PlumblineError
-from pipelines.cells.lease import Clock, Lease, LeaseHeld, LeaseLost, living, see, standing, take
-from pipelines.cells.store import Store
-from pipelines.storage import StorageConfig, WriteError
+from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, LeaseLost, living, see, standing, take
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.storage import StorageConfig, WriteError
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SECONDS = 60.0
 HOUR = 3600
 HOLDER = """
 import sys
-from pipelines.cells import lease as module
-from pipelines.cells.lease import LeaseLost, take
-from pipelines.cells.store import open_store
-from pipelines.storage import StorageConfig
+from plumbline.pipelines.cells import lease as module
+from plumbline.pipelines.cells.lease import LeaseLost, take
+from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.storage import StorageConfig
 
 module.BEATS = float(sys.argv[3])
 with take(open_store(sys.argv[1], StorageConfig()), "night", "another night", seconds=float(sys.argv[2])) as lease:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console import make_console, show_plan
-from operators.errors import ConfigError, ModelError
-from operators.metrics.writing import is_asked
-from operators.pack.lessons import GoldWriter
-from operators.pack.prompts import make_prompts
-from pipelines.cells.plan import Plan
-from pipelines.sweep import plan_sweep, public_config
+from plumbline.jobs.console import make_console, show_plan
+from plumbline.operators.errors import ConfigError, ModelError
+from plumbline.operators.metrics.writing import is_asked
+from plumbline.operators.pack.lessons import GoldWriter
+from plumbline.operators.pack.prompts import make_prompts
+from plumbline.pipelines.cells.plan import Plan
+from plumbline.pipelines.sweep import plan_sweep, public_config
 from tests.bench_of import PACK, images, prompts, sweep_config, write_benchmark, write_rows
 from tests.operators import tiny
 
@@ -177,7 +177,8 @@ def test_planning_imports_neither_ray_nor_torch() -> None:
     import sys
 
     code = (
-        "import jobs.sweep, jobs.status, sys; print([m for m in ('ray', 'torch', 'transformers') if m in sys.modules])"
+        "import plumbline.jobs.sweep, plumbline.jobs.status, sys; "
+        "print([m for m in ('ray', 'torch', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -7,12 +7,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from operators import rows
-from pipelines.cells import results
-from pipelines.cells.store import Store
-from pipelines.sources.shards import read_shard
-from pipelines.storage import StorageConfig
-from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.operators import rows
+from plumbline.pipelines.cells import results
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.jobs.test_rerun import METRIC, write_scores
 

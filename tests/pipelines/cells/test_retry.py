@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.console import make_console, show_leaderboards, show_plan
-from operators import images as module
-from operators.errors import RowError
-from pipelines.cells.cells import PlannedCell
-from pipelines.cells.runs import read_manifest
-from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.jobs.console import make_console, show_leaderboards, show_plan
+from plumbline.operators import images as module
+from plumbline.operators.errors import RowError
+from plumbline.pipelines.cells.cells import PlannedCell
+from plumbline.pipelines.cells.runs import read_manifest
+from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, sweep_config, write_benchmark, write_rows
 
 METRIC = "metric=[edge_density]"

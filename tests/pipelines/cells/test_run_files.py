@@ -10,14 +10,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from jobs.command import run_job
-from pipelines.cells.lease import Holder, see, take
-from pipelines.cells.runs import read_manifest
-from pipelines.cells.store import Store, StoreError
-from pipelines.keeping.presence import present, signs
-from pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
-from pipelines.storage import StorageConfig
-from pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.jobs.command import run_job
+from plumbline.pipelines.cells.lease import Holder, see, take
+from plumbline.pipelines.cells.runs import read_manifest
+from plumbline.pipelines.cells.store import Store, StoreError
+from plumbline.pipelines.keeping.presence import present, signs
+from plumbline.pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.jobs.test_rerun import METRIC
 from tests.made_scores import write_scores
@@ -134,7 +134,7 @@ def test_a_damaged_file_is_named_in_one_line_by_whoever_reads_it(
     store = standing.restored()
     (path,) = (store / "runs" / standing.first.run_id).glob(file)
     turn_a_bit(path, 7)
-    module = import_module(f"jobs.{job}")
+    module = import_module(f"plumbline.jobs.{job}")
     given = [text.replace("OUT", str(tmp_path / "out")).replace("RUN", str(path.parent)) for text in COMMANDS[job][0]]
     given = [text.replace("/scores.parquet", "") for text in given] if job == "metaeval" else given
     store_key = [] if job == "metaeval" else [f"store={store}"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import run_job
-from jobs.status import COMMAND, main
-from operators.errors import ConfigError
-from pipelines.cells.lease import LeaseLost
-from pipelines.cells.runs import (
+from plumbline.jobs.command import run_job
+from plumbline.jobs.status import COMMAND, main
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.lease import LeaseLost
+from plumbline.pipelines.cells.runs import (
     by_date,
     by_time,
     commit_run,
@@ -23,10 +23,10 @@ from pipelines.cells.runs import (
     read_manifest,
     run_ids,
 )
-from pipelines.cells.store import LATEST, Store
-from pipelines.keeping.retention import remove_run
-from pipelines.report.report import write_report
-from pipelines.storage import StorageConfig
+from plumbline.pipelines.cells.store import LATEST, Store
+from plumbline.pipelines.keeping.retention import remove_run
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.storage import StorageConfig
 from tests.operators.report.made import make_run
 
 OLD, NEW = "20260101-000000-000000", "20260102-000000-000000"

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import rows
-from operators.errors import ConfigError
-from pipelines import storage
-from pipelines.cells.cells import Cell
-from pipelines.cells.checksums import DamagedError
-from pipelines.cells.store import (
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines import storage
+from plumbline.pipelines.cells.cells import Cell
+from plumbline.pipelines.cells.checksums import DamagedError
+from plumbline.pipelines.cells.store import (
     BrokenCell,
     Store,
     StoreError,
@@ -26,7 +26,7 @@ from pipelines.cells.store import (
     encode_cell,
     open_store,
 )
-from pipelines.storage import StorageConfig, WriteError, create
+from plumbline.pipelines.storage import StorageConfig, WriteError, create
 from tests.faults.hook import ROOM, scarce
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import load_values
-from operators.errors import ConfigError
-from pipelines.config import SweepConfig, read_config
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.ingest import Ingested, ingest
-from pipelines.ingest.own import take_in
+from plumbline.jobs.command import load_values
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.own import take_in
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
 CAT, DOG = "three cats", "a red dog"

@@ -22,14 +22,14 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from operators.errors import ConfigError, PlumblineError
-from pipelines.ingest import shards as ingest_shards
-from pipelines.ingest.config import IngestConfig, IngestLimits
-from pipelines.ingest.ingest import Ingested, ingest
-from pipelines.ingest.records import Records
-from pipelines.ingest.rows import InputColumnsConfig
-from pipelines.ingest.shards import ShardRecord
-from pipelines.sweep import plan_sweep
+from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.pipelines.ingest import shards as ingest_shards
+from plumbline.pipelines.ingest.config import IngestConfig, IngestLimits
+from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.records import Records
+from plumbline.pipelines.ingest.rows import InputColumnsConfig
+from plumbline.pipelines.ingest.shards import ShardRecord
+from plumbline.pipelines.sweep import plan_sweep
 from tests.bench_of import images, prompts, sweep_config
 from tests.files import as_tar
 
@@ -592,9 +592,9 @@ def test_an_interrupted_run_and_another_make_what_an_undisturbed_one_makes(
 
 KILLED = """
 import os, signal, sys
-from pipelines.ingest import shards as ingest_shards
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.ingest import ingest
+from plumbline.pipelines.ingest import shards as ingest_shards
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.ingest import ingest
 real, left = ingest_shards.commit_file, [2]
 def commit(*arguments, **options):
     if not left[0]:

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators.errors import PlumblineError
-from pipelines.ingest import shards as ingest_shards
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.ingest import Ingested, ingest
+from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.ingest import shards as ingest_shards
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.ingest import Ingested, ingest
 
 ROWS = 12
 bounded = settings(

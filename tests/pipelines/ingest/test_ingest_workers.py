@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from operators.errors import ConfigError
-from pipelines.ingest import drafting
-from pipelines.ingest.config import IngestConfig, WorkersConfig
-from pipelines.ingest.ingest import ingest
-from pipelines.ingest.shards import ShardRecord
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.ingest import drafting
+from plumbline.pipelines.ingest.config import IngestConfig, WorkersConfig
+from plumbline.pipelines.ingest.ingest import ingest
+from plumbline.pipelines.ingest.shards import ShardRecord
 from tests.pipelines.ingest.test_ingest import (
     contents,
     kinds,
@@ -120,9 +120,9 @@ def test_workers_that_die_with_rows_that_were_all_rejected_cost_another_try(tmp_
 
 KILLED = """
 import os, signal, sys
-from pipelines.ingest import drafting
-from pipelines.ingest.config import IngestConfig, WorkersConfig
-from pipelines.ingest.ingest import ingest
+from plumbline.pipelines.ingest import drafting
+from plumbline.pipelines.ingest.config import IngestConfig, WorkersConfig
+from plumbline.pipelines.ingest.ingest import ingest
 drafting.PATIENCE = -1.0
 committed = []
 def report(record):
@@ -161,8 +161,8 @@ def test_what_goes_wrong_in_a_worker_is_one_line_and_leaves_no_draft(tmp_path: P
 
 WITHOUT_RAY = """
 import sys
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.ingest import ingest
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.ingest import ingest
 ended = ingest(IngestConfig(output=sys.argv[1], table=sys.argv[2], shard_rows=2), lambda record: None)
 assert not {"ray", "torch", "transformers"} & set(sys.modules), "imported"
 print(sum(record.written for record in ended.shards))

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from operators.errors import ConfigError
-from pipelines.cells.store import Store
-from pipelines.ingest.config import IngestConfig
-from pipelines.ingest.ingest import Ingested, ingest
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.storage import StorageConfig
 from tests.files import put
 
 PIXELS = b"\x89PNG, as far as anybody looks here"

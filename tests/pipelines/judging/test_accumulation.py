@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from jobs.accumulate import main
-from jobs.command import load_values
-from operators import rows
-from operators.errors import ConfigError, SourceError
-from operators.judging.accumulation import accumulate
-from pipelines.config import read_config
-from pipelines.judging.accumulation import AccumulateConfig, accumulated
-from pipelines.judging.releases.scores import read_scores
-from pipelines.storage import StorageConfig, locate
+from plumbline.jobs.accumulate import main
+from plumbline.jobs.command import load_values
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.judging.accumulation import accumulate
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulated
+from plumbline.pipelines.judging.releases.scores import read_scores
+from plumbline.pipelines.storage import StorageConfig, locate
 from tests.pipelines.judging.releases.files import TS2_METADATA, as_csv, put
 
 CHAIN = {"1": [], "2": ["1"], "3": ["2"], "4": ["9"]}

@@ -10,18 +10,18 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from jobs.command import load_values, run_job
-from jobs.findings import show_agreement
-from jobs.metaeval import COMMAND, main
-from operators import rows
-from operators.errors import ConfigError, SourceError
-from operators.judging.judgement import Judgement
-from operators.statistics.options import Sampling
-from pipelines.config import read_config
-from pipelines.judging.metaeval import Findings, judge, run_metaeval
-from pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
-from pipelines.judging.releases.release import Release
-from pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.findings import show_agreement
+from plumbline.jobs.metaeval import COMMAND, main
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.judging.judgement import Judgement
+from plumbline.operators.statistics.options import Sampling
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.judging.metaeval import Findings, judge, run_metaeval
+from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
+from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
 from tests.pipelines.judging.releases.files import ts2
 
 REFERENCE = os.environ.get("REFERENCE_DATA")

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators.errors import PlumblineError
-from operators.judging.judgement import Judgement
-from pipelines.judging.metaeval import Findings, run_metaeval
-from pipelines.judging.protocols import MetaevalConfig
+from plumbline.operators.errors import PlumblineError
+from plumbline.operators.judging.judgement import Judgement
+from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
+from plumbline.pipelines.judging.protocols import MetaevalConfig
 from tests.pipelines.judging.releases.files import (
     EQBEN,
     EQBEN_FULL,

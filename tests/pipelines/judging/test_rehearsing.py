@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jobs.command import load_values, run_job
-from jobs.rehearse import COMMAND, main
-from operators.errors import ConfigError
-from pipelines.config import read_config
-from pipelines.judging.rehearsing import RehearseConfig, rehearse_all
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.rehearse import COMMAND, main
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.judging.rehearsing import RehearseConfig, rehearse_all
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
 
 

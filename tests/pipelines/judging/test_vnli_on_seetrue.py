@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from jobs.command import load_values
-from jobs.score import main
-from pipelines.config import SweepConfig, read_config
+from plumbline.jobs.command import load_values
+from plumbline.jobs.score import main
+from plumbline.pipelines.config import SweepConfig, read_config
 from tests.pipelines.judging.releases.files import ROOT, as_parquet, put
 
 PACK = ROOT / "assets/shapes"

@@ -5,11 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from jobs.command import load_values
-from operators.errors import ConfigError, PlumblineError, SourceError
-from pipelines.config import read_config
-from pipelines.judging.metaeval import Findings, run_metaeval
-from pipelines.judging.protocols import MetaevalConfig
+from plumbline.jobs.command import load_values
+from plumbline.operators.errors import ConfigError, PlumblineError, SourceError
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
+from plumbline.pipelines.judging.protocols import MetaevalConfig
 from tests.operators.report.made import MadeRun, make_run, plain_prompts
 from tests.pipelines.judging.releases.files import ROOT, put, reading
 

@@ -13,20 +13,20 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from operators import images as module
-from operators.errors import ConfigError, RowError
-from pipelines import sweep
-from pipelines.cells.lease import take
-from pipelines.cells.runs import read_manifest, run_ids, run_of_place
-from pipelines.cells.store import Store, draft_path
-from pipelines.config import SweepConfig
-from pipelines.keeping.config import GcConfig, KeepRuns
-from pipelines.keeping.garbage import Collected, collect_garbage
-from pipelines.keeping.presence import DELETING, SWEEPS, present
-from pipelines.keeping.watching import running_sweeps
-from pipelines.report.report import write_report
-from pipelines.storage import StorageConfig, locate, remove_all
-from pipelines.sweep import FinishedSweep, at_work, plan_sweep, run_sweep
+from plumbline.operators import images as module
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.pipelines import sweep
+from plumbline.pipelines.cells.lease import take
+from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_place
+from plumbline.pipelines.cells.store import Store, draft_path
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.keeping.config import GcConfig, KeepRuns
+from plumbline.pipelines.keeping.garbage import Collected, collect_garbage
+from plumbline.pipelines.keeping.presence import DELETING, SWEEPS, present
+from plumbline.pipelines.keeping.watching import running_sweeps
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.storage import StorageConfig, locate, remove_all
+from plumbline.pipelines.sweep import FinishedSweep, at_work, plan_sweep, run_sweep
 from tests.bench_of import images, sweep_config, write_benchmark
 from tests.here import compute_here
 
@@ -300,7 +300,7 @@ def test_the_sign_of_a_sweep_that_died_keeps_nothing_for_ever(
     (store / SWEEPS).mkdir(exist_ok=True)
     (store / SWEEPS / "0.json").write_text("half a si")
     assert "scores" not in {stage for stage, _ in collect(store).free}, "it may use any cell"
-    monkeypatch.setattr("pipelines.keeping.presence.LIFE_SECONDS", 0.0)
+    monkeypatch.setattr("plumbline.pipelines.keeping.presence.LIFE_SECONDS", 0.0)
     collected = collect(store)
     assert collected.free["scores", UNREFERENCED].files == 12 and not list((store / SWEEPS).iterdir())
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cells.lease import LeaseLost
-from pipelines.endings import LATE, LOST
-from pipelines.nightly.bounds import Stopped, bounded
+from plumbline.pipelines.cells.lease import LeaseLost
+from plumbline.pipelines.endings import LATE, LOST
+from plumbline.pipelines.nightly.bounds import Stopped, bounded
 
 ROOT = Path(__file__).parent.parent.parent.parent
 STUBBORN = """
 import threading
-from pipelines.cells.lease import LeaseLost
-from pipelines.nightly.bounds import Stopped, bounded
+from plumbline.pipelines.cells.lease import LeaseLost
+from plumbline.pipelines.nightly.bounds import Stopped, bounded
 
 with bounded(None, grace=0.01) as stop:
     while True:

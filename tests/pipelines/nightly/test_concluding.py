@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from operators.errors import ConfigError
-from pipelines.cells.store import Store
-from pipelines.nightly import concluding
-from pipelines.nightly.concluding import conclude, find_baseline
-from pipelines.nightly.config import NightConfig
-from pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.nightly import concluding
+from plumbline.pipelines.nightly.concluding import conclude, find_baseline
+from plumbline.pipelines.nightly.config import NightConfig
+from plumbline.pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
+from plumbline.pipelines.storage import StorageConfig
 from tests.operators.report.made import make_run, noisy, plain_prompts
 
 METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}

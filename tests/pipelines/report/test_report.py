@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators.errors import ConfigError
-from operators.judging.judgement import Comparison, Judgement
-from operators.statistics.bootstrap import UNDEFINED, Interval
-from pipelines.cells.cells import Shard
-from pipelines.cells.store import Store
-from pipelines.judging.metaeval import Findings, write_findings
-from pipelines.report.images import read_row
-from pipelines.report.report import ReportConfig, write_report
-from pipelines.storage import StorageConfig, locate
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.judging.judgement import Comparison, Judgement
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.judging.metaeval import Findings, write_findings
+from plumbline.pipelines.report.images import read_row
+from plumbline.pipelines.report.report import ReportConfig, write_report
+from plumbline.pipelines.storage import StorageConfig, locate
 from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, png
 
 

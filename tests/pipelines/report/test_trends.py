@@ -5,12 +5,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from jobs.command import load_values, run_job
-from jobs.help import dotted_keys
-from jobs.trends import COMMAND, main
-from operators.errors import ConfigError
-from pipelines.config import read_config
-from pipelines.report.trends import TrendsConfig, write_trends
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.trends import COMMAND, main
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.report.trends import TrendsConfig, write_trends
 from tests.operators.report.made import MadeRun, make_run, noisy
 
 

@@ -18,7 +18,7 @@ import webdataset
 from datasets import Dataset, load_dataset
 from PIL import Image
 
-from operators.rewards.formats.pairs import SCHEMA
+from plumbline.operators.rewards.formats.pairs import SCHEMA
 from tests.operators.tiny import TRL_OPTIONS, save_llava_siglip
 from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, Scored
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.running import session
-from pipelines.running.errors import RunnerError
-from pipelines.running.pools import ClusterConfig
+from plumbline.pipelines.running import session
+from plumbline.pipelines.running.errors import RunnerError
+from plumbline.pipelines.running.pools import ClusterConfig
 from tests.bench_of import write_benchmark
 from tests.ray_head import RESOURCE, RayHead, head_environment
 from tests.s3 import free_ports
@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[3]
 def test_a_given_cluster_does_the_work_and_goes_on_living(ray_head: RayHead, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     code = (
-        "import ray; from tests.bench_of import sweep_config; from pipelines.sweep import plan_sweep, run_sweep\n"
+        "import ray; from tests.bench_of import sweep_config\n"
+        "from plumbline.pipelines.sweep import plan_sweep, run_sweep\n"
         "seen = []\n"
         f"config = sweep_config({str(folder)!r}, {str(tmp_path / 'store')!r}, 'metric=[clipscore]')\n"
         f"done = run_sweep(plan_sweep(config), lambda _: seen.append(ray.cluster_resources().get({RESOURCE!r})))\n"
@@ -50,9 +51,8 @@ def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.
 
 @pytest.mark.parametrize("end", ["os._exit(1)", "os.kill(os.getpid(), 9)", "sys.exit(1)", "raise KeyboardInterrupt"])
 def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(end: str) -> None:
-    code = (
-        f"import os, sys; from pipelines.running.session import last_words\nwith last_words('error: gone'):\n    {end}"
-    )
+    imported = "import os, sys; from plumbline.pipelines.running.session import last_words"
+    code = f"{imported}\nwith last_words('error: gone'):\n    {end}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode != 0
     assert ("error: gone" in done.stderr) == end.startswith("os.")
@@ -61,7 +61,7 @@ def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(end: str)
 WATCHED = """
 import socket, threading
 from pathlib import Path
-from pipelines.running.session import watched
+from plumbline.pipelines.running.session import watched
 path = Path("raylet")
 raylet = socket.socket(socket.AF_UNIX)
 raylet.bind(str(path))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from jobs import sweep
-from jobs.command import run_job
-from pipelines.running.errors import RunnerError
-from pipelines.running.pools import ClusterConfig
-from pipelines.running.session import ray_session
+from plumbline.jobs import sweep
+from plumbline.jobs.command import run_job
+from plumbline.pipelines.running.errors import RunnerError
+from plumbline.pipelines.running.pools import ClusterConfig
+from plumbline.pipelines.running.session import ray_session
 from tests.bench_of import images, prompts, write_rows
 from tests.environment import ROOT
 
@@ -52,7 +52,7 @@ def test_it_computes_what_a_sweep_on_ray_finds_whole(
 def test_it_imports_no_ray(given: list[str], tmp_path: Path) -> None:
     arguments = [*given, f"store={tmp_path}/store", "metric=[clipscore]", "cluster=here"]
     code = (
-        "import sys\nfrom jobs import sweep\nfrom jobs.command import run_job\n"
+        "import sys\nfrom plumbline.jobs import sweep\nfrom plumbline.jobs.command import run_job\n"
         f"code = run_job(sweep.COMMAND, sweep.main, {arguments!r})\n"
         "sys.exit(9 if 'ray' in sys.modules else code)"
     )

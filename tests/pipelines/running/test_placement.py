@@ -2,9 +2,9 @@
 
 import pytest
 
-from operators.errors import ConfigError
-from pipelines.running.placement import NodeResources, PlacementError, plan_waves
-from pipelines.running.pools import ClusterConfig, PoolConfig
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.running.placement import NodeResources, PlacementError, plan_waves
+from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
 
 ONE_GPU = [NodeResources(8, 1)]
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-BEGIN = "import threading; from pipelines.running.process import Deadline; forever = threading.Event().wait; "
+BEGIN = "import threading; from plumbline.pipelines.running.process import Deadline; forever = threading.Event().wait; "
 
 
 def run(body: str) -> "subprocess.CompletedProcess[str]":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.running.room import PATIENCE_SECONDS, RoomWatch, told
+from plumbline.pipelines.running.room import PATIENCE_SECONDS, RoomWatch, told
 
 
 def test_who_waits_for_a_worker_for_a_minute_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:

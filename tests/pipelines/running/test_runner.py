@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pipelines.cells.cells import Cell, Outcome, Shard, Work
-from pipelines.running.pools import ClusterConfig
-from pipelines.running.runner import Runner
+from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.running.pools import ClusterConfig
+from plumbline.pipelines.running.runner import Runner
 
 SHARD = Shard(group="bench", name="0", url="0", size=1, etag="1", row_groups=(0,), rows=1)
 PROMPT_SHARDS = 400

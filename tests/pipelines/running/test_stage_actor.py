@@ -10,24 +10,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators.batches import count_calls, telling_calls
-from operators.clips import Clips
-from operators.errors import ConfigError, RowError
-from operators.images import ImageLimits
-from operators.rows import QUESTIONS, table
-from pipelines.cells.cells import Cell, Outcome, Shard, Work
-from pipelines.cells.plan import Node
-from pipelines.cells.store import Store
-from pipelines.running import actor as actor_module
-from pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
-from pipelines.running.outcomes import CallNews, shard_name
-from pipelines.running.pools import PoolConfig
-from pipelines.running.progress import ProgressLog
-from pipelines.running.stages import StageContext
-from pipelines.running.surroundings import Surroundings
-from pipelines.sources.uris import Uris
-from pipelines.storage import StorageConfig, WriteError
-from pipelines.sweep import plan_sweep
+from plumbline.operators.batches import count_calls, telling_calls
+from plumbline.operators.clips import Clips
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.images import ImageLimits
+from plumbline.operators.rows import QUESTIONS, table
+from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.cells.plan import Node
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.running import actor as actor_module
+from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
+from plumbline.pipelines.running.outcomes import CallNews, shard_name
+from plumbline.pipelines.running.pools import PoolConfig
+from plumbline.pipelines.running.progress import ProgressLog
+from plumbline.pipelines.running.stages import StageContext
+from plumbline.pipelines.running.surroundings import Surroundings
+from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.storage import StorageConfig, WriteError
+from plumbline.pipelines.sweep import plan_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from operators.errors import RowError
-from pipelines.running.stages import NodeStage
-from pipelines.sweep import plan_sweep, stage_context
+from plumbline.operators.errors import RowError
+from plumbline.pipelines.running.stages import NodeStage
+from plumbline.pipelines.sweep import plan_sweep, stage_context
 from tests.bench_of import sweep_config, write_benchmark
 
 

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from operators.errors import ConfigError, RowError
-from operators.metrics.clipscore import ClipScoreConfig
-from operators.metrics.image_statistic import ImageStatisticConfig
-from operators.wires.wire import Answer, Asked, Served
-from pipelines.serving.app import Gate, make_app
-from pipelines.serving.config import LoadConfig
-from pipelines.serving.counts import Counts
-from pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
-from pipelines.serving.sentinel import Sentinel
-from pipelines.serving.service import Answered, Service
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.wires.wire import Answer, Asked, Served
+from plumbline.pipelines.serving.app import Gate, make_app
+from plumbline.pipelines.serving.config import LoadConfig
+from plumbline.pipelines.serving.counts import Counts
+from plumbline.pipelines.serving.listening import is_loopback, listening, names_of, take_token, url_of
+from plumbline.pipelines.serving.sentinel import Sentinel
+from plumbline.pipelines.serving.service import Answered, Service
 
 TOKEN = "correct horse battery staple"
 CORRUPT = RowError("corrupt_image", "expected an image; generate it again")

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.command import load_values
-from operators.errors import ConfigError
-from pipelines.config import read_config
-from pipelines.serving.config import ServeConfig
-from pipelines.serving.sentinel import Sentinel
-from pipelines.serving.serving import find_nodes, find_served, sentinel_of
+from plumbline.jobs.command import load_values
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.serving.config import ServeConfig
+from plumbline.pipelines.serving.sentinel import Sentinel
+from plumbline.pipelines.serving.serving import find_nodes, find_served, sentinel_of
 from tests.bench_of import write_benchmark
 from tests.pipelines.rewards.conftest import Scored, run_benchmark
 

@@ -18,7 +18,7 @@ import asyncio, sys
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from pipelines.serving import listening
+from plumbline.pipelines.serving import listening
 
 async def answer(request):
     body = await request.body()

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from ray import serve as ray_serve
 
-from jobs.command import load_values
-from jobs.scorer import open_scorer
-from operators.wires.wire import Asked
-from pipelines.config import read_config
-from pipelines.serving.config import ServeConfig
-from pipelines.serving.counts import Counts
-from pipelines.serving.service import Answered, Service
-from pipelines.serving.serving import find_nodes, find_served, replica_call, run_replicas
+from plumbline.jobs.command import load_values
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.wires.wire import Asked
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.serving.config import ServeConfig
+from plumbline.pipelines.serving.counts import Counts
+from plumbline.pipelines.serving.service import Answered, Service
+from plumbline.pipelines.serving.serving import find_nodes, find_served, replica_call, run_replicas
 from tests.faults.hook import BAIT
 from tests.serving import Pair, pack_pairs
 

@@ -5,16 +5,16 @@ import logging
 import numpy as np
 import pytest
 
-from jobs.command import load_values
-from operators.errors import ConfigError, RowError
-from operators.metrics.clipscore import ClipScoreConfig
-from operators.metrics.image_statistic import ImageStatisticConfig
-from operators.metrics.metric import Metric
-from operators.wires.wire import Answer, Served
-from pipelines.config import read_config
-from pipelines.serving.config import ServeConfig
-from pipelines.serving.sentinel import FALSE_ALARMS, Sentinel
-from pipelines.serving.serving import sentinel_of
+from plumbline.jobs.command import load_values
+from plumbline.operators.errors import ConfigError, RowError
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.wires.wire import Answer, Served
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.serving.config import ServeConfig
+from plumbline.pipelines.serving.sentinel import FALSE_ALARMS, Sentinel
+from plumbline.pipelines.serving.serving import sentinel_of
 
 METRICS: dict[str, Metric] = {
     "reward": ClipScoreConfig(),

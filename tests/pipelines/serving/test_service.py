@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from operators.errors import RowError
-from operators.wires.wire import Answer, Asked, Served
-from pipelines.serving.config import LoadConfig
-from pipelines.serving.counts import Counts
-from pipelines.serving.service import Answered, ReplicaDied, Service, Unanswered
+from plumbline.operators.errors import RowError
+from plumbline.operators.wires.wire import Answer, Asked, Served
+from plumbline.pipelines.serving.config import LoadConfig
+from plumbline.pipelines.serving.counts import Counts
+from plumbline.pipelines.serving.service import Answered, ReplicaDied, Service, Unanswered
 
 Result = TypeVar("Result")
 SERVED = Served({"length": "recipe-1", "bytes": "recipe-2"}, None)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import load_values, run_job
-from jobs.help import dotted_keys
-from jobs.publish import COMMAND, main
-from pipelines.config import read_config
-from pipelines.sinks import NAMES, publishing
-from pipelines.sinks.publishing import PublishConfig, publish_run
-from pipelines.sinks.sink import RunStory
+from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.publish import COMMAND, main
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.sinks import NAMES, publishing
+from plumbline.pipelines.sinks.publishing import PublishConfig, publish_run
+from plumbline.pipelines.sinks.sink import RunStory
 from tests.operators.report.made import MadeRun, make_run, noisy
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -77,7 +77,7 @@ def test_a_sink_that_fails_is_one_line_and_leaves_the_store_as_it_was(
 def test_a_sink_is_an_extra_and_says_how_to_install_it(
     name: str, run: MadeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, f"pipelines.sinks.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, f"plumbline.pipelines.sinks.{name}", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
     assert run_job(COMMAND, main, [f"sink={name}", f"store={run.store.url}"]) == 1
     assert f"install the extra '{name}' of plumbline-t2i" in capsys.readouterr().err

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators.errors import ConfigError, SourceError
-from operators.images import identify
-from pipelines.cells.plan import Plan
-from pipelines.config import SweepConfig
-from pipelines.sources.benchmark import IMAGE_COLUMNS, ColumnsConfig
-from pipelines.sources.prompts import read_prompts
-from pipelines.sources.shards import read_extra, read_shard
-from pipelines.sources.sources import open_sources
-from pipelines.storage import StorageConfig
-from pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.images import identify
+from plumbline.pipelines.cells.plan import Plan
+from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, ColumnsConfig
+from plumbline.pipelines.sources.prompts import read_prompts
+from plumbline.pipelines.sources.shards import read_extra, read_shard
+from plumbline.pipelines.sources.sources import open_sources
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import (
     CAPTIONED,
     captioned,

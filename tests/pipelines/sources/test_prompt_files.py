@@ -9,15 +9,15 @@ from typing import IO
 
 import pytest
 
-from jobs.command import load_values
-from operators.errors import ConfigError, SourceError
-from pipelines.cells.cells import Shard
-from pipelines.config import SweepConfig, read_config
-from pipelines.sources import shards
-from pipelines.sources.benchmark import BenchmarkConfig
-from pipelines.sources.prompt_files import read_prompt_file
-from pipelines.sources.sources import Sources, open_sources
-from pipelines.storage import StorageConfig
+from plumbline.jobs.command import load_values
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.pipelines.cells.cells import Shard
+from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.sources import shards
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.prompt_files import read_prompt_file
+from plumbline.pipelines.sources.sources import Sources, open_sources
+from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import images, write_rows
 
 ROOT = Path(__file__).parents[3]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from operators.errors import PlumblineError, SourceError
-from pipelines.sources.question_packs import PACKS, PackFile, pack_digest, read_pack
-from pipelines.sources.question_packs.pack import Convention, QuestionPack
-from pipelines.sources.question_packs.wise_verified import LAST
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import PlumblineError, SourceError
+from plumbline.pipelines.sources.question_packs import PACKS, PackFile, pack_digest, read_pack
+from plumbline.pipelines.sources.question_packs.pack import Convention, QuestionPack
+from plumbline.pipelines.sources.question_packs.wise_verified import LAST
+from plumbline.pipelines.storage import StorageConfig
 from tests.question_packs import (
     ANNOTATIONS,
     choice,

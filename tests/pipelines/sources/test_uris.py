@@ -7,11 +7,11 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from operators.errors import ConfigError, RefusedUri
-from operators.images import ImageLimits, RowError, decode_picture
-from pipelines.sources.benchmark import BenchmarkConfig
-from pipelines.sources.uris import StoredObjects, Uris, benchmark_uris
-from pipelines.storage import StorageConfig
+from plumbline.operators.errors import ConfigError, RefusedUri
+from plumbline.operators.images import ImageLimits, RowError, decode_picture
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.sources.uris import StoredObjects, Uris, benchmark_uris
+from plumbline.pipelines.storage import StorageConfig
 from tests.operators.tiny import encoded, picture
 from tests.s3 import S3Server
 

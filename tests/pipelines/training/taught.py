@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from jobs.command import load_values
-from jobs.train import COMMAND
-from operators.pack.drawing import draw_scene, to_png
-from operators.pack.questions import caption
-from operators.pack.scenes import random_scene
-from operators.pack.vqa_training import MIXTURES, training_questions
-from pipelines.config import read_config
-from pipelines.training.worker import Seat, Task, work
+from plumbline.jobs.command import load_values
+from plumbline.jobs.train import COMMAND
+from plumbline.operators.pack.drawing import draw_scene, to_png
+from plumbline.operators.pack.questions import caption
+from plumbline.operators.pack.scenes import random_scene
+from plumbline.operators.pack.vqa_training import MIXTURES, training_questions
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.training.worker import Seat, Task, work
 
 VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 

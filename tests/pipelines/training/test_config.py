@@ -6,12 +6,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command import load_values
-from jobs.train import COMMAND, main
-from operators.errors import ConfigError, SourceError
-from pipelines.config import read_config
-from pipelines.pack import PackConfig
-from pipelines.training.config import FinetuneConfig, StageConfig
+from plumbline.jobs.command import load_values
+from plumbline.jobs.train import COMMAND, main
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.pack import PackConfig
+from plumbline.pipelines.training.config import FinetuneConfig, StageConfig
 
 
 def config_of(*overrides: str) -> object:

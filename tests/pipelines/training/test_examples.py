@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from operators.errors import SourceError
-from operators.models.clip_flant5 import AFTER_IMAGE
-from operators.training.checkpoint import load_trainee
-from pipelines.training.examples import Batches, RowOrder, RowReader
-from pipelines.training.planning import plan_training
+from plumbline.operators.errors import SourceError
+from plumbline.operators.models.clip_flant5 import AFTER_IMAGE
+from plumbline.operators.training.checkpoint import load_trainee
+from plumbline.pipelines.training.examples import Batches, RowOrder, RowReader
+from plumbline.pipelines.training.planning import plan_training
 from tests.pipelines.training import taught
 
 PLACES = (range(5), range(3), (1, 4), range(7))

@@ -10,16 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from operators.errors import ConfigError, SourceError
-from operators.metrics.vqascore import VqaScoreConfig
-from operators.models.checkpoints import ModelConfig
-from operators.scorer import Scorer, ScorerConfig
-from pipelines.storage import StorageConfig, locate
-from pipelines.training import worker
-from pipelines.training.planning import PlannedTraining, plan_training
-from pipelines.training.states import SUFFIX
-from pipelines.training.training import run_training
-from pipelines.training.worker import Seat, work
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.scorer import Scorer, ScorerConfig
+from plumbline.pipelines.storage import StorageConfig, locate
+from plumbline.pipelines.training import worker
+from plumbline.pipelines.training.planning import PlannedTraining, plan_training
+from plumbline.pipelines.training.states import SUFFIX
+from plumbline.pipelines.training.training import run_training
+from plumbline.pipelines.training.worker import Seat, work
 from tests.pipelines.training import taught
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_here(planned: PlannedTraining, report: Callable[[str], None]) -> None:
         work(planned.task, Seat(0, 1, CPU), report)
 
-    monkeypatch.setattr("pipelines.training.training._run_workers", run_here)
+    monkeypatch.setattr("plumbline.pipelines.training.training._run_workers", run_here)
 
 
 def weights(output: Path) -> dict[str, torch.Tensor]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipelines.training.planning import plan_training
-from pipelines.training.training import run_training
+from plumbline.pipelines.training.planning import plan_training
+from plumbline.pipelines.training.training import run_training
 from tests.faults.hook import BAIT
 from tests.pipelines.training import taught
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 
-from pipelines.cells.store import Store
-from pipelines.serving.listening import names_of
-from pipelines.viewing.app import make_app
-from pipelines.viewing.browser import Browser
-from pipelines.viewing.rows import Database
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.serving.listening import names_of
+from plumbline.pipelines.viewing.app import make_app
+from plumbline.pipelines.viewing.browser import Browser
+from plumbline.pipelines.viewing.rows import Database
 
 
 class Asking:

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from operators import rows
-from operators.errors import ConfigError
-from pipelines.cells.cells import Cell
-from pipelines.cells.runs import CELLS
-from pipelines.cells.store import LATEST, Store
-from pipelines.report.report import write_report
-from pipelines.storage import StorageConfig
-from pipelines.viewing.browser import Browser
-from pipelines.viewing.rows import Database
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.cells.cells import Cell
+from plumbline.pipelines.cells.runs import CELLS
+from plumbline.pipelines.cells.store import LATEST, Store
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.viewing.browser import Browser
+from plumbline.pipelines.viewing.rows import Database
 from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, plain_prompts
 from tests.pipelines.viewing.asked import Asking, asking
 
@@ -325,7 +325,7 @@ def test_a_run_whose_sources_are_gone_shows_its_scores_and_says_so(tmp_path: Pat
 
 
 def test_no_more_runs_are_kept_open_than_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.viewing.browser.MOST_OPEN", 1)
+    monkeypatch.setattr("plumbline.pipelines.viewing.browser.MOST_OPEN", 1)
     make_run(tmp_path, run_id=EARLIER)
     run = make_run(tmp_path)
     with asking(run.store, tmp_path / "rows") as ask:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators.errors import PlumblineError, SourceError
-from pipelines.judging.releases.release import Release
+from plumbline.operators.errors import PlumblineError, SourceError
+from plumbline.pipelines.judging.releases.release import Release
 from tests.pipelines.judging.releases.files import (
     EQBEN,
     EQBEN_FULL,

@@ -7,16 +7,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.command import load_values
-from operators import rows
-from pipelines.config import read_config
-from pipelines.judging.metaeval import open_release
-from pipelines.judging.protocols import MetaevalConfig
-from pipelines.judging.releases import readers
-from pipelines.judging.releases.readers import RELEASES
-from pipelines.judging.releases.release import Release
-from pipelines.judging.releases.tfrecords import masked_crc
-from pipelines.storage import StorageConfig
+from plumbline.jobs.command import load_values
+from plumbline.operators import rows
+from plumbline.pipelines.config import read_config
+from plumbline.pipelines.judging.metaeval import open_release
+from plumbline.pipelines.judging.protocols import MetaevalConfig
+from plumbline.pipelines.judging.releases import readers
+from plumbline.pipelines.judging.releases.readers import RELEASES
+from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.judging.releases.tfrecords import masked_crc
+from plumbline.pipelines.storage import StorageConfig
 from tests.pipelines.judging.releases.files import (
     DSG_LIKERT,
     EQBEN,

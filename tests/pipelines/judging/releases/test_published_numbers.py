@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
-from operators import rows
+from plumbline.operators import rows
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference, reading
 
 Image = str

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators import rows
-from operators.errors import ConfigError, SourceError
-from pipelines.judging.releases.scores import read_scores
-from pipelines.storage import StorageConfig, locate
+from plumbline.operators import rows
+from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.pipelines.judging.releases.scores import read_scores
+from plumbline.pipelines.storage import StorageConfig, locate
 from tests.pipelines.judging.releases.files import Rows, as_csv, as_parquet, put, reading
 
 NAN, INFINITE = float("nan"), float("inf")
