@@ -238,10 +238,13 @@ class Disturbed:
         victim = befall(event, job)
         if victim is None:
             return False
+        self._has_come(event, victim)
+        return True
+
+    def _has_come(self, event: Event, victim: str) -> None:
         self.disturbed = True
         self.bites.append((event.kind, self._bite(event)))
         self.soak.log.write(event.kind, victim=victim, cells=len(self.place.cells()) - self.before)
-        return True
 
     def _bite(self, event: Event) -> Callable[[], bool]:
         """What tells, once the sweep is over, whether the event met anything: damage, that something was made anew."""
