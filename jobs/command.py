@@ -24,7 +24,7 @@ from plumbline.jobs.help import CONF, ROOT, as_written, choices_of, describe, do
 from plumbline.jobs.secrets import hide, masked, resolve
 from plumbline.jobs.words import as_override, chooses, in_full
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 
 UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
 """What Hydra and its readers raise for files that they cannot take."""

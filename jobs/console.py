@@ -22,13 +22,13 @@ from plumbline.operators.question_quality import QuestionQuality
 from plumbline.operators.report.words import plural
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import OVERALL, part_of
-from plumbline.pipelines.cells.plan import NodePlan, Plan
-from plumbline.pipelines.cells.results import Results, error_counts
 from plumbline.pipelines.cells.runs import Run, read_manifest
-from plumbline.pipelines.costs import Cost, estimates, unpriced
-from plumbline.pipelines.questions import WrittenQuestions
+from plumbline.pipelines.plans.costs import Cost, estimates, unpriced
+from plumbline.pipelines.plans.plan import NodePlan, Plan
 from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep
+from plumbline.pipelines.sweeps.questions import WrittenQuestions
+from plumbline.pipelines.sweeps.results import Results, error_counts
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep
 
 WIDTH_OF_A_LOG = 140
 SECONDS_BETWEEN_LINES = 10.0

@@ -11,12 +11,12 @@ from plumbline.jobs.console import ProgressDisplay, make_console, say, show_plan
 from plumbline.jobs.logs import logged
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.diagnosis.diagnosis import shown_tables
+from plumbline.pipelines.base.endings import OVER_BUDGET
 from plumbline.pipelines.cells.runs import name_newest
-from plumbline.pipelines.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
-from plumbline.pipelines.endings import OVER_BUDGET
 from plumbline.pipelines.report.diagnoses import write_diagnosis
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 
 COMMAND = Command(
     "diagnose",

@@ -11,8 +11,8 @@ from typing import Any
 
 from plumbline.jobs.secrets import known_secrets, without
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.logs import LOGGER, OFF, LogConfig, line_of, take_over
 from plumbline.pipelines.running.errors import one_line
-from plumbline.pipelines.running.logs import LOGGER, OFF, LogConfig, line_of, take_over
 
 LOG = logging.getLogger(__name__)
 PLACES = ("node", "generator", "benchmark", "shard", "metric", "cell")

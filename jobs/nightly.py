@@ -22,15 +22,15 @@ from plumbline.jobs.sweep import show_judged, show_renewed
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
 from plumbline.operators.report.words import plural
+from plumbline.pipelines.base.endings import HELD, LOST
 from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
 from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, name_newest
 from plumbline.pipelines.cells.store import Store, open_store
-from plumbline.pipelines.endings import HELD, LOST
 from plumbline.pipelines.keeping.retention import retain
 from plumbline.pipelines.nightly.bounds import Stop, Stopped, bounded
 from plumbline.pipelines.nightly.config import NightConfig, NightlyConfig
 from plumbline.pipelines.nightly.outcome import Outcome, read_outcome
-from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 
 COMMAND = Command(
     "nightly",

@@ -6,9 +6,9 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.console import ProgressDisplay, make_console, show_plan, show_questions
 from plumbline.jobs.logs import logged
 from plumbline.jobs.words import OF_SWEEPS
-from plumbline.pipelines.config import SweepConfig
-from plumbline.pipelines.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
-from plumbline.pipelines.questions import plan_questions, write_questions
+from plumbline.pipelines.base.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
+from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 
 COMMAND = Command(
     "questions",

@@ -6,7 +6,7 @@ from typing import Any
 
 from plumbline.jobs.command import load_values
 from plumbline.operators.scorer import Scorer, ScorerConfig
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 
 PLAIN = re.compile(r"[\w./:@-]+")
 """A text that needs no quotes on a command line."""

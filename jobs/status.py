@@ -8,8 +8,8 @@ from plumbline.jobs.console import make_console, show_runs
 from plumbline.jobs.keeping import watch
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.config import StatusConfig
 from plumbline.pipelines.keeping.watching import running_sweeps
+from plumbline.pipelines.plans.config import StatusConfig
 
 COMMAND = Command("status", "Show the runs of a store, their coverage and their failures.", StatusConfig, first="store")
 

@@ -20,9 +20,9 @@ from plumbline.jobs.logs import logged
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.cells.runs import name_newest
-from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.running.rounds import Report
-from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
 
 COMMAND = Command(
     "sweep",
@@ -80,7 +80,7 @@ def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSwee
 def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
     """Wave after wave until the generators are told apart; gives the sweep of the prompts that were enough."""
     from plumbline.operators.judging.adaptive import surety  # imports scipy
-    from plumbline.pipelines.adaptive import run_adaptive
+    from plumbline.pipelines.sweeps.adaptive import run_adaptive
 
     @contextmanager
     def watch() -> Iterator[Report]:

@@ -8,7 +8,7 @@ from pydantic import Discriminator
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.console import make_console, say
 from plumbline.jobs.findings import show_findings
-from plumbline.pipelines.endings import COMPLETE, WITHIN_BUDGET
+from plumbline.pipelines.base.endings import COMPLETE, WITHIN_BUDGET
 from plumbline.pipelines.pack import PackConfig, make_pack
 from plumbline.pipelines.training.config import FinetuneConfig, StageConfig
 from plumbline.pipelines.training.planning import plan_training

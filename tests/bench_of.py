@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.jobs.command import load_values
-from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.plans.config import SweepConfig, read_config
 
 PACK = Path(__file__).parent.parent / "assets" / "shapes"
 SMALL = (

@@ -29,7 +29,7 @@ def s3_server() -> Iterator[S3Server]:
 @pytest.fixture
 def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket of the test's own, reachable by the standard AWS variables, which are forgotten after it."""
-    from plumbline.pipelines.storage import _s3
+    from plumbline.pipelines.base.storage import _s3
 
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
@@ -62,7 +62,7 @@ def ray_cluster(s3_server: S3Server) -> Iterator[None]:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps run their stages in this process, for claims that Ray has no part in: no actor has to import its model."""
-    from plumbline.pipelines import sweep
+    from plumbline.pipelines.sweeps import sweep
     from tests.here import compute_here
 
     monkeypatch.setattr(sweep, "_compute", compute_here)

@@ -3,7 +3,7 @@
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.running import here
 from plumbline.pipelines.running.rounds import Report
-from plumbline.pipelines.sweep import PlannedSweep, stage_context
+from plumbline.pipelines.sweeps.sweep import PlannedSweep, stage_context
 
 
 def compute_here(planned: PlannedSweep, report: Report = lambda progress: None) -> dict[str, Outcome]:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plumbline.operators import rows
-from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.shards import read_shard
-from plumbline.pipelines.sweep import plan_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep
 
 Score = Callable[[str, Mapping[str, Any]], float]
 """Of a generator's image, from its ids."""

@@ -21,7 +21,7 @@ SWEEP_HERE = """
 import sys
 from plumbline.jobs.command import run_job
 from plumbline.jobs.sweep import COMMAND, main
-from plumbline.pipelines import sweep
+from plumbline.pipelines.sweeps import sweep
 from tests.here import compute_here
 
 sweep._compute = compute_here
@@ -36,7 +36,7 @@ Source: nobody's; a CSV with image, person and liked (yes or no).
 
 from plumbline.pipelines.judging.releases.release import Release, column_ratings, released
 from plumbline.pipelines.judging.releases.tables import read_sheet
-from plumbline.pipelines.storage import Location
+from plumbline.pipelines.base.storage import Location
 
 
 def read(location: Location) -> Release:
@@ -51,7 +51,7 @@ from collections.abc import Sequence
 
 from plumbline.pipelines.judging.answers.answer import Answer, Answered
 from plumbline.pipelines.judging.releases.tables import read_text
-from plumbline.pipelines.storage import Location
+from plumbline.pipelines.base.storage import Location
 
 
 def read(location: Location, given: Sequence[str]) -> Answered:
@@ -420,7 +420,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
     Convention, PackRow, PackRows, read_lines, read_rows, the_id, the_text
 )
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.pipelines.storage import Location
+from plumbline.pipelines.base.storage import Location
 
 
 def read(place: Location, convention: Convention) -> PackRows:

@@ -1,8 +1,10 @@
 """The rules of the house that a machine can hold: imports go one way, nothing unsafe is called."""
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib.metadata import version
 from pathlib import Path
 
@@ -50,9 +52,21 @@ def test_the_embedded_pack_is_small_and_holds_no_pickles() -> None:
     assert not {file.suffix for file in files} & {".bin", ".pt", ".pth", ".pkl", ".ckpt"}
 
 
-SWEEPING = [ROOT / "pipelines" / name for name in ("config.py", "sweep.py", "questions.py")] + [
-    file for room in ("cells", "running", "sources") for file in sorted((ROOT / "pipelines" / room).rglob("*.py"))
+PIPELINES = ROOT / "pipelines"
+SWEEPING = [
+    file
+    for room in ("base", "cells", "plans", "running", "sources", "sweeps")
+    for file in sorted((PIPELINES / room).rglob("*.py"))
 ]
+
+
+def test_the_rooms_of_pipelines_import_each_other_in_no_circle() -> None:
+    rooms: dict[str, set[str]] = {}
+    for file in sorted(PIPELINES.rglob("*/*.py")):
+        room = file.relative_to(PIPELINES).parts[0]
+        modules = re.findall(r"^ *(?:from|import) plumbline\.pipelines\.(\w+)", file.read_text(), re.MULTILINE)
+        rooms.setdefault(room, set()).update(set(modules) - {room})
+    assert tuple(TopologicalSorter(rooms).static_order())
 
 
 @pytest.mark.parametrize("file", SWEEPING, ids=lambda file: str(file.relative_to(ROOT)))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.images import ImageLimits, decode_picture
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import open_sources
-from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import images
 
 ROOT = Path(__file__).parent.parent

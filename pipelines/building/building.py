@@ -20,16 +20,16 @@ from plumbline.operators.diagnosis.texts import Property, properties
 from plumbline.operators.errors import PlumblineError, SourceError
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.pipelines.base.endings import exit_code
+from plumbline.pipelines.base.storage import Location, locate, write_file, write_table
 from plumbline.pipelines.building.config import BuildConfig
 from plumbline.pipelines.building.reading import GECKO, Prompt, read_gecko, read_prompts
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.costs import Cost, spent
-from plumbline.pipelines.endings import exit_code
-from plumbline.pipelines.questions import look_at, read_cells
+from plumbline.pipelines.plans.costs import Cost, spent
 from plumbline.pipelines.running.rounds import Report
 from plumbline.pipelines.sources.shards import text_id
-from plumbline.pipelines.storage import Location, locate, write_file, write_table
-from plumbline.pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
+from plumbline.pipelines.sweeps.questions import look_at, read_cells
+from plumbline.pipelines.sweeps.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
 Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 

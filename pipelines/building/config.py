@@ -7,11 +7,11 @@ from plumbline.operators.building.taxonomy import Taxonomy, Value
 from plumbline.operators.building.writer import TextWriter, WriterOptions
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.checkpoints import ModelConfig
-from plumbline.pipelines.config import SweepConfig
-from plumbline.pipelines.running.logs import LogConfig
-from plumbline.pipelines.running.pools import ClusterConfig
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.logs import LogConfig
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, PromptColumnsConfig
-from plumbline.pipelines.storage import StorageConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any, Literal, NamedTuple
 from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
 from plumbline.operators.images import id_text
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import SEPARATORS
 from plumbline.pipelines.judging.releases.tables import read_content, read_sheet, read_text
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
 from plumbline.pipelines.sources.shards import text_id
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import SEPARATORS
 
 GECKO = "gecko/gecko_prompts.csv"
 """Of a folder of published files."""

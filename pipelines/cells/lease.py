@@ -22,9 +22,9 @@ from typing import Literal, NamedTuple, Self
 from pydantic import TypeAdapter
 
 from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.base.storage import create
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.storage import create
 
 LEASES = "leases"
 SECONDS = 120.0

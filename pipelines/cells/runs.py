@@ -17,10 +17,10 @@ from typing_extensions import TypedDict
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.calls import Usage
+from plumbline.pipelines.base.storage import create
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json
 from plumbline.pipelines.cells.lease import LeaseLost
 from plumbline.pipelines.cells.store import LATEST, Store, draft_path
-from plumbline.pipelines.storage import create
 
 READERS = 16
 ORDER = "order"

@@ -18,18 +18,7 @@ from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.models.parts import digest_file
 from plumbline.operators.rows import count_errors, error_kinds, kept_of, usage_of
-from plumbline.pipelines.cells.cells import Cell, Outcome
-from plumbline.pipelines.cells.checksums import (
-    DIGEST_KEY,
-    NO_DIGEST,
-    DamagedError,
-    check_digest,
-    check_table,
-    decode_json,
-    encode_json,
-    with_digest,
-)
-from plumbline.pipelines.storage import (
+from plumbline.pipelines.base.storage import (
     Location,
     StorageConfig,
     create,
@@ -45,6 +34,17 @@ from plumbline.pipelines.storage import (
     session_remedy,
     write_errors,
     write_file,
+)
+from plumbline.pipelines.cells.cells import Cell, Outcome
+from plumbline.pipelines.cells.checksums import (
+    DIGEST_KEY,
+    NO_DIGEST,
+    DamagedError,
+    check_digest,
+    check_table,
+    decode_json,
+    encode_json,
+    with_digest,
 )
 
 DRAFT = ".draft.parquet"

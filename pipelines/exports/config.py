@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 
 from plumbline.operators.errors import ConfigError, suggest
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.exports.formats import NAMES
-from plumbline.pipelines.storage import StorageConfig
 
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from plumbline.pipelines.base.storage import locate
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.exports.config import ExportConfig
 from plumbline.pipelines.exports.formats import opener
 from plumbline.pipelines.exports.rows import PartRows, RowMaker
 from plumbline.pipelines.exports.table import Place, ScoreTable, StandingPart
-from plumbline.pipelines.storage import locate
 
 ROWS_AT_ONCE = 1 << 18
 """About as many are written by one commit, and are in memory together."""

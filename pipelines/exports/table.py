@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError, PlumblineError, install
-from plumbline.pipelines.storage import Location, StorageConfig, first_line
+from plumbline.pipelines.base.storage import Location, StorageConfig, first_line
 
 
 class ExportError(PlumblineError):

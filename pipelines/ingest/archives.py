@@ -13,11 +13,11 @@ from typing import IO, Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError, PlumblineError
+from plumbline.pipelines.base.storage import Location, etag, list_below, locate, readable_errors
+from plumbline.pipelines.base.tables import BLOCK_BYTES, Refused, Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.held import HeldFile, stem
 from plumbline.pipelines.ingest.rows import DAMAGED_TAR, IMAGES, leads_out, link_roots
-from plumbline.pipelines.storage import Location, etag, list_below, locate, readable_errors
-from plumbline.pipelines.tables import BLOCK_BYTES, Refused, Rejection
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXTS = ("json", "txt")

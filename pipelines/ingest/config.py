@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import Location, StorageConfig, locate
+from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.ingest.rows import InputColumnsConfig, check_generator
 from plumbline.pipelines.sources.benchmark import PromptsFrom
-from plumbline.pipelines.storage import Location, StorageConfig, locate
-from plumbline.pipelines.tables import Refused
 
 VERSION = 2
 """To be raised when the same input makes other shards."""

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.base.cluster import HERE
+from plumbline.pipelines.base.storage import Location, first_line, locate
+from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, Report, ShardDraft
-from plumbline.pipelines.running.pools import HERE
 from plumbline.pipelines.sources.origins import Origins
-from plumbline.pipelines.storage import Location, first_line, locate
-from plumbline.pipelines.tables import Rejection
 
 PATIENCE = 5.0
 """Seconds of drafting in this process, after which the rest is worth the start of Ray."""
@@ -193,7 +193,7 @@ class Workers:
             return
         import ray  # takes a second, and only a large ingest needs it
 
-        from plumbline.pipelines.running.pools import ClusterConfig
+        from plumbline.pipelines.base.cluster import ClusterConfig
         from plumbline.pipelines.running.session import ray_session
 
         self._session.enter_context(ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))

@@ -15,6 +15,8 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import Location, etag, locate, readable_errors
+from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
 from plumbline.pipelines.ingest.folders import FolderTable
@@ -34,8 +36,6 @@ from plumbline.pipelines.ingest.rows import (
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard
 from plumbline.pipelines.ingest.tables import Table, source_file
 from plumbline.pipelines.sources.origins import Origins
-from plumbline.pipelines.storage import Location, etag, locate, readable_errors
-from plumbline.pipelines.tables import Refused, Rejection, Row
 
 READERS = 16
 """Image files that are read at once."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import Rejection, Row
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.layouts.layout import Folder, Told, list_images
@@ -13,8 +15,6 @@ from plumbline.pipelines.ingest.layouts.table import read_layout
 from plumbline.pipelines.ingest.rows import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.origins import Origins, pass_over
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import Rejection, Row
 
 NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
 

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.pipelines import storage
+from plumbline.pipelines.base import storage
+from plumbline.pipelines.base.storage import Location, readable_errors
+from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.rows import COLUMNS, SKILLS, Candidate, digest
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine
-from plumbline.pipelines.storage import Location, readable_errors
-from plumbline.pipelines.tables import Rejection
 
 MOST_LOOKED_AT = 16
 """Of the files, for what people are told of where their prompts come from."""

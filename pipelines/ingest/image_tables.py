@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import Location, etag, first_line, list_below, locate, readable_errors
+from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.files import read_image
 from plumbline.pipelines.ingest.held import HeldFile, Sample, stem
@@ -29,8 +31,6 @@ from plumbline.pipelines.ingest.rows import (
 )
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import is_table
-from plumbline.pipelines.storage import Location, etag, first_line, list_below, locate, readable_errors
-from plumbline.pipelines.tables import Refused, Rejection
 
 ENDINGS = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16

@@ -4,7 +4,9 @@ from collections import Counter
 from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.endings import OVER_BUDGET, exit_code
+from plumbline.pipelines.base.endings import OVER_BUDGET, exit_code
+from plumbline.pipelines.base.storage import locate, readable_errors
+from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.archives import find_tars
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import Line, Source, Workers
@@ -19,8 +21,6 @@ from plumbline.pipelines.ingest.shards import Report, ShardRecord
 from plumbline.pipelines.ingest.tables import open_table
 from plumbline.pipelines.ingest.tars import read_samples, tell_of_samples
 from plumbline.pipelines.sources.origins import Origins
-from plumbline.pipelines.storage import locate, readable_errors
-from plumbline.pipelines.tables import Rejection
 
 
 class Ingested(NamedTuple):

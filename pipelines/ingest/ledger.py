@@ -7,8 +7,8 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.sources.origins import as_example
-from plumbline.pipelines.tables import Refused
 
 CACHE_KIB = 64 * 1024
 """Of the table; what is beyond is in a temporary file that the system removes with the process."""

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.base.storage import Location, locate
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS
 from plumbline.pipelines.ingest.archives import ENDINGS as TARS
 from plumbline.pipelines.ingest.archives import find_tars
 from plumbline.pipelines.ingest.config import IngestConfig, IngestLimits, WorkersConfig
@@ -17,11 +18,10 @@ from plumbline.pipelines.ingest.rows import InputColumnsConfig, digest, find_nam
 from plumbline.pipelines.ingest.shards import Report
 from plumbline.pipelines.ingest.tables import open_table
 from plumbline.pipelines.ingest.tars import name_generators
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.benchmark import ColumnsConfig
 from plumbline.pipelines.sources.origins import count_kinds
 from plumbline.pipelines.sources.shards import is_table
-from plumbline.pipelines.storage import Location, locate
-from plumbline.pipelines.tables import JSON_LINES, SEPARATORS
 
 TEXT_TABLES = (*SEPARATORS, *JSON_LINES)
 FOLDER = "ingested"

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import readable_errors
+from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.ledger import Ledger
 from plumbline.pipelines.ingest.records import Records
 from plumbline.pipelines.ingest.rows import digest
@@ -17,8 +19,6 @@ from plumbline.pipelines.ingest.standing import (
     read_prompts,
     read_standing,
 )
-from plumbline.pipelines.storage import readable_errors
-from plumbline.pipelines.tables import Refused, Rejection
 
 
 class Shards:

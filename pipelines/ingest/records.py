@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.rows import table as make_table
+from plumbline.pipelines.base.storage import Location, etag, readable_errors, write_file, written_whole
+from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.config import Identity
 from plumbline.pipelines.ingest.ledger import Prompt
 from plumbline.pipelines.ingest.rows import REJECTED, SKILLS, digest
 from plumbline.pipelines.sources.origins import MANIFEST
-from plumbline.pipelines.storage import Location, etag, readable_errors, write_file, written_whole
-from plumbline.pipelines.tables import Rejection
 
 RECORDS = ".ingest/records"
 PROMPTS_AT_ONCE = 65_536

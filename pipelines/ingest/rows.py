@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import Refused, as_list, require_utf8
 from plumbline.pipelines.sources.benchmark import GENERATORS
 from plumbline.pipelines.sources.shards import text_id
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import Refused, as_list, require_utf8
 
 DEFAULT_NAMES = {
     "image": ("file", "file_name", "image", "filename", "image_path", "path"),

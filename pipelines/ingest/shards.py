@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import Location, readable_errors
+from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.rows import Candidate
 from plumbline.pipelines.ingest.standing import METADATA, Footer, read_footer
-from plumbline.pipelines.storage import Location, readable_errors
-from plumbline.pipelines.tables import Rejection
 
 UPLOAD_BYTES = 16 * 2**20
 

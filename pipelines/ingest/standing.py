@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import Location, etag, readable_errors
+from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.config import Identity
 from plumbline.pipelines.ingest.ledger import Prompt
 from plumbline.pipelines.sources.sources import INGESTED
-from plumbline.pipelines.storage import Location, etag, readable_errors
-from plumbline.pipelines.tables import Refused, Rejection
 
 METADATA = INGESTED
 READERS = 16

@@ -11,12 +11,8 @@ import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.rows import require_once
-from plumbline.pipelines.ingest.config import IngestConfig
-from plumbline.pipelines.ingest.drafting import SourceFile
-from plumbline.pipelines.ingest.rows import IMAGES, InputColumnsConfig, require_names
-from plumbline.pipelines.sources.origins import Origins
-from plumbline.pipelines.storage import Location, etag, readable_errors
-from plumbline.pipelines.tables import (
+from plumbline.pipelines.base.storage import Location, etag, readable_errors
+from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,
     JSON_LINES,
     SEPARATORS,
@@ -27,6 +23,10 @@ from plumbline.pipelines.tables import (
     open_csv,
     read_json_lines,
 )
+from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.drafting import SourceFile
+from plumbline.pipelines.ingest.rows import IMAGES, InputColumnsConfig, require_names
+from plumbline.pipelines.sources.origins import Origins
 
 EXACT = 2**53
 """Up to here a float holds every whole number."""

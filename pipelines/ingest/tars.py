@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from plumbline.pipelines.base.tables import Refused, Rejection, parse_object
 from plumbline.pipelines.ingest.archives import TEXTS, Damage, Member, read_members
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.held import MOST_LOOKED_AT, HeldFile, Sample
@@ -18,7 +19,6 @@ from plumbline.pipelines.ingest.rows import (
     refuse_foreign,
 )
 from plumbline.pipelines.sources.origins import Origins
-from plumbline.pipelines.tables import Refused, Rejection, parse_object
 
 
 @dataclass(kw_only=True, slots=True)

@@ -9,10 +9,10 @@ import pyarrow as pa
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, RowError, SourceError
 from plumbline.operators.judging.accumulation import Accumulation, Missing, accumulate
+from plumbline.pipelines.base.storage import StorageConfig, locate, write_table
 from plumbline.pipelines.judging.answers import FORMATS, read_answers
 from plumbline.pipelines.judging.answers.answer import Answer, Answered
 from plumbline.pipelines.judging.answers.table import AnswerColumns, read_table
-from plumbline.pipelines.storage import StorageConfig, locate, write_table
 
 NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.matching import IDS
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import scores_cells
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.storage import StorageConfig
 
 COLUMNS = (*IDS, "metric", "elements")
 

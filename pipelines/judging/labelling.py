@@ -28,11 +28,11 @@ from plumbline.operators.statistics.prediction_powered import (
     powered_mean,
 )
 from plumbline.operators.statistics.sequential import NOBODY, balanced_order
+from plumbline.pipelines.base.storage import StorageConfig, locate, write_file
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
-from plumbline.pipelines.storage import StorageConfig, locate, write_file
 
 Floats = NDArray[np.float64]
 

@@ -24,13 +24,13 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.agreement import reliable_prompts
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
+from plumbline.pipelines.base.storage import Location, StorageConfig, locate, write_file
 from plumbline.pipelines.cells.store import encode_table
 from plumbline.pipelines.judging.elements import read_elements
 from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
 from plumbline.pipelines.judging.releases.readers import read_release
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
-from plumbline.pipelines.storage import Location, StorageConfig, locate, write_file
 
 TURNED = "a lower score is better, so that its scores count with their signs turned"
 FRAMES = {"graphs": rows.GRAPHS, "words": rows.WORD_MATCHES}

@@ -14,9 +14,9 @@ from plumbline.operators.statistics.options import (
     Unsure,
     ZeroHandling,
 )
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.long import RatingColumns
 from plumbline.pipelines.judging.releases.readers import RELEASES
-from plumbline.pipelines.storage import StorageConfig
 
 Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"]
 

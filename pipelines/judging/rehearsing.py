@@ -32,11 +32,11 @@ from plumbline.operators.report.words import names, number, plural
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.prediction_powered import FEWEST_DIFFERENT, FEWEST_LABELS
 from plumbline.operators.statistics.sequential import FIRST_ASYMPTOTIC, PER_LOOK
+from plumbline.pipelines.base.storage import StorageConfig, locate, write_file
 from plumbline.pipelines.judging.labelling import coverage_table
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.scores import of_metrics, read_scores
-from plumbline.pipelines.storage import StorageConfig, locate, write_file
 
 PAGE = Path(__file__).parent / "adaptive.md.j2"
 EMPTY = "–"

@@ -14,11 +14,11 @@ from jinja2 import Environment, StrictUndefined
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.graphs import measure_graphs
 from plumbline.operators.statistics.options import Sampling
+from plumbline.pipelines.base.storage import StorageConfig, locate, write_file
 from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulated
 from plumbline.pipelines.judging.metaeval import judge, open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
-from plumbline.pipelines.storage import StorageConfig, locate, write_file
 
 POINT = Sampling(resamples=1, permutations=1)
 """The published numbers have no intervals."""

@@ -22,9 +22,9 @@ from plumbline.operators.diagnosis.texts import properties
 from plumbline.operators.report.words import count, number
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.judging.releases import t2iscorescore, tifa160
 from plumbline.pipelines.judging.releases.tables import read_objects, read_sheet
-from plumbline.pipelines.storage import StorageConfig, locate
 
 PAPER = Path(__file__).parent / "validity.csv"
 """Ranges over the paper's five sources of images, as printed, each with the released metric that ours is of."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.base.storage import StorageConfig
 
 PRUNABLE = tuple(stage.name for stage in STAGES.values() if stage.over == "images" and stage.name != "scores")
 """Stages whose cells no committed score needs any more."""

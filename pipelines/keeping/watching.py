@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.pipelines.cells.plan import Plan
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping.presence import signs
+from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.progress import NodeProgress
 from plumbline.pipelines.running.rounds import expected
 

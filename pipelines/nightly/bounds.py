@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from plumbline.pipelines.base.endings import LATE, LOST
 from plumbline.pipelines.cells.lease import LeaseLost
-from plumbline.pipelines.endings import LATE, LOST
 
 GRACE = 120.0
 """Seconds that a night has to end itself once it is told to; then it is killed, which costs no more."""

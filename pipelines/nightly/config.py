@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.cells.lease import SECONDS
-from plumbline.pipelines.config import SweepConfig
 from plumbline.pipelines.keeping.config import KeepRuns
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.report.checkpoints import check_checkpoints
 
 SHORTEST_LEASE = 10.0

@@ -6,7 +6,7 @@ from typing import Any
 from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.report.words import names
 from plumbline.operators.summary import part_of
-from plumbline.pipelines.endings import OVER_BUDGET
+from plumbline.pipelines.base.endings import OVER_BUDGET
 
 
 def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:

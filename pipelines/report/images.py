@@ -13,12 +13,12 @@ from plumbline.operators.images import FetchUri, ImageLimits, identify
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, make_thumbnail
 from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picking import ImageKey, Pick
+from plumbline.pipelines.base.storage import StorageConfig, first_line, is_storage_error, locate
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.originals import Originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
-from plumbline.pipelines.storage import StorageConfig, first_line, is_storage_error, locate
 
 READERS = 8
 ROWS_AT_ONCE = 16

@@ -7,14 +7,14 @@ import pyarrow as pa
 
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.statistics.options import Adaptive
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.pipelines.sources.waves import cut_waves
-from plumbline.pipelines.storage import StorageConfig
 
 
 class Originals(NamedTuple):

@@ -15,6 +15,7 @@ from plumbline.operators.report.picking import pick_images
 from plumbline.operators.report.rendering import render, to_csv, to_markdown
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import Skills
+from plumbline.pipelines.base.storage import StorageConfig, first_line, is_storage_error
 from plumbline.pipelines.cells.runs import (
     awaits_name,
     earlier_runs,
@@ -31,7 +32,6 @@ from plumbline.pipelines.report.diagnoses import read_diagnosis
 from plumbline.pipelines.report.images import read_details
 from plumbline.pipelines.report.originals import Originals, open_originals
 from plumbline.pipelines.sources.sources import Sources, skills_of
-from plumbline.pipelines.storage import StorageConfig, first_line, is_storage_error
 
 MOST_IMAGES = 96
 SHARED = ("generator", "metric")

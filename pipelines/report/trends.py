@@ -14,11 +14,11 @@ from plumbline.operators.report.rendering import render_trends
 from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
 from plumbline.operators.report.words import plural
 from plumbline.operators.summary import part_of
+from plumbline.pipelines.base.endings import OVER_BUDGET
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import READERS, Run, list_runs
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.endings import OVER_BUDGET
 from plumbline.pipelines.report.checkpoints import CHECKPOINTS, check_checkpoints
-from plumbline.pipelines.storage import StorageConfig
 
 MOST_RUNS = 120
 MOST_PROBLEMS = 8

@@ -8,7 +8,7 @@ from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.operators.rewards.values import Combine, Std
-from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.base.storage import StorageConfig
 
 VERSION = 2
 """To be raised when the same run and options make other files."""

@@ -17,7 +17,7 @@ from plumbline.operators.rewards.values import Codes, Floats
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, draft_path
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import Location, create, readable_errors, write_errors, written_whole
 from plumbline.pipelines.cells.cells import digest
-from plumbline.pipelines.storage import Location, create, readable_errors, write_errors, written_whole
 
 OF_RUN = "@run"
 """What an output's address has in the place of its run's id."""

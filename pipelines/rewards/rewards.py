@@ -14,15 +14,15 @@ from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import Candidates, Example, select, spread
 from plumbline.operators.rewards.splits import HELD_OUT, RULE, TRAIN, split_of
 from plumbline.operators.rewards.values import combine_metrics, rank_advantages, within_prompt_noise, z_scores
+from plumbline.pipelines.base.endings import OVER_BUDGET, exit_code
+from plumbline.pipelines.base.storage import locate
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import Store, open_existing_store
-from plumbline.pipelines.endings import OVER_BUDGET, exit_code
 from plumbline.pipelines.rewards.config import VERSION, RewardsConfig
 from plumbline.pipelines.rewards.gathered import ScoredRun, elements_of, gather_scores
 from plumbline.pipelines.rewards.images import Copier
 from plumbline.pipelines.rewards.making import NO_FAILURE, PlannedShard, Rewards, ShardMaker
 from plumbline.pipelines.rewards.output import OF_RUN, Output, ShardRecord
-from plumbline.pipelines.storage import locate
 
 JOINED = ("json", "jsonl")
 

@@ -13,10 +13,11 @@ import ray
 
 from plumbline.operators.batches import device_lost, telling_calls
 from plumbline.operators.errors import PlumblineError, RowError
+from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.base.logs import Forwarder, about, take_over
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
-from plumbline.pipelines.cells.plan import Node
+from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import RunnerError, one_line
-from plumbline.pipelines.running.logs import Forwarder, about, take_over
 from plumbline.pipelines.running.outcomes import (
     NONE,
     CallNews,
@@ -26,7 +27,6 @@ from plumbline.pipelines.running.outcomes import (
     log_context,
     shard_name,
 )
-from plumbline.pipelines.running.pools import PoolConfig
 from plumbline.pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
 from plumbline.pipelines.running.progress import FIRST_TIME, History
 from plumbline.pipelines.running.stages import NodeStage, StageContext

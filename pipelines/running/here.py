@@ -6,12 +6,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from plumbline.operators.batches import telling_calls
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
-from plumbline.pipelines.cells.plan import Node, Plan
+from plumbline.pipelines.plans.plan import Node, Plan
 from plumbline.pipelines.running.errors import RunnerError, one_line
-from plumbline.pipelines.running.logs import about
 from plumbline.pipelines.running.outcomes import CallNews, compute_cells, log_cell, log_context
-from plumbline.pipelines.running.pools import ClusterConfig
 from plumbline.pipelines.running.process import set_torch_threads
 from plumbline.pipelines.running.progress import Tallies
 from plumbline.pipelines.running.rounds import Report

@@ -9,8 +9,8 @@ from typing import Any
 import ray
 from ray.autoscaler.sdk import request_resources
 
+from plumbline.pipelines.base.cluster import PoolConfig
 from plumbline.pipelines.running.placement import SPARE_CPUS, NodeResources, PlacementError, plan_waves
-from plumbline.pipelines.running.pools import PoolConfig
 
 ACCELERATOR = "accelerator_type:"
 """How Ray begins the name of the resource that tells the kind of a machine's GPUs."""

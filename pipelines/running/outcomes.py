@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from plumbline.operators.batches import device_lost
 from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.cells.store import BrokenCell, Store
 from plumbline.pipelines.running.errors import one_line
-from plumbline.pipelines.running.logs import about
 from plumbline.pipelines.running.stages import StageContext
 
 LOG = logging.getLogger(__name__)

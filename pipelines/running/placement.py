@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.pipelines.running.pools import PoolConfig
+from plumbline.pipelines.base.cluster import PoolConfig
 
 SPARE_CPUS = 0.25
 """Left for Ray Data's own tasks: pools that take every CPU starve them and hang for ever."""

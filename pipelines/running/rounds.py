@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from plumbline.pipelines.cells.plan import Plan
+from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.running.progress import NodeProgress
 

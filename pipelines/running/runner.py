@@ -18,14 +18,14 @@ from ray.data.exceptions import SystemException, UserCodeException
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.logs import relay, wanted_level
 from plumbline.pipelines.cells.cells import Outcome, Work
-from plumbline.pipelines.cells.plan import Node, Plan
+from plumbline.pipelines.plans.plan import Node, Plan
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
-from plumbline.pipelines.running.logs import relay, wanted_level
 from plumbline.pipelines.running.machines import next_wave, offered
 from plumbline.pipelines.running.placement import fits
-from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.room import RoomWatch, who_holds
 from plumbline.pipelines.running.rounds import Report

@@ -16,8 +16,8 @@ from typing import Any
 
 import ray
 
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
-from plumbline.pipelines.running.pools import ClusterConfig
 
 LAST_WORDS = (
     f"error: this process was ended, by Ray because its own processes died (raylet or GCS), or by the system; {KEPT}"

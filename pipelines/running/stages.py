@@ -15,8 +15,8 @@ from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, Sta
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import Cell, Shard, Work, is_draft
 from plumbline.pipelines.cells.earlier import read_earlier
-from plumbline.pipelines.cells.plan import Node
 from plumbline.pipelines.cells.store import BrokenCell, Store
+from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack

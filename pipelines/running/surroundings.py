@@ -12,11 +12,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.pipelines.cells.plan import Plan
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.running.progress import living_machines
-from plumbline.pipelines.storage import (
+from plumbline.pipelines.base.storage import (
     Location,
     StorageConfig,
     aws_variables,
@@ -25,6 +21,10 @@ from plumbline.pipelines.storage import (
     readable_errors,
     write_file,
 )
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.running.errors import RunnerError
+from plumbline.pipelines.running.progress import living_machines
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
 """What workers need of the driver's environment, beside what begins with AWS_ and the keys that models name."""

@@ -9,8 +9,8 @@ from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.checkpoints import ModelConfig
 from plumbline.operators.scorer import ScorerConfig
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.serving.listening import check_address
-from plumbline.pipelines.storage import StorageConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

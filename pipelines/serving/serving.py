@@ -13,10 +13,10 @@ from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.checkpoints import find_vqa_kind, resolve_model
 from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.operators.wires.wire import Answer, Asked, Served
-from plumbline.pipelines.cells.plan import Node, recipes_of
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.costs import ask_services
-from plumbline.pipelines.running.pools import ClusterConfig
+from plumbline.pipelines.plans.costs import ask_services
+from plumbline.pipelines.plans.plan import Node, recipes_of
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.serving.baseline import read_baseline
 from plumbline.pipelines.serving.config import ServeConfig

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, PlumblineError, suggest
+from plumbline.pipelines.base.storage import StorageConfig, first_line
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.sinks import NAMES, publisher
 from plumbline.pipelines.sinks.sink import RunStory, safe
-from plumbline.pipelines.storage import StorageConfig, first_line
 
 NUMBERS = ("mean", "low", "high", "coverage")
 

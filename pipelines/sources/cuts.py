@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.images import id_text, image_records
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.prompts import Prompts, pairs_of, read_files
-from plumbline.pipelines.storage import StorageConfig
 
 LEFT_OUT = -1
 """The part of rows that no piece has."""

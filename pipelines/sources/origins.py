@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from plumbline.pipelines.storage import Location, readable_errors
+from plumbline.pipelines.base.storage import Location, readable_errors
 
 MANIFEST = "manifest.json"
 """Of an ingest's output."""

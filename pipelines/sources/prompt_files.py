@@ -8,8 +8,8 @@ from typing import Any
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.rows import require_columns
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, as_object, read_json, read_records, read_text
 from plumbline.pipelines.sources.shards import text_id
-from plumbline.pipelines.tables import JSON_LINES, SEPARATORS, as_object, read_json, read_records, read_text
 
 LIST = ".txt"
 SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST)

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.images import id_text, image_records
+from plumbline.pipelines.base.storage import Location, StorageConfig, etag, locate, readable_errors
+from plumbline.pipelines.base.tables import SEPARATORS, as_list
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
@@ -37,8 +39,6 @@ from plumbline.pipelines.sources.shards import (
     where,
 )
 from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
-from plumbline.pipelines.storage import Location, StorageConfig, etag, locate, readable_errors
-from plumbline.pipelines.tables import SEPARATORS, as_list
 
 FILES_AT_ONCE = 2 * FILE_READERS
 """Whose ids, or prompts, are in memory at a time."""

@@ -16,9 +16,17 @@ from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
 from plumbline.operators.images import id_text
 from plumbline.operators.rows import require_once
+from plumbline.pipelines.base.storage import (
+    Location,
+    StorageConfig,
+    etag,
+    first_line,
+    is_storage_error,
+    list_below,
+    locate,
+)
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import is_mark
-from plumbline.pipelines.storage import Location, StorageConfig, etag, first_line, is_storage_error, list_below, locate
 
 FILE_READERS = 16
 ROWS_AT_ONCE = 65_536

@@ -19,6 +19,7 @@ from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.summary import Skills
+from plumbline.pipelines.base.storage import Location, StorageConfig, list_folder, locate, readable_errors
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import MARK, is_mark
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
@@ -47,7 +48,6 @@ from plumbline.pipelines.sources.shards import (
     require_columns,
 )
 from plumbline.pipelines.sources.uris import benchmark_uris
-from plumbline.pipelines.storage import Location, StorageConfig, list_folder, locate, readable_errors
 
 PARQUET = (".parquet",)
 INGESTED = b"plumbline_ingest"

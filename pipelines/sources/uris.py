@@ -12,9 +12,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import PlumblineError, RefusedUri
 from plumbline.operators.images import ImageLimits, image_records
+from plumbline.pipelines.base.storage import Location, StorageConfig, etag, is_storage_error, locate
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.storage import Location, StorageConfig, etag, is_storage_error, locate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.cuts import cut_images, cut_prompts
 from plumbline.pipelines.sources.sources import Sources, with_prompts
-from plumbline.pipelines.storage import StorageConfig
 
 FIRST_PROMPTS = 64
 """Of the first wave."""

@@ -9,10 +9,10 @@ from plumbline.operators.images import ImageLimits
 from plumbline.operators.models.checkpoints import ModelConfig
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.training.loop import Stage
+from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.protocols import ProtocolConfig
-from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.storage import StorageConfig
 
 POOL = "training"
 TRAINED_FAMILY = "clip_flant5"

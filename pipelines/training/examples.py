@@ -17,11 +17,11 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import SourceError
 from plumbline.operators.images import ImageLimits, Preprocess, prepare_images
 from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, rate, split_caption
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.shards import read_shard, where
 from plumbline.pipelines.sources.uris import Uris
-from plumbline.pipelines.storage import StorageConfig
 
 
 class RatedImage(NamedTuple):

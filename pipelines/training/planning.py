@@ -11,11 +11,11 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel, resolve_model
 from plumbline.operators.models.parts import digest_file, find_part
 from plumbline.operators.training.checkpoint import begin
+from plumbline.pipelines.base.storage import locate, readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.sources.shards import check_columns, cut_shards, list_files, read_footer, require_columns
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
-from plumbline.pipelines.storage import locate, readable_errors
 from plumbline.pipelines.training.config import BeginConfig, FinetuneConfig, StageConfig
 from plumbline.pipelines.training.examples import Examples, ExampleShard
 from plumbline.pipelines.training.rated import read_rated

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.storage import Location, list_folder, remove_all, write_errors, written_whole
+from plumbline.pipelines.base.storage import Location, list_folder, remove_all, write_errors, written_whole
 
 SUFFIX = ".safetensors"
 

@@ -10,13 +10,13 @@ import ray
 
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.training.loop import Report
+from plumbline.pipelines.base.storage import create, locate, write_errors
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
 from plumbline.pipelines.judging.releases.scores import read_scores
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.machines import next_wave
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.surroundings import VARIABLES, Landmark, Surroundings, surroundings
-from plumbline.pipelines.storage import create, locate, write_errors
 from plumbline.pipelines.training.config import POOL, FinetuneConfig
 from plumbline.pipelines.training.notices import Notices
 from plumbline.pipelines.training.planning import PlannedTraining

@@ -22,8 +22,7 @@ from plumbline.operators.models.checkpoints import ResolvedModel
 from plumbline.operators.training.checkpoint import Trainee, load_trainee, save_trainee
 from plumbline.operators.training.exercises import exercise_loss, train_only
 from plumbline.operators.training.loop import Course, Report, Stage, train
-from plumbline.pipelines.running.process import set_torch_threads
-from plumbline.pipelines.storage import (
+from plumbline.pipelines.base.storage import (
     Location,
     StorageConfig,
     locate,
@@ -32,6 +31,7 @@ from plumbline.pipelines.storage import (
     write_table,
     written_whole,
 )
+from plumbline.pipelines.running.process import set_torch_threads
 from plumbline.pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
 from plumbline.pipelines.training.states import State, newest_state, remove_states, save_state
 

@@ -21,11 +21,11 @@ from plumbline.operators.report.gallery import Card, make_card
 from plumbline.operators.report.marks import AskedQuestion, asked_questions, cut
 from plumbline.operators.report.rendering import FILE_POLICY, render_trends, render_view, view_policy
 from plumbline.operators.summary import OVERALL, part_of
+from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.serving.guards import guards
 from plumbline.pipelines.serving.listening import has_token
-from plumbline.pipelines.storage import first_line
 from plumbline.pipelines.viewing.browser import Browser, NoPicture, NotThere, OpenedRun, pick_of
 from plumbline.pipelines.viewing.rows import ORDERS, Score, Wanted
 

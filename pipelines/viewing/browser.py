@@ -12,11 +12,11 @@ from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.gallery import ImageDetail, make_picture
 from plumbline.operators.report.picking import ImageKey, Pick
 from plumbline.operators.rows import PROMPTS
+from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.images import read_elements, read_scores_cells, show_image
 from plumbline.pipelines.report.originals import Originals, open_originals
-from plumbline.pipelines.storage import first_line, is_storage_error
 from plumbline.pipelines.viewing.rows import Database, RunRows, Score
 
 MOST_OPEN = 8

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 
 from plumbline.jobs import sweep as job
 from plumbline.operators import rows
-from plumbline.pipelines import sweep
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report import report
 from plumbline.pipelines.sources.shards import read_shard
-from plumbline.pipelines.sweep import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import sweep_config
 
 ROW_GROUP = 250

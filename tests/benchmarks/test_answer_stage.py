@@ -20,7 +20,7 @@ from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from plumbline.operators.stages.questions import write
 from plumbline.operators.stages.stage import StageOptions
 from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
 from tests.benchmarks.size import HERE, sized, wanted
 from tests.operators import tiny

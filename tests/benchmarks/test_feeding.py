@@ -16,8 +16,8 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from plumbline.operators.images import ImageLimits, PreparedImages, decode_bytes, prepare_images
 from plumbline.operators.models.processing import PixelTransform
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.uris import Uris
-from plumbline.pipelines.storage import StorageConfig
 from tests.benchmarks.size import fresh_process, sized, wanted
 from tests.operators.tiny import encoded
 from tests.s3 import S3Server

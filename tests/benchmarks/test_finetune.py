@@ -6,9 +6,9 @@ import torch
 
 from plumbline.jobs.command import load_values
 from plumbline.jobs.train import COMMAND
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.judging.releases.scores import read_scores
-from plumbline.pipelines.storage import StorageConfig, locate
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.training.config import FinetuneConfig
 from plumbline.pipelines.training.planning import plan_training
 from plumbline.pipelines.training.rated import judge_held_out

@@ -9,9 +9,9 @@ import pandas as pd
 
 from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.operators.rewards.values import TIE, within_prompt_noise
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.rewards.gathered import ScoredRun, gather_scores
-from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import PACK
 from tests.benchmarks.size import HERE, run_python, sized, wanted
 

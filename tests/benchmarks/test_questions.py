@@ -16,7 +16,7 @@ from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.families.vlm import CHAT
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.vlm import ChatVlm
-from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.benchmarks.size import HERE, RAY, sized, wanted
 from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json

@@ -11,11 +11,11 @@ import pytest
 from s3fs import S3FileSystem
 
 from plumbline.jobs import sweep
+from plumbline.pipelines.base.storage import _s3
 from plumbline.pipelines.ingest import drafting
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.ingest import ingest
-from plumbline.pipelines.storage import _s3
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.benchmarks.size import sized
 from tests.benchmarks.small_images import write_tars

@@ -29,7 +29,7 @@ REPORTS = """
 import json, sys
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.base.storage import StorageConfig
 from tests.benchmarks.scripted_sweep import peak_megabytes
 peaks = [peak_megabytes() for url in sys.argv[1:] if write_report(open_store(url, StorageConfig()))]
 print(json.dumps(peaks))

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from plumbline.jobs.command import load_values
+from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
-from plumbline.pipelines.cells.plan import Node
-from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import runner, session
 from plumbline.pipelines.running.actor import RunTerms
-from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
 from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweep import judge_metrics, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import judge_metrics, plan_sweep, run_sweep
 from tests.benchmarks.size import HERE, run_python, sized, wanted
 
 CELLS = sized(500, 20)

@@ -15,12 +15,12 @@ import pytest
 from plumbline.jobs.command import load_values
 from plumbline.operators import rows
 from plumbline.pipelines.cells.lease import LEASES
-from plumbline.pipelines.cells.results import Results
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.config import SweepConfig, read_config
 from plumbline.pipelines.keeping.presence import DELETING
 from plumbline.pipelines.nightly.outcome import Outcome, outcome_path
-from plumbline.pipelines.sweep import PlannedSweep, _write_run, plan_sweep
+from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.sweeps.results import Results
+from plumbline.pipelines.sweeps.sweep import PlannedSweep, _write_run, plan_sweep
 from tests.bench_of import images, prompts, write_rows
 from tests.benchmarks.size import HERE, ROOT, TINY, run_python, sized, wanted
 

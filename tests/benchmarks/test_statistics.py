@@ -14,8 +14,8 @@ from scipy import stats
 from plumbline.operators.judging.graphs import measure_graphs
 from plumbline.operators.statistics.ordering import permuted_correlations
 from plumbline.operators.statistics.ties import calibrate_ties
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.judging.releases.readers import read_release
-from plumbline.pipelines.storage import StorageConfig, locate
 from tests.benchmarks.size import fresh_process, sized, wanted
 from tests.benchmarks.test_scale import peak_memory
 

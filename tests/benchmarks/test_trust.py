@@ -12,7 +12,7 @@ import pytest
 
 from plumbline.pipelines.cells.store import Store, decode_cell, encode_cell
 from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, sweep_config
 from tests.benchmarks.size import HERE, sized, wanted
 

@@ -22,7 +22,7 @@ import json, sys, tempfile, time
 from pathlib import Path
 import pandas as pd
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.viewing.browser import Browser
 from plumbline.pipelines.viewing.rows import Database, Wanted
 from tests.benchmarks.scripted_sweep import peak_megabytes

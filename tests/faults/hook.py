@@ -38,7 +38,7 @@ def install() -> None:
 
     import plumbline.operators.images as module
     from plumbline.operators.stages.similarities import SimilaritiesStage
-    from plumbline.pipelines import storage
+    from plumbline.pipelines.base import storage
 
     storage.write_new = scarce(storage.write_new)
     SimilaritiesStage.measure = hanging(SimilaritiesStage.measure)  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig, locate
 
 ORDER = ["metric", "generator", "prompt_id", "image_id"]
 ORDERS = {

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from plumbline.pipelines.base.storage import StorageConfig, etag, modified
 from plumbline.pipelines.cells.runs import LATEST_REPORT, ORDER, newest_run, run_of_place
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping import presence
 from plumbline.pipelines.keeping.config import GcConfig
 from plumbline.pipelines.keeping.garbage import collect_garbage
-from plumbline.pipelines.storage import StorageConfig, etag, modified
 from tests.bench_of import images, prompts, write_rows
 from tests.histories.damage import harmed, kind_of
 

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from fsspec.implementations.local import LocalFileSystem
 
-from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.base.storage import StorageConfig
 from tests.environment import ROOT, set_environment
 from tests.faults.driving import Driver, killed
 from tests.faults.events import DAMAGED, Event, Phase, Round, draw_rounds

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.storage import StorageConfig, WriteError
-from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.faults import driving
 from tests.faults.driving import PATIENCE_SECONDS, Driver, small_sweep, until

@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.storage import StorageConfig
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.faults.driving import Cluster, Driver, actors, until, working
 from tests.faults.outcomes import scores

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import PACK, images, sweep_config, write_benchmark, write_rows
 from tests.faults.hook import BAIT, DEADLY, HANGING, HANGING_CALL
 

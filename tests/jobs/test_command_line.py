@@ -19,11 +19,11 @@ from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.help import CONF, describe, dotted_keys
 from plumbline.jobs.status import COMMAND as status_command
 from plumbline.jobs.sweep import COMMAND, main
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.config import StatusConfig, SweepConfig, read_config
 from plumbline.pipelines.judging.protocols import MetaevalConfig
+from plumbline.pipelines.plans.config import StatusConfig, SweepConfig, read_config
 from plumbline.pipelines.sources.question_packs import PACKS
-from plumbline.pipelines.storage import StorageConfig
 from tests.files import put
 
 ROOT = Path(__file__).parent.parent.parent

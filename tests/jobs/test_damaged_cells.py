@@ -9,8 +9,8 @@ import pytest
 
 from plumbline.jobs import diagnose, nightly, questions, sweep
 from plumbline.jobs.command import run_job
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import SMALL, write_benchmark
 
 JOBS = {"sweep": sweep, "nightly": nightly, "questions": questions, "diagnose": diagnose}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines import sweep
+from plumbline.pipelines.sweeps import sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
 from tests.operators.tiny.roles import tiny_models

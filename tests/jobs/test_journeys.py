@@ -15,14 +15,14 @@ from PIL import Image
 from plumbline.jobs import ingest, score, sweep
 from plumbline.jobs.command import Command, run_job
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.config import read_config
 from plumbline.pipelines.keeping.config import KeepRuns
 from plumbline.pipelines.keeping.retention import drop_runs
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.sources import open_sources
-from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import images, prompts
 from tests.files import as_tar, put
 

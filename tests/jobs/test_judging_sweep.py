@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.jobs.command import run_job
 from plumbline.jobs.sweep import COMMAND, main
-from plumbline.pipelines import sweep
+from plumbline.pipelines.sweeps import sweep
 from tests.bench_of import write_benchmark
 from tests.here import compute_here
 from tests.operators import tiny

@@ -13,10 +13,10 @@ from rich.console import Console
 from plumbline.jobs import status
 from plumbline.jobs.command import Terminated, run_job
 from plumbline.jobs.keeping import watch
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.keeping.watching import RunningSweep, StageState, SweepSign, running_sweeps
-from plumbline.pipelines.storage import StorageConfig
-from plumbline.pipelines.sweep import at_work, plan_sweep
+from plumbline.pipelines.sweeps.sweep import at_work, plan_sweep
 from tests.bench_of import SMALL, sweep_config, write_benchmark
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()

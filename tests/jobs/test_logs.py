@@ -10,7 +10,7 @@ from plumbline.jobs.command import run_job
 from plumbline.jobs.logs import logged
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.running.logs import Forwarder, LogConfig, about, line_of, relay, wanted_level
+from plumbline.pipelines.base.logs import Forwarder, LogConfig, about, line_of, relay, wanted_level
 
 SECRET = "hush-hush-hush"
 LOG = logging.getLogger("plumbline.pipelines.somewhere")

@@ -18,13 +18,13 @@ from plumbline.jobs.command import run_job
 from plumbline.jobs.nightly import COMMAND, LEASE, main
 from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.jobs.sweep import main as sweep_main
+from plumbline.pipelines.base.endings import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, standing, take
 from plumbline.pipelines.cells.runs import commit_run, name_newest, newest_run, run_ids
 from plumbline.pipelines.cells.store import LATEST, Store
-from plumbline.pipelines.endings import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
 from plumbline.pipelines.nightly import concluding
 from plumbline.pipelines.nightly.bounds import Stopped
-from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import SMALL, images, sweep_config, write_benchmark, write_rows
 from tests.made_scores import write_scores
 

@@ -9,7 +9,7 @@ import pytest
 from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.help import dotted_keys
 from plumbline.jobs.report import COMMAND, main
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.report.report import ReportConfig
 from tests.operators.report.made import make_run, plain_prompts
 

@@ -10,12 +10,12 @@ import pytest
 
 from plumbline.jobs.command import run_job
 from plumbline.jobs.sweep import COMMAND, main
+from plumbline.pipelines.base.storage import Location, StorageConfig
 from plumbline.pipelines.cells import store
 from plumbline.pipelines.cells.runs import by_time, find_run, newest_run, run_ids
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.storage import Location, StorageConfig
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import PACK, SMALL, prompts, sweep_config, write_benchmark, write_rows
 from tests.made_scores import write_scores
 

@@ -8,12 +8,12 @@ import pytest
 from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.help import dotted_keys
 from plumbline.jobs.rewards import COMMAND, main
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.rewards.config import RewardsConfig
-from plumbline.pipelines.storage import StorageConfig
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 
 KEYS = {

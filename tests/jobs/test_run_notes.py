@@ -12,9 +12,9 @@ from plumbline.jobs.status import COMMAND as STATUS
 from plumbline.jobs.status import main as status
 from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.jobs.sweep import main as sweep
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import write_benchmark
 
 NOTE = "seed 7, with the <b>new</b> VAE = better?"

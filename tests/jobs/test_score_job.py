@@ -11,9 +11,9 @@ import pytest
 
 from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.score import COMMAND, main
-from plumbline.pipelines.config import SweepConfig, read_config
 from plumbline.pipelines.ingest.own import take_in
-from plumbline.pipelines.sweep import plan_sweep
+from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.sweeps.sweep import plan_sweep
 from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
 from tests.here import compute_here
 

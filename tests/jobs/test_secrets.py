@@ -10,9 +10,9 @@ from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.operators.errors import ConfigError, without_secrets
 from plumbline.operators.images import ImageLimits, RowError, decode_picture
-from plumbline.pipelines.config import SweepConfig, read_config
-from plumbline.pipelines.storage import StorageConfig, locate, readable_errors
-from plumbline.pipelines.sweep import public_config
+from plumbline.pipelines.base.storage import StorageConfig, locate, readable_errors
+from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.sweeps.sweep import public_config
 
 SECRET = "hush-hush"
 ALONE = "only storage.key, storage.secret and nightly.webhook take ${oc.env:...}"

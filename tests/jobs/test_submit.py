@@ -26,7 +26,9 @@ def test_what_the_examples_write_is_not_uploaded_with_a_job(folder: str) -> None
     """As Ray chooses what it uploads."""
     excludes = get_excludes_from_ignore_files(ROOT, include_gitignore=True)
     assert any(excluded(ROOT / folder / "00000.parquet") for excluded in excludes)
-    assert not any(excluded(ROOT / kept) for excluded in excludes for kept in ("jobs/sweep.py", "plumbline/assets/shapes/images"))
+    assert not any(
+        excluded(ROOT / kept) for excluded in excludes for kept in ("jobs/sweep.py", "plumbline/assets/shapes/images")
+    )
 
 
 def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:

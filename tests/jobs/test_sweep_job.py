@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.storage import StorageConfig
 
 ROOT = Path(__file__).parent.parent.parent
 PACK = ROOT / "assets" / "shapes"

@@ -19,7 +19,7 @@ from plumbline.jobs.scorer import open_scorer
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.scorer import Scorer
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny import encoded, picture
 

@@ -12,9 +12,9 @@ from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.graph import check_chain
-from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.running.stages import NodeStage
-from plumbline.pipelines.sweep import plan_sweep, stage_context
+from plumbline.pipelines.sweeps.sweep import plan_sweep, stage_context
 from tests.bench_of import images, prompts, sweep_config, write_benchmark
 
 DENIED: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")

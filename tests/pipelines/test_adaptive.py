@@ -12,15 +12,15 @@ import pytest
 from plumbline.jobs.sweep import main
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.adaptive import Seen
-from plumbline.pipelines.adaptive import run_adaptive
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.rewards.gathered import gather_scores
 from plumbline.pipelines.running.progress import NodeProgress
 from plumbline.pipelines.running.rounds import Report
 from plumbline.pipelines.sources import waves
-from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.adaptive import run_adaptive
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.here import compute_here
 
@@ -61,7 +61,7 @@ def test_it_stops_when_enough_is_seen_and_says_what_was_not(
         return compute_here(planned)
 
     monkeypatch.setattr(
-        "plumbline.pipelines.sweep._compute", lambda *given: compute(*given) if given[0].plan.missing else {}
+        "plumbline.pipelines.sweeps.sweep._compute", lambda *given: compute(*given) if given[0].plan.missing else {}
     )
     told: list[Seen] = []
     finished, now = sweep(sweep_config(folder, tmp_path, *ALIKE), told.append)

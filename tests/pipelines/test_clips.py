@@ -12,9 +12,9 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.images import ImageLimits, decode_each
 from plumbline.operators.pack.clips import clip_tables
-from plumbline.pipelines import sweep
-from plumbline.pipelines.config import SweepConfig, read_config
-from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import write_rows
 from tests.here import compute_here
 

@@ -12,11 +12,11 @@ from plumbline.jobs.command import load_values
 from plumbline.jobs.console import make_console, show_plan, show_usage
 from plumbline.operators.errors import ModelError
 from plumbline.operators.report.health import cost_note
-from plumbline.pipelines.config import read_config
-from plumbline.pipelines.costs import Cost, ask_services, estimates, spent
+from plumbline.pipelines.plans.config import read_config
+from plumbline.pipelines.plans.costs import Cost, ask_services, estimates, spent
 from plumbline.pipelines.serving import serving
 from plumbline.pipelines.serving.config import ServeConfig
-from plumbline.pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
 

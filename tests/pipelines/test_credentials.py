@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig, WriteError, create, locate
 from plumbline.pipelines.cells.store import Store, StoreError
-from plumbline.pipelines.storage import StorageConfig, WriteError, create, locate
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 

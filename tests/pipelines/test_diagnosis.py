@@ -9,12 +9,12 @@ from plumbline.jobs.command import load_values
 from plumbline.jobs.diagnose import main
 from plumbline.operators.diagnosis.diagnosis import Diagnosis
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.pipelines import sweep
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store, open_store
-from plumbline.pipelines.config import read_config
-from plumbline.pipelines.diagnosis import DiagnoseConfig, WordRatings, plan_diagnosis
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.report.diagnoses import read_diagnosis
-from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, WordRatings, plan_diagnosis
 from tests.bench_of import SMALL, write_benchmark
 from tests.here import compute_here
 

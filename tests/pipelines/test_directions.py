@@ -8,12 +8,12 @@ import pytest
 
 from plumbline.jobs.command import load_values
 from plumbline.operators.report.page import Page
-from plumbline.pipelines import sweep
-from plumbline.pipelines.config import read_config
 from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweep import FinishedSweep, judge_metrics, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, judge_metrics, plan_sweep, run_sweep
 from tests.bench_of import prompts, sweep_config, write_benchmark
 from tests.here import compute_here
 

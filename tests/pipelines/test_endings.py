@@ -2,7 +2,7 @@
 
 import pytest
 
-from plumbline.pipelines.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET, exit_code
+from plumbline.pipelines.base.endings import COMPLETE, OVER_BUDGET, WITHIN_BUDGET, exit_code
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from plumbline.jobs.report import show_report
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.summary import part_of
 from plumbline.pipelines.cells.runs import list_runs
-from plumbline.pipelines.config import SweepConfig
 from plumbline.pipelines.nightly.concluding import find_baseline
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.rewards import export_rewards
-from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import captioned, images, prompts, score_config, sweep_config, write_benchmark, write_rows
 
 CLIP = "metric=[clipscore]"

@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.operators import rows
 from plumbline.operators.stages.scores import WrittenIndex
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 
 NAME = "vqascore_normalised"

@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.kinds import pool_kinds
-from plumbline.pipelines.questions import plan_questions, write_questions
+from plumbline.pipelines.base.storage import StorageConfig, etag, locate
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.storage import StorageConfig, etag, locate
-from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.kinds import pool_kinds
+from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny.judges import save_seeing_judge
 from tests.question_packs import (

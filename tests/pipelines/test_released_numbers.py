@@ -12,11 +12,11 @@ from scipy.stats import gmean
 from plumbline.jobs.command import run_job
 from plumbline.jobs.kinds import COMMAND, main
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines import sweep
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.kinds import pool_kinds
-from plumbline.pipelines.storage import StorageConfig
-from plumbline.pipelines.sweep import PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.kinds import pool_kinds
+from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.here import compute_here
 from tests.question_packs import ANNOTATIONS, proposition, write_csv, write_geneval2, write_oneig

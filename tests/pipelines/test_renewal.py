@@ -14,13 +14,13 @@ from plumbline.operators import rows
 from plumbline.operators.errors import RowError
 from plumbline.operators.metrics.writing import content_id
 from plumbline.operators.stages.answers import AnswersStage
-from plumbline.pipelines import sweep
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.questions import plan_questions, write_questions
 from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
 

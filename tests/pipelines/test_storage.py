@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig, create, locate
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.storage import StorageConfig, create, locate
-from plumbline.pipelines.sweep import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server

@@ -10,7 +10,7 @@ import pytest
 from plumbline.operators import rows
 from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

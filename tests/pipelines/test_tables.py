@@ -5,7 +5,7 @@ import io
 import pytest
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.tables import Rejection, Row, open_csv, read_json_lines, read_records
+from plumbline.pipelines.base.tables import Rejection, Row, open_csv, read_json_lines, read_records
 
 
 def test_a_table_is_read_alike_whatever_its_format() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 
 

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators import rows
-from plumbline.pipelines import sweep
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.questions import plan_questions, write_questions
-from plumbline.pipelines.storage import StorageConfig
-from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
 

@@ -10,9 +10,9 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOr
 from pyiceberg.table import Table
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import s3_settings
 from plumbline.pipelines.exports.standing import PART_COLUMNS, count_parts
 from plumbline.pipelines.exports.table import Place, StandingPart, export_errors
-from plumbline.pipelines.storage import s3_settings
 
 NAMESPACE = "plumbline"
 PARTITIONS = ("benchmark", "metric", "generator")

@@ -7,10 +7,10 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import s3_settings
 from plumbline.pipelines.exports.rows import KEY
 from plumbline.pipelines.exports.standing import PART_COLUMNS, count_parts
 from plumbline.pipelines.exports.table import Place, StandingPart, export_errors
-from plumbline.pipelines.storage import s3_settings
 
 S3_OPTIONS = {
     "endpoint_url": "aws_endpoint",

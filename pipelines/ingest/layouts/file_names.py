@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection
 from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
-from plumbline.pipelines.tables import JSON_LINES, SEPARATORS, Refused, Rejection
 
 NUMBERED = re.compile(r"[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
 """What numbers the images of one prompt."""

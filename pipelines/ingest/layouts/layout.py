@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from plumbline.pipelines.base.storage import Location, list_below, readable_errors
+from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.cells.store import is_mark
 from plumbline.pipelines.ingest.rows import FOREIGN_IMAGES, IMAGES, InputColumnsConfig
 from plumbline.pipelines.sources.benchmark import PromptsFrom
-from plumbline.pipelines.storage import Location, list_below, readable_errors
-from plumbline.pipelines.tables import Refused, Rejection
 
 READERS = 16
 """Small files that are read at once."""

@@ -10,10 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
-from plumbline.pipelines.ingest.rows import find_names
-from plumbline.pipelines.ingest.tables import opened_table
-from plumbline.pipelines.tables import (
+from plumbline.pipelines.base.tables import (
     JSON_LINES,
     SEPARATORS,
     Refused,
@@ -24,6 +21,9 @@ from plumbline.pipelines.tables import (
     open_csv,
     read_json_lines,
 )
+from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
+from plumbline.pipelines.ingest.rows import find_names
+from plumbline.pipelines.ingest.tables import opened_table
 
 NAMES = ("metadata.jsonl", "metadata.csv")
 FIRST_ROWS = 8

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
-from plumbline.pipelines.tables import Refused, Rejection
 
 NAME = "prompts.txt"
 NUMBER = re.compile(r"\d+")

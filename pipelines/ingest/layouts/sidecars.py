@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
+from plumbline.pipelines.base.tables import Refused, Rejection, parse_object
 from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
-from plumbline.pipelines.tables import Refused, Rejection, parse_object
 
 
 def _beside(folder: Folder) -> dict[str, str]:

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.layouts import file_names, metadata, prompt_list, sidecars
 from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
 from plumbline.pipelines.ingest.rows import refuse_foreign
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.origins import count_kinds
-from plumbline.pipelines.tables import Refused, Rejection
 
 LAYOUTS: tuple[Layout, ...] = (metadata.LAYOUT, prompt_list.LAYOUT, sidecars.LAYOUT, file_names.LAYOUT)
 

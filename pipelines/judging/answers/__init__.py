@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from importlib import import_module
 
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.answers.answer import Answered
-from plumbline.pipelines.storage import Location
 
 FORMATS = ("dsg", "t2iscorescore", "tifa")
 

@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics import reading
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.answers.answer import Answer, Answered, asked_for
 from plumbline.pipelines.judging.releases.dsg_tifa160 import LIKERT_FILE
 from plumbline.pipelines.judging.releases.tables import Sheet, files_in, one_that_exists, read_sheet
 from plumbline.pipelines.sources.question_packs import dsg_1k, tifa_v1
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows
-from plumbline.pipelines.storage import Location
 
 ANSWERS = "vqa_answers_release"
 COLUMNS = ("t2i_model", "item_id", "question", "answer")

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.answers.answer import Answer, Answered, asked_for
 from plumbline.pipelines.judging.answers.table import split_parents, truth_of
 from plumbline.pipelines.judging.releases.t2iscorescore import COLUMNS, METADATA, MOST_DIGITS, UPSTREAM
 from plumbline.pipelines.judging.releases.tables import Sheet, exists, files_in, one_that_exists, read_sheet
-from plumbline.pipelines.storage import Location
 
 FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
 OF_ONE = "_mc.csv"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics import reading
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.answers.answer import Answer, Answered
 from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
-from plumbline.pipelines.storage import Location
 
 TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 

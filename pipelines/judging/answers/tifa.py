@@ -15,10 +15,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.answers.answer import Answer, Answered
 from plumbline.pipelines.judging.releases.tables import files_in, is_folder, read_json
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import as_object
 
 METRIC = "tifa"
 RELEASED = "is this a result of tifa_score_benchmark?"

@@ -8,9 +8,9 @@ An image is named as TIFA names it, `<source_id>_<generator>` with the generator
 scores meet it; prompt and generator have DSG's names, by which DSG's answers do.
 """
 
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import Release, column_ratings, released, skills_of
 from plumbline.pipelines.judging.releases.tables import read_sheet
-from plumbline.pipelines.storage import Location
 
 LIKERT_FILE = "tifa160-likert-anns.csv"
 COLUMNS = ("item_id", "source_id", "worker_id", "answer")

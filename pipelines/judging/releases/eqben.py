@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.release import Release, Sample, paired, remember
 from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_json
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import as_object
 
 PAIR = ("image0", "image1", "caption0", "caption1")
 NAMES = ("c0i0", "c0i1", "c1i0", "c1i1")

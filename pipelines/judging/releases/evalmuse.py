@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from plumbline.operators.metrics import reading
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.release import (
     LIKERT,
     Rating,
@@ -25,8 +27,6 @@ from plumbline.pipelines.judging.releases.release import (
     words_in,
 )
 from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_json
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import as_object
 
 
 def read(location: Location) -> Release:

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import (
     LIKERT,
     Rating,
@@ -36,7 +37,6 @@ from plumbline.pipelines.judging.releases.release import (
 )
 from plumbline.pipelines.judging.releases.tables import Sheet, first_that_exists, read_content, read_sheet
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
-from plumbline.pipelines.storage import Location
 
 UNSURE = ("unsure", "invalid", "i do not know the answer", "subjective")
 SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}

@@ -9,9 +9,9 @@ genai_skills.json: `{skill: [number of the prompt, ...]}`, where prompt 7 has th
 from collections.abc import Iterator
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import Release, ratings_by_generator, released, skills_of
 from plumbline.pipelines.judging.releases.tables import as_list, beside, exists, read_json
-from plumbline.pipelines.storage import Location
 
 SKILLS = "genai_skills.json"
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 import pyarrow as pa
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import as_list
 from plumbline.pipelines.judging.releases.release import LIKERT, Release, column_ratings, released, skills_of
 from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import as_list
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,9 +2,9 @@
 
 from importlib import import_module
 
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.long import RatingColumns
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.storage import Location
 
 RELEASES = (
     "dsg_tifa160",

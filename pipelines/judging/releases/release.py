@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.tables import NO_NUMBER, Sheet, as_list, read_objects, row_name
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import as_object
 
 LIKERT = "likert"
 

@@ -16,10 +16,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import Rating, Release, Word, rating_value, released, words_in
 from plumbline.pipelines.judging.releases.tables import beside, exists, files_in, is_folder, read_sheet
 from plumbline.pipelines.judging.releases.tfrecords import read_examples
-from plumbline.pipelines.storage import Location
 
 SCORES = ("aesthetics", "artifact", "misalignment", "overall")
 LABEL = "prompt_misalignment_label"

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.table import falling_metrics
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.cells.runs import parse_manifest
 from plumbline.pipelines.judging.releases.tables import (
     NO_NUMBER,
@@ -23,7 +24,6 @@ from plumbline.pipelines.judging.releases.tables import (
     read_sheet,
     read_text,
 )
-from plumbline.pipelines.storage import Location
 
 IDS = ("image_id", "prompt_id", "generator")
 NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")

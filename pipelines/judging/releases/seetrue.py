@@ -10,9 +10,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import Release, column_ratings, released, skills_of
 from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
-from plumbline.pipelines.storage import Location
 
 COLUMNS = ("image", "text", "label", "dataset_source")
 ORIGIN = "original_dataset_id"

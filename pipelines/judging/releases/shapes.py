@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import Release, Word, column_ratings, released, remember, words_in
 from plumbline.pipelines.judging.releases.tables import Sheet, exists, read_sheet
-from plumbline.pipelines.storage import Location
 
 PACK = "is this a folder of the shapes benchmark?"
 NONE = ""

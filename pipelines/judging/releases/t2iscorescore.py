@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import Release, released, remember
 from plumbline.pipelines.judging.releases.scores import wide_scores
 from plumbline.pipelines.judging.releases.tables import (
@@ -26,7 +27,6 @@ from plumbline.pipelines.judging.releases.tables import (
     one_that_exists,
     read_sheet,
 )
-from plumbline.pipelines.storage import Location
 
 METADATA = ("ts2_metadata.csv", "metadata.csv", "data/metadata.csv")
 SCORES = ("ts2_scores_per_image.csv", "integrated_image_scores.csv", "src/output/integrated_image_scores.csv")

@@ -8,10 +8,10 @@ rating of a video is not a whole number, so it is a mean over people.
 
 import pyarrow as pa
 
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import Release, ratings_by_generator, released
 from plumbline.pipelines.judging.releases.scores import check_once, wide_scores
 from plumbline.pipelines.judging.releases.tables import one_that_exists, read_sheet
-from plumbline.pipelines.storage import Location
 
 RATINGS = ("t2vscore_human_ratings.json", "t2vscore_alignment_score.json")
 SCORES = "t2vscore_results.csv"

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.rows import require_once
-from plumbline.pipelines import tables
+from plumbline.pipelines.base import tables
+from plumbline.pipelines.base.storage import Location, first_line, readable_errors
+from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, as_object
 from plumbline.pipelines.cells.checksums import DamagedError, check_table
-from plumbline.pipelines.storage import Location, first_line, readable_errors
-from plumbline.pipelines.tables import AGAIN, JSON_LINES, SEPARATORS, as_object
 
 WHOLE = 2.0**53
 """Below it a float tells every whole number from the next."""

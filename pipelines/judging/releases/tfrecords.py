@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.storage import Location, readable_errors
-from plumbline.pipelines.tables import AGAIN
+from plumbline.pipelines.base.storage import Location, readable_errors
+from plumbline.pipelines.base.tables import AGAIN
 
 LONGEST = 1 << 28
 """Bytes of a record; a longer one is taken for damage."""

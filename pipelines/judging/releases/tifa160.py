@@ -6,10 +6,10 @@ An image is named `<text_id>_<generator>`. What is no description is a metric.
 """
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import Release, listed_ratings, released
 from plumbline.pipelines.judging.releases.scores import wide_scores
 from plumbline.pipelines.judging.releases.tables import read_objects, row_name, sheet_of
-from plumbline.pipelines.storage import Location
 
 DESCRIPTIONS = ("text_id", "image_path", "text", "human_scores", "human_avg")
 

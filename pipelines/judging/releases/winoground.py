@@ -7,9 +7,9 @@ from any other table with an id. Results are broken down by `collapsed_tag` (Obj
 released code, by the number of main predicates.
 """
 
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.judging.releases.release import Release, Sample, paired
 from plumbline.pipelines.judging.releases.tables import read_sheet
-from plumbline.pipelines.storage import Location
 
 COLUMNS = ("id", "caption_0", "caption_1")
 TAGS = ("collapsed_tag", "tag", "secondary_tag")

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from plumbline.operators.errors import SourceError
+from plumbline.pipelines.base.storage import StorageConfig, locate, readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.question_packs.pack import Convention, QuestionPack, gather
-from plumbline.pipelines.storage import StorageConfig, locate, readable_errors
 
 PACKS = ("dpg_bench", "dsg_1k", "geneval2", "oneig", "oneig_zh", "tifa_v1", "unigenbench", "wise_verified")
 

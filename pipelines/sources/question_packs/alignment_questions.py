@@ -7,9 +7,9 @@ from typing import Any
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import Refused, parse_json, read_json, read_records
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, the_text, unasked
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import Refused, parse_json, read_json, read_records
 
 CATEGORIES = {
     "anime": "Anime_Stylization",

@@ -9,9 +9,9 @@ prompt's questions; `fixed` reads every row.
 from collections.abc import Sequence
 
 from plumbline.operators.errors import RowError
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.sources.question_packs.pack import Convention, PackRow, PackRows, read_lines, read_rows
 from plumbline.pipelines.sources.question_packs.propositions import proposition, told_dependencies
-from plumbline.pipelines.storage import Location
 
 
 def read(place: Location, convention: Convention) -> PackRows:

@@ -7,9 +7,9 @@ lost. So reads `released`; with `fixed` the number counts, and the others' depen
 
 from collections.abc import Iterable, Iterator
 
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.sources.question_packs.pack import Convention, Line, PackRow, PackRows, read_lines, read_rows
 from plumbline.pipelines.sources.question_packs.propositions import proposition, told_dependencies, unread_dependencies
-from plumbline.pipelines.storage import Location
 
 
 def read(place: Location, convention: Convention) -> PackRows:

@@ -11,6 +11,8 @@ from typing import Any
 
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     Line,
@@ -22,8 +24,6 @@ from plumbline.pipelines.sources.question_packs.pack import (
     the_texts,
     unasked,
 )
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import Refused
 
 
 def read(place: Location, convention: Convention) -> PackRows:

@@ -5,9 +5,9 @@ Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench.csv` and
 of its parents are yes. Both conventions read it alike.
 """
 
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.sources.question_packs.alignment_questions import read_alignment
 from plumbline.pipelines.sources.question_packs.pack import Convention, PackRows
-from plumbline.pipelines.storage import Location
 
 
 def read(place: Location, convention: Convention) -> PackRows:

@@ -4,9 +4,9 @@ Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench-ZH.csv` and `s
 questions are Chinese too, and answered Yes or No. Both conventions read it alike.
 """
 
+from plumbline.pipelines.base.storage import Location
 from plumbline.pipelines.sources.question_packs.alignment_questions import CATEGORIES, read_alignment
 from plumbline.pipelines.sources.question_packs.pack import Convention, PackRows
-from plumbline.pipelines.storage import Location
 
 
 def read(place: Location, convention: Convention) -> PackRows:

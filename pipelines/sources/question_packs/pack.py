@@ -13,8 +13,8 @@ from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.images import id_text
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import (
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import (
     JSON_LINES,
     SEPARATORS,
     Refused,

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.tables import Refused, Values
 from plumbline.pipelines.sources.question_packs.pack import Line, PackRow, the_id, the_text
-from plumbline.pipelines.tables import Refused, Values
 
 NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
 """What the releases' code reads a dependency of."""

@@ -8,6 +8,8 @@ as in `tifascore/tifa_score.py`. The file has no slips that we know of: both con
 from collections.abc import Iterator
 
 from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     Line,
@@ -19,8 +21,6 @@ from plumbline.pipelines.sources.question_packs.pack import (
     the_text,
     the_texts,
 )
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import Refused
 
 
 def read(place: Location, convention: Convention) -> PackRows:

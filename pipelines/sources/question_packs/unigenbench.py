@@ -12,6 +12,8 @@ from typing import Any
 
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import Refused, parse_json
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     Line,
@@ -24,8 +26,6 @@ from plumbline.pipelines.sources.question_packs.pack import (
     the_texts,
     unasked,
 )
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import Refused, parse_json
 
 NAMES = ("Testpoints", "考点")
 DESCRIPTIONS = ("Testpoint Description", "考点对应描述")

@@ -9,6 +9,8 @@ conventions read the files alike.
 from collections.abc import Iterator
 
 from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     Line,
@@ -19,8 +21,6 @@ from plumbline.pipelines.sources.question_packs.pack import (
     the_id,
     the_text,
 )
-from plumbline.pipelines.storage import Location
-from plumbline.pipelines.tables import Refused
 
 PARTS = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
 LAST = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}

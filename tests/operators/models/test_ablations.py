@@ -19,7 +19,7 @@ from plumbline.operators.models.families.causal_lm import TEXT_ONLY
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.text_only import TextOnlyVqa
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.alike import CLOSE, PICTURES, QUESTIONS, likelihoods, require_likelihoods_alike

@@ -26,7 +26,7 @@ from plumbline.operators.models.calls import ImageRequest, LikelihoodModel, Meas
 from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
 from plumbline.operators.models.encoder_decoder import EncoderDecoder
 from plumbline.operators.models.loading import load
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.alike import (

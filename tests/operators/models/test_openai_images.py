@@ -20,7 +20,7 @@ from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
 from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
 from plumbline.operators.models.families import openai
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told

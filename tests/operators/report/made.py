@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from plumbline.operators import rows
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
 from plumbline.pipelines.cells.store import LATEST, Store
-from plumbline.pipelines.storage import StorageConfig
 from tests.operators.tallied import summarise
 
 HOSTILE = (

@@ -17,12 +17,12 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.models import calls
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.stages import programs
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.building.building import Built, build, plan_build, write
 from plumbline.pipelines.building.config import BuildConfig
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.sources import open_sources
-from plumbline.pipelines.storage import StorageConfig
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, said
 
 PROMPTS = ["3 cats above a dog", "A blue cup.", "a blue cup", "no tags for this one", "5 mice and 2 rats"]

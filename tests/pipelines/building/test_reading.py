@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.building.reading import Prompt, read_gecko, read_prompts
 from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
 from plumbline.pipelines.sources.shards import text_id
-from plumbline.pipelines.storage import StorageConfig, locate
 
 WANTED = [Prompt("a", "two cats", ("count", "count:simple"), "read"), Prompt("b", "a dog", (), "read")]
 RECORDS = [{"prompt_id": p.prompt_id, "text": p.text, "skills": [*p.skills]} for p in WANTED]

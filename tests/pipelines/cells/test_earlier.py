@@ -15,7 +15,7 @@ from plumbline.operators.models.causal_lm import CausalLM
 from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.sweep import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.here import compute_here
 

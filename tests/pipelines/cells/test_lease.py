@@ -14,9 +14,9 @@ from queue import Queue
 import pytest
 
 from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, LeaseLost, living, see, standing, take
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.storage import StorageConfig, WriteError
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SECONDS = 60.0
@@ -26,7 +26,7 @@ import sys
 from plumbline.pipelines.cells import lease as module
 from plumbline.pipelines.cells.lease import LeaseLost, take
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.base.storage import StorageConfig
 
 module.BEATS = float(sys.argv[3])
 with take(open_store(sys.argv[1], StorageConfig()), "night", "another night", seconds=float(sys.argv[2])) as lease:

@@ -12,8 +12,8 @@ from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.operators.pack.lessons import GoldWriter
 from plumbline.operators.pack.prompts import make_prompts
-from plumbline.pipelines.cells.plan import Plan
-from plumbline.pipelines.sweep import plan_sweep, public_config
+from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.sweeps.sweep import plan_sweep, public_config
 from tests.bench_of import PACK, images, prompts, sweep_config, write_benchmark, write_rows
 from tests.operators import tiny
 

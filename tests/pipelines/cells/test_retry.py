@@ -12,7 +12,7 @@ from plumbline.operators import images as module
 from plumbline.operators.errors import RowError
 from plumbline.pipelines.cells.cells import PlannedCell
 from plumbline.pipelines.cells.runs import read_manifest
-from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, sweep_config, write_benchmark, write_rows
 
 METRIC = "metric=[edge_density]"

@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 
 from plumbline.jobs.command import run_job
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import Holder, see, take
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.keeping.presence import present, signs
 from plumbline.pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
-from plumbline.pipelines.storage import StorageConfig
-from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.jobs.test_rerun import METRIC
 from tests.made_scores import write_scores

@@ -9,6 +9,7 @@ import pytest
 from plumbline.jobs.command import run_job
 from plumbline.jobs.status import COMMAND, main
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import LeaseLost
 from plumbline.pipelines.cells.runs import (
     by_date,
@@ -26,7 +27,6 @@ from plumbline.pipelines.cells.runs import (
 from plumbline.pipelines.cells.store import LATEST, Store
 from plumbline.pipelines.keeping.retention import remove_run
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.storage import StorageConfig
 from tests.operators.report.made import make_run
 
 OLD, NEW = "20260101-000000-000000", "20260102-000000-000000"

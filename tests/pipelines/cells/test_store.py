@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines import storage
+from plumbline.pipelines.base import storage
+from plumbline.pipelines.base.storage import StorageConfig, WriteError, create
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.checksums import DamagedError
 from plumbline.pipelines.cells.store import (
@@ -26,7 +27,6 @@ from plumbline.pipelines.cells.store import (
     encode_cell,
     open_store,
 )
-from plumbline.pipelines.storage import StorageConfig, WriteError, create
 from tests.faults.hook import ROOM, scarce
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server

@@ -9,15 +9,15 @@ import pytest
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store, open_store
-from plumbline.pipelines.config import read_config
 from plumbline.pipelines.exports import exports
 from plumbline.pipelines.exports.config import ExportConfig
 from plumbline.pipelines.exports.exports import ExportedScores, export_scores
 from plumbline.pipelines.exports.formats import NAMES
 from plumbline.pipelines.exports.rows import KEY
 from plumbline.pipelines.exports.table import ExportError
-from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.plans.config import read_config
 from tests.operators.report.made import MadeRun, make_run, noisy
 from tests.s3 import S3Server
 

@@ -17,11 +17,11 @@ from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging.judgement import Judgement
 from plumbline.operators.statistics.options import Sampling
-from plumbline.pipelines.config import read_config
 from plumbline.pipelines.judging.metaeval import Findings, judge, run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.reproduction import ReproductionConfig, reproduce, reproduction_text
+from plumbline.pipelines.plans.config import read_config
 from tests.pipelines.judging.releases.files import ts2
 
 REFERENCE = os.environ.get("REFERENCE_DATA")

@@ -11,8 +11,8 @@ import pytest
 from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.rehearse import COMMAND, main
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.config import read_config
 from plumbline.pipelines.judging.rehearsing import RehearseConfig, rehearse_all
+from plumbline.pipelines.plans.config import read_config
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.jobs.command import load_values
 from plumbline.jobs.score import main
-from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.plans.config import SweepConfig, read_config
 from tests.pipelines.judging.releases.files import ROOT, as_parquet, put
 
 PACK = ROOT / "assets/shapes"

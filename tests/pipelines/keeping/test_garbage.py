@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from plumbline.operators import images as module
 from plumbline.operators.errors import ConfigError, RowError
-from plumbline.pipelines import sweep
+from plumbline.pipelines.base.storage import StorageConfig, locate, remove_all
 from plumbline.pipelines.cells.lease import take
 from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_place
 from plumbline.pipelines.cells.store import Store, draft_path
-from plumbline.pipelines.config import SweepConfig
 from plumbline.pipelines.keeping.config import GcConfig, KeepRuns
 from plumbline.pipelines.keeping.garbage import Collected, collect_garbage
 from plumbline.pipelines.keeping.presence import DELETING, SWEEPS, present
 from plumbline.pipelines.keeping.watching import running_sweeps
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.storage import StorageConfig, locate, remove_all
-from plumbline.pipelines.sweep import FinishedSweep, at_work, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, at_work, plan_sweep, run_sweep
 from tests.bench_of import images, sweep_config, write_benchmark
 from tests.here import compute_here
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import Clock, LeaseHeld, LeaseLost, see, take
 from plumbline.pipelines.cells.runs import Run, run_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping.config import KeepRuns
 from plumbline.pipelines.keeping.presence import DELETING, present
 from plumbline.pipelines.keeping.retention import kept_runs, retain
-from plumbline.pipelines.storage import StorageConfig
 
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.pipelines.base.endings import LATE, LOST
 from plumbline.pipelines.cells.lease import LeaseLost
-from plumbline.pipelines.endings import LATE, LOST
 from plumbline.pipelines.nightly.bounds import Stopped, bounded
 
 ROOT = Path(__file__).parent.parent.parent.parent

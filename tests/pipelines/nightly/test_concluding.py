@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly import concluding
 from plumbline.pipelines.nightly.concluding import conclude, find_baseline
 from plumbline.pipelines.nightly.config import NightConfig
 from plumbline.pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
-from plumbline.pipelines.storage import StorageConfig
 from tests.operators.report.made import make_run, noisy, plain_prompts
 
 METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}

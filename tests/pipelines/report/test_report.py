@@ -11,12 +11,12 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
 from plumbline.pipelines.report.images import read_row
 from plumbline.pipelines.report.report import ReportConfig, write_report
-from plumbline.pipelines.storage import StorageConfig, locate
 from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, png
 
 

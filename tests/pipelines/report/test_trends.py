@@ -9,7 +9,7 @@ from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.help import dotted_keys
 from plumbline.jobs.trends import COMMAND, main
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.report.trends import TrendsConfig, write_trends
 from tests.operators.report.made import MadeRun, make_run, noisy
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pytest
 
-from plumbline.pipelines import sweep
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
-from plumbline.pipelines.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.here import compute_here
 

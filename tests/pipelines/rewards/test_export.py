@@ -12,15 +12,15 @@ import pytest
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.rewards.formats import FORMATS
-from plumbline.pipelines import sweep
+from plumbline.pipelines.base.storage import Location, StorageConfig, create
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.rewards import output
 from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.output import ShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
-from plumbline.pipelines.storage import Location, StorageConfig, create
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import CAPTIONED, captioned, images, prompts, score_config, write_rows
 from tests.here import compute_here
 from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, Scored, config, files, run_benchmark

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running import session
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.running.pools import ClusterConfig
 from tests.bench_of import write_benchmark
 from tests.ray_head import RESOURCE, RayHead, head_environment
 from tests.s3 import free_ports
@@ -21,7 +21,7 @@ def test_a_given_cluster_does_the_work_and_goes_on_living(ray_head: RayHead, tmp
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     code = (
         "import ray; from tests.bench_of import sweep_config\n"
-        "from plumbline.pipelines.sweep import plan_sweep, run_sweep\n"
+        "from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep\n"
         "seen = []\n"
         f"config = sweep_config({str(folder)!r}, {str(tmp_path / 'store')!r}, 'metric=[clipscore]')\n"
         f"done = run_sweep(plan_sweep(config), lambda _: seen.append(ray.cluster_resources().get({RESOURCE!r})))\n"

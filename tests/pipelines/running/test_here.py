@@ -9,8 +9,8 @@ import pytest
 
 from plumbline.jobs import sweep
 from plumbline.jobs.command import run_job
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.running.pools import ClusterConfig
 from plumbline.pipelines.running.session import ray_session
 from tests.bench_of import images, prompts, write_rows
 from tests.environment import ROOT

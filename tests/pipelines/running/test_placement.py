@@ -3,8 +3,8 @@
 import pytest
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.running.placement import NodeResources, PlacementError, plan_waves
-from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
 
 ONE_GPU = [NodeResources(8, 1)]
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
-from plumbline.pipelines.running.pools import ClusterConfig
 from plumbline.pipelines.running.runner import Runner
 
 SHARD = Shard(group="bench", name="0", url="0", size=1, etag="1", row_groups=(0,), rows=1)

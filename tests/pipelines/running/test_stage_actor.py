@@ -15,19 +15,19 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.rows import QUESTIONS, table
+from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
-from plumbline.pipelines.cells.plan import Node
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor as actor_module
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.outcomes import CallNews, shard_name
-from plumbline.pipelines.running.pools import PoolConfig
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.surroundings import Surroundings
 from plumbline.pipelines.sources.uris import Uris
-from plumbline.pipelines.storage import StorageConfig, WriteError
-from plumbline.pipelines.sweep import plan_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.here import compute_here
 

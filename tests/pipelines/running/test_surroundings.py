@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
+from plumbline.pipelines.base.storage import Location, StorageConfig, locate
 from plumbline.pipelines.running import surroundings as module
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.surroundings import Landmark, Surroundings, landmark
-from plumbline.pipelines.storage import Location, StorageConfig, locate
 
 STORAGE = StorageConfig()
 
@@ -56,7 +56,7 @@ def test_a_machine_that_cannot_reach_s3_is_told_so(monkeypatch: pytest.MonkeyPat
 def test_a_machine_without_credentials_is_told_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("plumbline.pipelines.storage._no_credentials", lambda: True)
+    monkeypatch.setattr("plumbline.pipelines.base.storage._no_credentials", lambda: True)
     other = StorageConfig(region="of-this-test")
     mark = Landmark(place="store s3://bucket", url="s3://bucket/mark", size=1, etag="1")
     with pytest.raises(RunnerError, match=r"cannot look at the store s3://bucket \(s3://: no credentials found; set"):

@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.jobs.command import load_values
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.serving.config import ServeConfig
 from plumbline.pipelines.serving.sentinel import Sentinel
 from plumbline.pipelines.serving.serving import find_nodes, find_served, sentinel_of

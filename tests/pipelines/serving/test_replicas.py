@@ -10,7 +10,7 @@ from ray import serve as ray_serve
 from plumbline.jobs.command import load_values
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.wires.wire import Asked
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.serving.config import ServeConfig
 from plumbline.pipelines.serving.counts import Counts
 from plumbline.pipelines.serving.service import Answered, Service

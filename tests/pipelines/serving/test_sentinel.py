@@ -11,7 +11,7 @@ from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.wires.wire import Answer, Served
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.serving.config import ServeConfig
 from plumbline.pipelines.serving.sentinel import FALSE_ALARMS, Sentinel
 from plumbline.pipelines.serving.serving import sentinel_of

@@ -9,7 +9,7 @@ import pytest
 from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.help import dotted_keys
 from plumbline.jobs.publish import COMMAND, main
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.sinks import NAMES, publishing
 from plumbline.pipelines.sinks.publishing import PublishConfig, publish_run
 from plumbline.pipelines.sinks.sink import RunStory

@@ -12,14 +12,14 @@ import pytest
 
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.images import identify
-from plumbline.pipelines.cells.plan import Plan
-from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.shards import read_extra, read_shard
 from plumbline.pipelines.sources.sources import open_sources
-from plumbline.pipelines.storage import StorageConfig
-from plumbline.pipelines.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
 from tests.bench_of import (
     CAPTIONED,
     captioned,

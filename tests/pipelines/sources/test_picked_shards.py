@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.operators.statistics.options import Adaptive
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources import waves
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.waves import cut_waves
-from plumbline.pipelines.storage import StorageConfig
-from plumbline.pipelines.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 
 STORAGE = StorageConfig()

@@ -11,13 +11,13 @@ import pytest
 
 from plumbline.jobs.command import load_values
 from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.sources import shards
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
 from plumbline.pipelines.sources.sources import Sources, open_sources
-from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import images, write_rows
 
 ROOT = Path(__file__).parents[3]

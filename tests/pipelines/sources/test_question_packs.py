@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from plumbline.operators.errors import PlumblineError, SourceError
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile, pack_digest, read_pack
 from plumbline.pipelines.sources.question_packs.pack import Convention, QuestionPack
 from plumbline.pipelines.sources.question_packs.wise_verified import LAST
-from plumbline.pipelines.storage import StorageConfig
 from tests.question_packs import (
     ANNOTATIONS,
     choice,

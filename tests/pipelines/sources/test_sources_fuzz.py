@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from plumbline.jobs.command import dotted_keys, load_values
 from plumbline.jobs.console import JobConsole, show_runs
 from plumbline.operators.errors import PlumblineError
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, list_runs, read_manifest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.config import SweepConfig, read_config
+from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.report.report import open_run
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.shards import read_extra, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
-from plumbline.pipelines.storage import StorageConfig
 from tests.bench_of import images, write_rows
 from tests.operators.report.made import make_run
 

@@ -9,9 +9,9 @@ import pytest
 
 from plumbline.operators.errors import ConfigError, RefusedUri
 from plumbline.operators.images import ImageLimits, RowError, decode_picture
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.uris import StoredObjects, Uris, benchmark_uris
-from plumbline.pipelines.storage import StorageConfig
 from tests.operators.tiny import encoded, picture
 from tests.s3 import S3Server
 

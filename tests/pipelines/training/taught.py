@@ -15,7 +15,7 @@ from plumbline.operators.pack.drawing import draw_scene, to_png
 from plumbline.operators.pack.questions import caption
 from plumbline.operators.pack.scenes import random_scene
 from plumbline.operators.pack.vqa_training import MIXTURES, training_questions
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.training.worker import Seat, Task, work
 
 VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"

@@ -9,8 +9,8 @@ import pytest
 from plumbline.jobs.command import load_values
 from plumbline.jobs.train import COMMAND, main
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.pipelines.config import read_config
 from plumbline.pipelines.pack import PackConfig
+from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.training.config import FinetuneConfig, StageConfig
 
 

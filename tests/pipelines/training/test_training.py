@@ -14,7 +14,7 @@ from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.checkpoints import ModelConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
-from plumbline.pipelines.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.training import worker
 from plumbline.pipelines.training.planning import PlannedTraining, plan_training
 from plumbline.pipelines.training.states import SUFFIX

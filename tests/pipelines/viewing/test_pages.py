@@ -12,11 +12,11 @@ from PIL import Image
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
 from plumbline.pipelines.cells.store import LATEST, Store
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.storage import StorageConfig
 from plumbline.pipelines.viewing.browser import Browser
 from plumbline.pipelines.viewing.rows import Database
 from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, plain_prompts

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.judging.releases.readers import read_release
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.tfrecords import masked_crc
-from plumbline.pipelines.storage import StorageConfig, locate
 
 ROOT = Path(__file__).parents[4]
 REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))

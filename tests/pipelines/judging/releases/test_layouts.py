@@ -9,14 +9,14 @@ import pytest
 
 from plumbline.jobs.command import load_values
 from plumbline.operators import rows
-from plumbline.pipelines.config import read_config
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.judging.releases import readers
 from plumbline.pipelines.judging.releases.readers import RELEASES
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.tfrecords import masked_crc
-from plumbline.pipelines.storage import StorageConfig
+from plumbline.pipelines.plans.config import read_config
 from tests.pipelines.judging.releases.files import (
     DSG_LIKERT,
     EQBEN,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.judging.releases.scores import read_scores
-from plumbline.pipelines.storage import StorageConfig, locate
 from tests.pipelines.judging.releases.files import Rows, as_csv, as_parquet, put, reading
 
 NAN, INFINITE = float("nan"), float("inf")

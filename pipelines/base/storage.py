@@ -197,7 +197,7 @@ def _s3(storage: StorageConfig) -> fsspec.AbstractFileSystem:
         from aiobotocore.session import AioSession
         from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]  # only s3:// needs it
 
-        from plumbline.pipelines.credentials import renewing_session  # imports botocore
+        from plumbline.pipelines.base.credentials import renewing_session  # imports botocore
 
         set_custom_error_handler(_may_pass)
         session = AioSession() if storage.anon or storage.key is not None else renewing_session()

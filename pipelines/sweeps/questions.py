@@ -11,10 +11,10 @@ from plumbline.operators.question_quality import QuestionQuality, assess
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.cells.retry import LEFT
 from plumbline.pipelines.cells.store import BrokenCell
-from plumbline.pipelines.config import SweepConfig
-from plumbline.pipelines.costs import Cost, spent
+from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.costs import Cost, spent
 from plumbline.pipelines.running.rounds import Report
-from plumbline.pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
+from plumbline.pipelines.sweeps.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
 Cells = Sequence[PlannedCell]
 T = TypeVar("T")
@@ -31,11 +31,11 @@ class WrittenQuestions(NamedTuple):
     """By metric, why some of its cells could not be computed."""
     usage: Mapping[str, Usage]
     costs: Mapping[str, Cost]
-    """By node, as pipelines.sweep.FinishedSweep has both."""
+    """By node, as pipelines.sweeps.sweep.FinishedSweep has both."""
 
 
 def plan_questions(config: SweepConfig) -> PlannedSweep:
-    """As pipelines.sweep.plan_sweep, but what is wanted are the questions and their entailment."""
+    """As pipelines.sweeps.sweep.plan_sweep, but what is wanted are the questions and their entailment."""
     return plan_sweep(config, wanted=("questions", "entailment"))
 
 

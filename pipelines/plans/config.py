@@ -17,11 +17,11 @@ from plumbline.operators.models.checkpoints import ModelConfig
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
+from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.logs import LogConfig
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig
-from plumbline.pipelines.running.logs import LogConfig
-from plumbline.pipelines.running.pools import ClusterConfig, PoolConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig, PromptColumnsConfig
-from plumbline.pipelines.storage import StorageConfig
 
 Config = TypeVar("Config")
 

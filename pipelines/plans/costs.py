@@ -8,9 +8,9 @@ from plumbline.operators.models.calls import Usage
 from plumbline.operators.models.loading import preflight
 from plumbline.operators.models.prices import Prices
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.cells.plan import Node, Plan
 from plumbline.pipelines.cells.runs import newest_first
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.plan import Node, Plan
 
 MOST_LOOKED_AT = 8
 """Of the newest runs, for what a call took."""

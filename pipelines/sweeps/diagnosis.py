@@ -22,15 +22,15 @@ from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.pipelines.base.storage import StorageConfig, locate, write_file
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.cells.held import HeldCells
 from plumbline.pipelines.cells.store import BrokenCell
-from plumbline.pipelines.config import SweepConfig
 from plumbline.pipelines.judging.releases.tables import read_sheet
 from plumbline.pipelines.judging.validity import published_tables
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.running.rounds import Report
-from plumbline.pipelines.storage import StorageConfig, locate, write_file
-from plumbline.pipelines.sweep import Looked, PlannedSweep, at_work, compute_whole, plan_sweep
+from plumbline.pipelines.sweeps.held import HeldCells
+from plumbline.pipelines.sweeps.sweep import Looked, PlannedSweep, at_work, compute_whole, plan_sweep
 
 PAGE = Path(__file__).parent / "validity.md.j2"
 
@@ -101,7 +101,7 @@ class PlannedDiagnosis(NamedTuple):
 
 
 def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
-    """As pipelines.sweep.plan_sweep, with the variants; raises ConfigError where a list of words or a parser is
+    """As pipelines.sweeps.sweep.plan_sweep, with the variants; raises ConfigError where a list of words or a parser is
     missing.
     """
     rated = {

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.question_kinds import KindPool, Kinds, Pooled
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, draft_path
-from plumbline.pipelines.storage import StorageConfig
 
 READ = ("cached", "committed", "draft")
 """States of cells that hold a table."""

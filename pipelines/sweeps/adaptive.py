@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from plumbline.operators.judging.adaptive import Seen, look
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.cells.held import HeldCells
-from plumbline.pipelines.cells.plan import make_plan, with_missing
 from plumbline.pipelines.cells.store import BrokenCell, StoreError
 from plumbline.pipelines.keeping.presence import deletions
+from plumbline.pipelines.plans.plan import make_plan, with_missing
 from plumbline.pipelines.running.rounds import Report
-from plumbline.pipelines.sweep import (
+from plumbline.pipelines.sweeps.held import HeldCells
+from plumbline.pipelines.sweeps.sweep import (
     FinishedSweep,
     Looked,
     PlannedSweep,

@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from plumbline.operators.run_scores import RunScores
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
-from plumbline.pipelines.cells.plan import Plan
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.plan import Plan
 
 
 class HeldCells:

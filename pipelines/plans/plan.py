@@ -17,7 +17,7 @@ from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Wo
 from plumbline.pipelines.cells.earlier import EarlierCells
 from plumbline.pipelines.cells.retry import FailedRows, count_failed, failed_before, standing_on
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.config import SweepConfig
+from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 
 

@@ -24,10 +24,10 @@ from plumbline.operators.stages.scores import written_bases
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import Skills, Tally
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest, is_draft
-from plumbline.pipelines.cells.plan import Plan
 from plumbline.pipelines.cells.retry import LEFT
 from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.cells.store import BrokenCell, Store, StoreError
+from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_shard
 from plumbline.pipelines.sources.sources import Sources

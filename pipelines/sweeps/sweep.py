@@ -21,23 +21,23 @@ from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.summary import best_first
+from plumbline.pipelines.base.endings import exit_code
+from plumbline.pipelines.base.logs import LogConfig, about
+from plumbline.pipelines.base.storage import locate
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
-from plumbline.pipelines.cells.plan import Plan, make_plan, with_missing
-from plumbline.pipelines.cells.results import Results, error_counts, gather_results
 from plumbline.pipelines.cells.retry import Retried, count_retried
 from plumbline.pipelines.cells.runs import CELLS, NameRun, Run, by_time, commit_run, newest_first
 from plumbline.pipelines.cells.store import Store, open_store
-from plumbline.pipelines.config import SweepConfig
-from plumbline.pipelines.costs import Cost, ask_services, spent
-from plumbline.pipelines.endings import exit_code
 from plumbline.pipelines.keeping.presence import deletions, present, wait_for_deletions
 from plumbline.pipelines.keeping.watching import progress_of
-from plumbline.pipelines.running.logs import LogConfig, about
+from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.costs import Cost, ask_services, spent
+from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
 from plumbline.pipelines.running.progress import NodeProgress
 from plumbline.pipelines.running.rounds import Report, Rounds
 from plumbline.pipelines.sources.sources import Sources, Whole, open_sources, with_pack
 from plumbline.pipelines.sources.uris import benchmark_uris
-from plumbline.pipelines.storage import locate
+from plumbline.pipelines.sweeps.results import Results, error_counts, gather_results
 
 if TYPE_CHECKING:
     from plumbline.operators.judging.adaptive import Seen

@@ -1,0 +1,1 @@
+"""Sweeps: planned, computed, written as runs."""
