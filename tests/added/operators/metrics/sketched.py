@@ -1,0 +1,34 @@
+"""Sketched: whether what a model says that an image shows entails the prompt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence, Metric
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SketchedConfig(Metric):
+    """Which models describe and judge."""
+
+    kind: Literal["sketched"] = "sketched"
+    model: str = "vqa"
+    nli: str = "nli"
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        return "sketches", "opinions", "scores"
+
+    @property
+    def roles(self) -> dict[str, str]:
+        return {"model": self.model, "nli": self.nli}
+
+    def describing(self) -> str:
+        return "What does this image show?"
+
+    def scoring(self) -> Mapping[str, Any]:
+        return {}
+
+    def score(self, evidence: Evidence) -> Scored:
+        return Scored(evidence.row["p_entail"])

@@ -1,0 +1,10 @@
+"""Which generator made the better image."""
+
+from plumbline.operators.rewards.formats.format import Format, Sample
+
+
+def _rows(sample: Sample) -> list[dict[str, str]]:
+    return [{"prompt": sample.prompt, "better": sample.best.generator, "worse": sample.worst.generator}]
+
+
+FORMAT = Format(unit="pair", container="jsonl", images="none", rows=_rows)

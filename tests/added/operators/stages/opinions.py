@@ -1,0 +1,56 @@
+"""The opinions stage: the probability that an image's description entails its prompt."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from plumbline.operators import rows
+from plumbline.operators.batches import isolate
+from plumbline.operators.errors import RowError, unknown_prompt
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, texts_of
+
+
+class OpinionsStage(Stage):
+    """Sketches (schema SKETCHES) and prompts to opinions (schema OPINIONS)."""
+
+    name = "opinions"
+    version = 1
+    schema = rows.OPINIONS
+    over = "images"
+    needs = Metric
+    calls: ClassVar = {"nli": "entailment"}
+    reads_rows = False
+
+    @classmethod
+    def reads(cls, metric: Metric) -> tuple[str, ...]:
+        return ("sketches",)
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self.model = models["nli"]
+
+    def prepare(self, inputs: Inputs) -> Mapping[str, list[dict[str, Any]]]:
+        texts = texts_of(inputs.prompts)
+        tables = {name: inputs.upstream[name]["sketches"].read().to_pylist() for name in inputs.metrics}
+        for row in (row for table in tables.values() for row in table):
+            row["text"] = texts.get(row["prompt_id"])
+            if row["error"] is None and row["text"] is None:
+                row["error"] = rows.error_value(unknown_prompt(row["prompt_id"]))
+        return tables
+
+    def compute(self, prepared: Mapping[str, list[dict[str, Any]]]) -> Mapping[str, pa.Table]:
+        return {name: self._table(described) for name, described in prepared.items()}
+
+    def _table(self, described: list[dict[str, Any]]) -> pa.Table:
+        pairs = [(row["description"], row["text"]) for row in described if row["error"] is None]
+        results = iter(isolate(self.model.entailment, pairs))
+        records = []
+        for row in described:
+            record = {name: row[name] for name in ("image_id", "prompt_id", "generator", "error", "basis")}
+            if row["error"] is None:
+                result = next(results)
+                failed = isinstance(result, RowError)
+                record |= {"error": rows.error_value(result)} if failed else {"p_entail": result}
+            records.append(record)
+        return rows.table(records, rows.OPINIONS)

@@ -1,0 +1,20 @@
+"""Mine: a prompt and an image in hexadecimal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from plumbline.operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, numbers
+
+
+class MineWire(JsonWire):
+    """POST /mine {prompt, hex} -> {mine}."""
+
+    name = "mine"
+    path = "/mine"
+    purpose = "Mine."
+
+    def read(self, document: Any, served: Served) -> list[Asked]:
+        return [Asked((bytes.fromhex(document["hex"]),), document["prompt"], served.one())]
+
+    def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
+        return as_json({"mine": numbers(answers, served)[0]})
