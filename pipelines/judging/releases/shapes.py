@@ -1,6 +1,6 @@
 """The embedded pack: pictures of simple shapes by synthetic generators, rated by synthetic raters from 1 to 5.
 
-Source: a folder as operators/pack/tables.py writes it, such as assets/shapes: prompts.parquet (prompt_id, text,
+Source: a folder as assets/making/tables.py writes it, such as assets/shapes: prompts.parquet (prompt_id, text,
 skills), truth.parquet (image_id, prompt_id, generator, broken: the requirements that the image breaks), ratings.parquet
 (image_id, rater, rating) and, for the words, requirements.parquet (prompt_id, requirement_id, start, end). An image's
 error is known: its node is the requirements that it breaks, and the words of its prompt that make one of these are not

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.assets.making.lessons import GoldWriter
+from plumbline.assets.making.prompts import make_prompts
 from plumbline.jobs.console import make_console, show_plan
 from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.metrics.writing import is_asked
-from plumbline.operators.pack.lessons import GoldWriter
-from plumbline.operators.pack.prompts import make_prompts
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sweeps.sweep import plan_sweep, public_config
 from tests.bench_of import PACK, images, prompts, sweep_config, write_benchmark, write_rows

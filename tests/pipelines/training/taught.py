@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from plumbline.assets.making.drawing import draw_scene, to_png
+from plumbline.assets.making.questions import caption
+from plumbline.assets.making.scenes import random_scene
+from plumbline.assets.making.vqa_training import MIXTURES, training_questions
 from plumbline.jobs.command import load_values
 from plumbline.jobs.train import COMMAND
-from plumbline.operators.pack.drawing import draw_scene, to_png
-from plumbline.operators.pack.questions import caption
-from plumbline.operators.pack.scenes import random_scene
-from plumbline.operators.pack.vqa_training import MIXTURES, training_questions
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.training.worker import Seat, Task, work
 

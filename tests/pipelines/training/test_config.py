@@ -9,7 +9,6 @@ import pytest
 from plumbline.jobs.command import load_values
 from plumbline.jobs.train import COMMAND, main
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.pipelines.pack import PackConfig
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.training.config import FinetuneConfig, StageConfig
 
@@ -18,8 +17,9 @@ def config_of(*overrides: str) -> object:
     return read_config(load_values("train", overrides), COMMAND.schema)
 
 
-def test_the_kind_of_training_is_chosen_by_name_and_the_pack_is_the_default() -> None:
-    assert isinstance(config_of(), PackConfig)
+def test_the_kind_of_training_is_chosen_by_name() -> None:
+    with pytest.raises(ConfigError, match="'training' is required; choose one: training=captions, training=finetune"):
+        config_of()
     stage = config_of("training=captions", "data=data", "output=out")
     assert isinstance(stage, StageConfig) and stage.trained == ("mm_projector",) and stage.pace.rate == 1e-2
     assert isinstance(config_of("training=finetune", "output=out"), FinetuneConfig)

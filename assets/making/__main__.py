@@ -1,0 +1,27 @@
+"""Makes the embedded pack from fixed seeds: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
+
+import sys
+
+from omegaconf import OmegaConf
+
+from plumbline.assets.making.pack import PackConfig, make_pack
+from plumbline.jobs.console import make_console, say
+from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.plans.config import read_config
+
+
+def main(overrides: list[str]) -> int:
+    """Makes the chosen parts and reports every step; 0, or 64 for a key or value that does not fit."""
+    console = make_console()
+    try:
+        values = OmegaConf.to_container(OmegaConf.from_dotlist(overrides))
+        config = read_config(values, PackConfig)  # type: ignore[arg-type]
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 64
+    make_pack(config, lambda line: say(console, line))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,286 @@
+"""What can be said of a scene, with one meaning each: descriptions of entities and claims that hold or do not.
+
+Conventions, the same in prompts, questions and truth: naming a thing claims that at least one such thing exists; a
+number word means exactly that many; a relation or a size comparison holds where some pair fits it; "every" also claims
+that there is at least one; left, right, above and below compare grid columns and rows strictly.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from plumbline.assets.making.scenes import Entity, Scene
+
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six")
+RELATIONS = ("to the left of", "to the right of", "above", "below")
+LARGER, SMALLER = "larger than", "smaller than"
+SKILLS = ("object", "attribute", "counting", "spatial", "comparison", "negation", "universality", "part")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Description:
+    """A kind of entity, such as `small red circle with a dot`; None leaves a property open."""
+
+    shape: str | None = None
+    colour: str | None = None
+    size: str | None = None
+    part: str | None = None
+
+    def fits(self, entity: Entity) -> bool:
+        return (
+            (self.shape is None or entity.shape == self.shape)
+            and (self.colour is None or entity.colour == self.colour)
+            and (self.size is None or entity.size == self.size)
+            and (self.part is None or entity.part == self.part)
+        )
+
+    def among(self, scene: Scene) -> list[Entity]:
+        """The entities of the scene that fit."""
+        return [entity for entity in scene.entities if self.fits(entity)]
+
+    def excludes(self, other: "Description") -> bool:
+        """Whether nothing can be both."""
+        pairs = ((getattr(self, field), getattr(other, field)) for field in ("shape", "colour", "size", "part"))
+        return any(own and others and own != others for own, others in pairs)
+
+    @property
+    def bare(self) -> "Description":
+        """Its shape alone."""
+        return Description(shape=self.shape)
+
+    @property
+    def whole(self) -> "Description":
+        """Without its part."""
+        return replace(self, part=None)
+
+    @property
+    def adjectives(self) -> str:
+        """Size and colour."""
+        return " ".join(word for word in (self.size, self.colour) if word)
+
+    @property
+    def noun(self) -> str:
+        """Singular without article."""
+        words = [word for word in (self.adjectives, self.shape or "shape") if word]
+        return " ".join(words) + (f" with a {self.part}" if self.part else "")
+
+    @property
+    def plural(self) -> str:
+        """Plural without article; the part stays singular, as each has its own."""
+        noun = self.whole.noun
+        ending = "es" if noun.endswith("ss") else "s"
+        return noun + ending + (f" with a {self.part}" if self.part else "")
+
+    @property
+    def indefinite(self) -> str:
+        """Singular with its article."""
+        return f"a {self.noun}"
+
+
+class Claim(ABC):
+    """Something a scene bears out or not."""
+
+    @property
+    def verb(self) -> str:
+        return "are"
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The skill that judging it takes, one of SKILLS."""
+
+    @property
+    @abstractmethod
+    def things(self) -> tuple[Description, ...]:
+        """The kinds of entities that it is about."""
+
+    @property
+    @abstractmethod
+    def clause(self) -> str:
+        """The claim as it stands in a prompt."""
+
+    @property
+    def predicate(self) -> str:
+        """What there is or is not."""
+        return self.clause
+
+    @property
+    def text(self) -> str:
+        """The claim as a sentence."""
+        return f"there {self.verb} {self.predicate}"
+
+    @property
+    def question(self) -> str:
+        """The claim as a yes/no question."""
+        return f"{self.verb.capitalize()} there {self.predicate}?"
+
+    @abstractmethod
+    def holds(self, scene: Scene) -> bool:
+        """Whether it is true of the scene."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindClaim(Claim):
+    """A claim about one kind of entity."""
+
+    what: Description
+
+    @property
+    def things(self) -> tuple[Description, ...]:
+        return (self.what,)
+
+
+@dataclass(frozen=True, slots=True)
+class PairClaim(Claim):
+    """A claim about two kinds of entities."""
+
+    first: Description
+    second: Description
+
+    @property
+    def things(self) -> tuple[Description, ...]:
+        return (self.first, self.second)
+
+
+@dataclass(frozen=True, slots=True)
+class Exists(KindClaim):
+    """At least one entity fits; an object, attribute or part claim by what the description names."""
+
+    verb = "is"
+
+    @property
+    def kind(self) -> str:
+        if self.what.part:
+            return "part"
+        return "attribute" if self.what.adjectives else "object"
+
+    @property
+    def clause(self) -> str:
+        return self.what.indefinite
+
+    def holds(self, scene: Scene) -> bool:
+        return any(self.what.fits(entity) for entity in scene.entities)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts(KindClaim):
+    """Exactly `number` entities fit."""
+
+    number: int
+    kind = "counting"
+
+    @property
+    def verb(self) -> str:
+        return "is" if self.number == 1 else "are"
+
+    @property
+    def clause(self) -> str:
+        return f"{NUMBERS[self.number]} {self.what.noun if self.number == 1 else self.what.plural}"
+
+    @property
+    def predicate(self) -> str:
+        return f"exactly {self.clause}"
+
+    def holds(self, scene: Scene) -> bool:
+        return len(self.what.among(scene)) == self.number
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks(KindClaim):
+    """No entity fits."""
+
+    kind = "negation"
+
+    @property
+    def clause(self) -> str:
+        return f"no {self.what.plural}"
+
+    def holds(self, scene: Scene) -> bool:
+        return not any(self.what.fits(entity) for entity in scene.entities)
+
+
+@dataclass(frozen=True, slots=True)
+class Every(KindClaim):
+    """There is an entity that fits, and all that fit have this value (a colour, size or part) of this field."""
+
+    field: str
+    value: str
+    word: str = "every"
+    kind = "universality"
+
+    @property
+    def subject(self) -> str:
+        """`every circle` or `all circles`."""
+        return f"{self.word} {self.what.noun if self.word == 'every' else self.what.plural}"
+
+    @property
+    def clause(self) -> str:
+        has, be = ("has", "is") if self.word == "every" else ("have", "are")
+        return f"{self.subject} {f'{has} a' if self.field == 'part' else be} {self.value}"
+
+    @property
+    def text(self) -> str:
+        return self.clause
+
+    @property
+    def question(self) -> str:
+        does, be = ("Does", "Is") if self.word == "every" else ("Do", "Are")
+        if self.field == "part":
+            return f"{does} {self.subject} have a {self.value}?"
+        return f"{be} {self.subject} {self.value}?"
+
+    def holds(self, scene: Scene) -> bool:
+        members = self.what.among(scene)
+        return bool(members) and all(getattr(entity, self.field) == self.value for entity in members)
+
+
+@dataclass(frozen=True, slots=True)
+class Relates(PairClaim):
+    """Some entity of the first kind is so placed, or so large, beside some entity of the second."""
+
+    relation: str
+    verb = "is"
+
+    @property
+    def kind(self) -> str:
+        return "spatial" if self.relation in RELATIONS else "comparison"
+
+    @property
+    def clause(self) -> str:
+        return f"{self.first.indefinite} {self.relation} {self.second.indefinite}"
+
+    @property
+    def text(self) -> str:
+        return f"{self.first.indefinite} is {self.relation} {self.second.indefinite}"
+
+    def holds(self, scene: Scene) -> bool:
+        seconds = self.second.among(scene)
+        related = IS_RELATED[self.relation]
+        return any(related(first, second) for first in self.first.among(scene) for second in seconds)
+
+
+IS_RELATED: Mapping[str, Callable[[Entity, Entity], bool]] = {
+    "to the left of": lambda first, second: first.cell[1] < second.cell[1],
+    "to the right of": lambda first, second: first.cell[1] > second.cell[1],
+    "above": lambda first, second: first.cell[0] < second.cell[0],
+    "below": lambda first, second: first.cell[0] > second.cell[0],
+    LARGER: lambda first, second: (first.size, second.size) == ("large", "small"),
+    SMALLER: lambda first, second: (first.size, second.size) == ("small", "large"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outnumbers(PairClaim):
+    """More, or fewer, entities fit the first description than the second, and at least one fits each."""
+
+    amount: str
+    """`more` or `fewer`."""
+    kind = "comparison"
+
+    @property
+    def clause(self) -> str:
+        return f"{self.amount} {self.first.plural} than {self.second.plural}"
+
+    def holds(self, scene: Scene) -> bool:
+        first, second = (len(thing.among(scene)) for thing in self.things)
+        return first > second > 0 if self.amount == "more" else 0 < first < second

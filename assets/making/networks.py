@@ -1,0 +1,159 @@
+"""The shapes of the tiny networks.
+
+A CLIP of 48-pixel images in nine patches, a CLIP-FlanT5 on its tower, a Llama that writes questions, and a BERT that
+judges entailment.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+
+import torch
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    CLIPConfig,
+    CLIPModel,
+    CLIPTextConfig,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+)
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from plumbline.assets.making.drawing import draw_scene
+from plumbline.assets.making.scenes import Scene
+from plumbline.assets.making.tokens import CLIP_CONTEXT, NLI_CONTEXT, WRITER_CONTEXT
+from plumbline.operators.models.clip_flant5 import ClipFlanT5
+
+IMAGE_SIDE = 48
+PATCH = 16
+WIDTH = 128
+HEADS = 4
+INITIAL_LOGIT_SCALE = 2.6592
+NLI_LABELS = ("not_entailment", "entailment")
+NEIGHBOURS = 4
+NEXT_WORD = 6.0
+"""Bias of one encoder's head on the word before, of another's on the one after; T5's own stay near zero."""
+POSITION_SPREAD = 0.5
+"""As loud as the patches, not 50 times quieter as in CLIP: nine patches must tell where a shape stands."""
+SIZE = {"hidden_size": WIDTH, "num_attention_heads": HEADS}
+
+
+def vision_config() -> CLIPVisionConfig:
+    """Four layers of width 128; a patch is one cell of the world's grid."""
+    return CLIPVisionConfig(
+        **SIZE,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=4,
+        image_size=IMAGE_SIDE,
+        patch_size=PATCH,
+        projection_dim=WIDTH,
+    )
+
+
+def _vocabulary(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+    """The tokenizer's size and special tokens, as a network's configuration has them."""
+    special = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
+    return {"vocab_size": len(tokenizer)} | {name: token for name, token in special.items() if token is not None}
+
+
+def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
+    """An untrained CLIP whose special tokens are the tokenizer's."""
+    text = CLIPTextConfig(
+        **_vocabulary(tokenizer),
+        **SIZE,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=3,
+        max_position_embeddings=CLIP_CONTEXT,
+        projection_dim=WIDTH,
+    )
+    config = CLIPConfig(
+        text_config=text.to_dict(),
+        vision_config=vision_config().to_dict(),
+        projection_dim=WIDTH,
+        logit_scale_init_value=INITIAL_LOGIT_SCALE,
+    )
+    model = CLIPModel(config)
+    nn.init.normal_(model.vision_model.embeddings.position_embedding.weight, std=POSITION_SPREAD)
+    return model
+
+
+def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
+    """An untrained CLIP-FlanT5 in FlanT5's form: gated GELU, its own output matrix."""
+    language = T5Config.from_dict(
+        {
+            **_vocabulary(tokenizer),
+            "d_model": WIDTH,
+            "d_kv": WIDTH // HEADS,
+            "d_ff": 2 * WIDTH,
+            "num_layers": 4,
+            "num_decoder_layers": 2,
+            "num_heads": HEADS,
+            "feed_forward_proj": "gated-gelu",
+            "dropout_rate": 0.0,
+            "tie_word_embeddings": False,
+            "decoder_start_token_id": tokenizer.pad_token_id,
+        }
+    )
+    model = ClipFlanT5(language, vision_config())
+    nn.init.normal_(model.language_model.lm_head.weight, std=WIDTH**-0.5)
+    _hear_order(model.language_model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
+    return model
+
+
+@torch.no_grad()
+def _hear_order(biases: torch.Tensor) -> None:
+    """Turns two heads to the words before and after; `biases` are (buckets, heads), the second half for words after."""
+    after = len(biases) // 2
+    for distance in range(1, NEIGHBOURS + 1):
+        biases[distance, 0] += NEXT_WORD / distance
+        biases[after + distance, 1] += NEXT_WORD / distance
+
+
+def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """An untrained Llama of four layers and heads of 32, a size that serving engines know."""
+    config = LlamaConfig(
+        **_vocabulary(tokenizer),
+        **SIZE,
+        intermediate_size=2 * WIDTH,
+        num_hidden_layers=4,
+        num_key_value_heads=HEADS,
+        head_dim=WIDTH // HEADS,
+        max_position_embeddings=WRITER_CONTEXT,
+        tie_word_embeddings=True,
+    )
+    return LlamaForCausalLM(config)
+
+
+def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassification:
+    """An untrained BERT of three layers that tells entailment from its absence."""
+    config = BertConfig(
+        **_vocabulary(tokenizer),
+        **SIZE,
+        intermediate_size=2 * WIDTH,
+        num_hidden_layers=3,
+        max_position_embeddings=NLI_CONTEXT,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        id2label=dict(enumerate(NLI_LABELS)),
+        label2id={name: index for index, name in enumerate(NLI_LABELS)},
+    )
+    return BertForSequenceClassification(config)
+
+
+@cache
+def image_processor() -> CLIPImageProcessorPil:
+    """CLIP's preprocessing at 48 pixels: bicubic resize, centre crop, CLIP's mean and deviation."""
+    side = {"height": IMAGE_SIDE, "width": IMAGE_SIDE}
+    return CLIPImageProcessorPil(size={"shortest_edge": IMAGE_SIDE}, crop_size=side)
+
+
+def draw_pixels(rng: Random, scenes: Sequence[Scene]) -> torch.Tensor:
+    """The scenes drawn, as the towers' input (n, 3, 48, 48), float32."""
+    drawn = [draw_scene(scene, rng.getrandbits(32)) for scene in scenes]
+    pixels: torch.Tensor = image_processor()(images=drawn, return_tensors="pt")["pixel_values"]
+    return pixels

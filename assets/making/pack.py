@@ -1,0 +1,222 @@
+"""The embedded pack: its benchmark, its tiny models, how well they answer, and the file that says so."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any
+
+import torch
+from transformers import CLIPModel
+
+from plumbline.assets.making.accuracy import clip_accuracy, held_out_questions, order_accuracy, vqa_accuracy
+from plumbline.assets.making.card import pack_card
+from plumbline.assets.making.checkpoints import (
+    CLIP_FOLDER,
+    NLI_FOLDER,
+    VQA_FOLDER,
+    WRITER_FOLDER,
+    resolve_checkpoint,
+    save_model,
+    save_vqa,
+)
+from plumbline.assets.making.clip_training import (
+    CellReader,
+    cell_batch,
+    cell_loss,
+    contrastive_loss,
+    freeze_tower,
+    pair_batch,
+)
+from plumbline.assets.making.clips import CLIPS_SUITE, write_clips
+from plumbline.assets.making.lessons import METRICS
+from plumbline.assets.making.networks import build_clip, build_clip_flant5, build_nli, build_writer, image_processor
+from plumbline.assets.making.nli_training import HYPOTHESIS_WORDS, nli_batch, nli_loss
+from plumbline.assets.making.tables import Benchmark, make_benchmark, write_benchmark
+from plumbline.assets.making.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
+from plumbline.assets.making.vqa_training import MIXTURES, ExerciseMaker, most_entities
+from plumbline.assets.making.writer_accuracy import (
+    THRESHOLD,
+    entailed_questions,
+    filtered_questions,
+    held_out_pairs,
+    pair_accuracy,
+    sheet_accuracy,
+    write_sheets,
+)
+from plumbline.assets.making.writer_training import lesson_batches, make_writer_tokenizer, reply_loss
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.models.loading import load
+from plumbline.operators.training.exercises import PARTS, exercise_loss, train_only
+from plumbline.operators.training.loop import Course, Report, Stage, train
+
+SUITE_FOLDER = "shapes"
+PAIRS_EACH = 10
+BIASES = {"relative_attention_bias": 10.0}
+STAGES: Mapping[str, Stage] = {
+    "tower": Stage(steps=300, peak=1e-3, size=128),
+    "clip": Stage(steps=600, peak=1e-3, size=96, each=2),
+    "caption": Stage(steps=500, peak=1e-3, size=64, each=2, quick=BIASES),
+    "place": Stage(steps=1200, peak=7e-4, size=24, each=4, quick=BIASES),
+    "relation": Stage(steps=1200, peak=5e-4, size=24, each=4, quick=BIASES),
+    "question": Stage(steps=6000, peak=6e-4, size=24, each=5, quick=BIASES),
+    "writer": Stage(steps=6000, peak=1.5e-3, size=64),
+    "nli": Stage(steps=3000, peak=7e-4, size=96),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackConfig:
+    """How the embedded pack is made."""
+
+    output: str = "assets"
+    """Folder the pack is written to."""
+    seed: int = 0
+    """Seed of the benchmark, of the networks' first weights and of what they are trained on."""
+    steps: tuple[str, ...] = ("data", "video", "clip", "vqa", "writer", "nli", "accuracy")
+    """Which parts to make: `data`, `video`, `clip`, `vqa`, `writer`, `nli`, `accuracy`; the last measures the
+    checkpoints that are there."""
+    shorten: int = 1
+    """Divides the optimiser steps of every training, to try a change out."""
+    questions_each: int = 400
+    """Held-out questions of every type that the accuracies are measured on; ten times as many pairs for NLI."""
+
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            if step not in MAKERS:
+                raise ConfigError(
+                    f"pack steps: expected some of {', '.join(MAKERS)}, got {step!r}; {suggest(step, list(MAKERS))}"
+                )
+        for name in ("shorten", "questions_each"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"pack {name}: expected at least 1, got {getattr(self, name)}")
+
+    def stage(self, name: str) -> Stage:
+        """One of STAGES, shortened."""
+        stage = STAGES[name]
+        return replace(stage, steps=max(1, stage.steps // self.shorten))
+
+    @property
+    def recipe(self) -> dict[str, int]:
+        return {"seed": self.seed} | {f"{name}_steps": self.stage(name).steps for name in STAGES}
+
+
+def make_pack(config: PackConfig, report: Report) -> None:
+    """Makes the chosen parts of the pack, in the order of MAKERS."""
+    for name, make in MAKERS.items():
+        if name in config.steps:
+            began = monotonic()
+            torch.manual_seed(config.seed)
+            make(config, report)
+            report(f"{name}: done in {monotonic() - began:.0f} s")
+
+
+def make_data(config: PackConfig, report: Report) -> None:
+    """The benchmark's tables."""
+    benchmark = make_benchmark(config.seed)
+    write_benchmark(benchmark, Path(config.output) / SUITE_FOLDER)
+    for name, mean in benchmark.true_means.items():
+        report(f"data: {name} meets its prompt in {mean:.1%} of its images")
+
+
+def make_video(config: PackConfig, report: Report) -> None:
+    """The benchmark of clips."""
+    write_clips(config.seed, Path(config.output) / CLIPS_SUITE)
+
+
+def make_clip(config: PackConfig, report: Report) -> None:
+    """The tiny CLIP: its vision tower first, then pairs of images and texts."""
+    tokenizer = clip_tokenizer(world_sentences(config.seed))
+    model = build_clip(tokenizer)
+    rng = Random(f"clip/{config.seed}")
+    tower, clip = config.stage("tower"), config.stage("clip")
+    reading = Course(CellReader(model.vision_model), tower)
+    train("tower", reading, cell_loss, lambda step: cell_batch(rng, tower.size), report)
+    freeze_tower(model)
+    pairs = partial(pair_batch, tokenizer, rng, clip.size, clip.each)
+    train("clip", Course(model, clip), contrastive_loss, lambda step: pairs(most_entities(clip, step)), report)
+    folder = Path(config.output) / CLIP_FOLDER
+    save_model(model, tokenizer, folder)
+    image_processor().save_pretrained(folder)
+
+
+def make_vqa(config: PackConfig, report: Report) -> None:
+    """The tiny CLIP-FlanT5 on the saved CLIP's tower, which stays as it is: captions, then MIXTURES' questions."""
+    tokenizer = t5_tokenizer(world_sentences(config.seed))
+    model = build_clip_flant5(tokenizer)
+    clip = CLIPModel.from_pretrained(Path(config.output) / CLIP_FOLDER, dtype=torch.float32)
+    model.vision_tower.load_state_dict(clip.vision_model.state_dict())
+    train_only(model, PARTS)
+    maker = ExerciseMaker(tokenizer, Random(f"vqa/{config.seed}"))
+    batches = {"caption": maker.captions} | {name: partial(maker.questions, asked) for name, asked in MIXTURES.items()}
+    for name, batch_of in batches.items():
+        stage = config.stage(name)
+        train(f"{name}s", Course(model, stage), exercise_loss, partial(batch_of, stage), report)
+    save_vqa(model, tokenizer, Path(config.output))
+
+
+def make_writer(config: PackConfig, report: Report) -> None:
+    """The tiny language model that writes the questions of Gecko, TIFA, DSG and VQ2."""
+    tokenizer = make_writer_tokenizer(config.seed)
+    model, stage = build_writer(tokenizer), config.stage("writer")
+    batches = lesson_batches(tokenizer, Random(f"writer/{config.seed}"), stage.size)
+    train("writer", Course(model, stage), reply_loss, lambda step: next(batches), report)
+    save_model(model, tokenizer, Path(config.output) / WRITER_FOLDER)
+
+
+def make_nli(config: PackConfig, report: Report) -> None:
+    """The tiny NLI model that catches hallucinated questions."""
+    tokenizer = bert_tokenizer([*world_sentences(config.seed), HYPOTHESIS_WORDS])
+    model, stage = build_nli(tokenizer), config.stage("nli")
+    rng = Random(f"nli/{config.seed}")
+    train("nli", Course(model, stage), nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), report)
+    save_model(model, tokenizer, Path(config.output) / NLI_FOLDER)
+
+
+def make_accuracy(config: PackConfig, report: Report) -> None:
+    """Measures the saved checkpoints through the production code; writes accuracy.json and README.md."""
+    assets = Path(config.output)
+    benchmark = make_benchmark(config.seed)
+    vqa = load(resolve_checkpoint(assets, VQA_FOLDER), "likelihood")
+    clip = load(resolve_checkpoint(assets, CLIP_FOLDER), "similarity")
+    measured = {
+        "vqa": vqa_accuracy(vqa, held_out_questions(config.seed, config.questions_each)),
+        "order": order_accuracy(vqa, config.seed, config.questions_each),
+        "clip": clip_accuracy(clip, config.seed, config.questions_each),
+        "true_mean_by_generator": {name: round(mean, 4) for name, mean in benchmark.true_means.items()},
+        **_text_models(config, benchmark),
+    }
+    (assets / "accuracy.json").write_text(json.dumps(measured, indent=2) + "\n")
+    (assets / "README.md").write_text(pack_card(measured, config.recipe))
+    for kind in ("vqa", "clip", "writer"):
+        for name, share in measured[kind].items():
+            report(f"accuracy: {kind} {name} {share['accuracy']:.1%} of {share['n']}")
+
+
+def _text_models(config: PackConfig, benchmark: Benchmark) -> dict[str, Any]:
+    """How well the writer asks about the benchmark's prompts, and what becomes of what it imagines."""
+    writer = load(resolve_checkpoint(Path(config.output), WRITER_FOLDER), "generate")
+    nli = load(resolve_checkpoint(Path(config.output), NLI_FOLDER), "entailment")
+    sheets = {metric: write_sheets(writer, metric, benchmark.prompts) for metric in METRICS}
+    return {
+        "writer": {metric: sheet_accuracy(written) for metric, written in sheets.items()},
+        "hallucinations": {
+            f"Gecko, NLI at {THRESHOLD}": entailed_questions(nli, sheets["gecko"]),
+            "TIFA, filter": filtered_questions(sheets["tifa"]),
+        },
+        "nli": pair_accuracy(nli, held_out_pairs(config.seed, PAIRS_EACH * config.questions_each)),
+    }
+
+
+MAKERS: Mapping[str, Callable[[PackConfig, Report], None]] = {
+    "data": make_data,
+    "video": make_video,
+    "clip": make_clip,
+    "vqa": make_vqa,
+    "writer": make_writer,
+    "nli": make_nli,
+    "accuracy": make_accuracy,
+}

@@ -1,0 +1,264 @@
+"""The prompts' language: what is said of a scene by skill, the requirements it breaks down into, and the prompts."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from random import Random
+
+from plumbline.assets.making.claims import (
+    IS_RELATED,
+    LARGER,
+    RELATIONS,
+    SKILLS,
+    SMALLER,
+    Claim,
+    Counts,
+    Description,
+    Every,
+    Exists,
+    Lacks,
+    Outnumbers,
+    Relates,
+)
+from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, random_scene
+
+MOST_COUNTED = 4
+HELD_OUT_OF = 4
+TAIL_SHARE = 0.15
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requirement:
+    """One typed requirement of a prompt; it makes sense only where its parents are met."""
+
+    requirement_id: str
+    claim: Claim
+    parents: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A text in the prompts' language and the claims it makes, in its order."""
+
+    text: str
+    skill: str
+    """Its main skill."""
+    claims: tuple[Claim, ...]
+
+    @property
+    def prompt_id(self) -> str:
+        return content_id(self.text.encode())
+
+    @cached_property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Its claims and all that they presuppose, parents before children."""
+        nodes = dict.fromkeys(node for claim in self.claims for node in _with_presupposed(claim))
+        names = {claim: f"r{index}" for index, claim in enumerate(nodes, start=1)}
+        return tuple(
+            Requirement(requirement_id=name, claim=claim, parents=tuple(names[parent] for parent in presupposed(claim)))
+            for claim, name in names.items()
+        )
+
+    @property
+    def skills(self) -> list[str]:
+        """The kinds of its requirements, in the order of SKILLS."""
+        kinds = {requirement.claim.kind for requirement in self.requirements}
+        return [skill for skill in SKILLS if skill in kinds]
+
+    def holds(self, scene: Scene) -> bool:
+        return all(claim.holds(scene) for claim in self.claims)
+
+    def broken(self, scene: Scene) -> list[str]:
+        """The requirements that the scene does not meet."""
+        return [node.requirement_id for node in self.requirements if not node.claim.holds(scene)]
+
+
+def content_id(*parts: bytes) -> str:
+    """Sixteen hexadecimal digits that depend on every part."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:16]
+
+
+def is_held_out(text: str) -> bool:
+    """Whether a prompt's wording is kept from training; a fixed quarter of all wordings, by their hash."""
+    return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_OF == 0
+
+
+def _with_presupposed(claim: Claim) -> Iterator[Claim]:
+    for parent in presupposed(claim):
+        yield from _with_presupposed(parent)
+    yield claim
+
+
+def presupposed(claim: Claim) -> Sequence[Claim]:
+    """The claims without which this one makes no sense, nearest first only: they have their own in turn."""
+    match claim:
+        case Lacks():
+            return []
+        case Exists(what) if what.part:
+            return [Exists(what.whole)]
+        case Exists(what):
+            return [Exists(what.bare)] if what.adjectives else []
+    return [Exists(thing) for thing in claim.things]
+
+
+def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
+    """`per_skill` distinct prompts of each main skill, in turn, all of held-out wording."""
+    rng = Random(f"prompts/{seed}")
+    prompts: dict[str, Prompt] = {}
+    for skill in SKILLS * per_skill:
+        prompt = None
+        while prompt is None or not is_held_out(prompt.text) or prompt.text in prompts:
+            prompt = sample_prompt(rng, random_scene(rng), skill)
+        prompts[prompt.text] = prompt
+    return list(prompts.values())
+
+
+def sample_prompt(rng: Random, scene: Scene, skill: str) -> Prompt | None:
+    """A prompt of this skill that is true of the scene; None where the draw has nothing of the kind to say."""
+    claims = SAMPLERS[skill](rng, scene)
+    if not claims:
+        return None
+    text = join_list([claim.clause for claim in claims])
+    if rng.random() < TAIL_SHARE:
+        tail = rng.choice((_absence, _plain_count, _common_property))(rng, scene)
+        if tail and not any(_shapes(claim) & _shapes(tail) for claim in claims):
+            text, claims = f"{text} and {tail.clause}", [*claims, tail]
+    return Prompt(text=text, skill=skill, claims=tuple(claims))
+
+
+def _shapes(claim: Claim) -> set[str | None]:
+    return {thing.shape for thing in claim.things}
+
+
+def describe(rng: Random, entity: Entity, *, colour: float = 0.7, size: float = 0.2, part: float = 0.1) -> Description:
+    """A description that fits the entity, naming each property with its probability."""
+    return Description(
+        shape=entity.shape,
+        colour=entity.colour if rng.random() < colour else None,
+        size=entity.size if rng.random() < size else None,
+        part=entity.part if rng.random() < part else None,
+    )
+
+
+def join_list(phrases: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(phrases[:-1]), phrases[-1]] if len(phrases) > 1 else phrases)
+
+
+def _objects(rng: Random, scene: Scene) -> Sequence[Claim]:
+    shapes = sorted({entity.shape for entity in scene.entities})
+    chosen = rng.sample(shapes, rng.randint(1, min(3, len(shapes))))
+    return [Exists(Description(shape=shape)) for shape in chosen]
+
+
+def _attributes(rng: Random, scene: Scene) -> Sequence[Claim]:
+    chosen = _some(rng, scene.entities, (1, 2, 2))
+    colour = rng.random() < 0.85
+    return _distinct([describe(rng, entity, colour=colour, size=0.25 if colour else 1, part=0) for entity in chosen])
+
+
+def _parts(rng: Random, scene: Scene) -> Sequence[Claim]:
+    marked = [entity for entity in scene.entities if entity.part]
+    chosen = _some(rng, marked, (1, 1, 2)) if marked else []
+    return _distinct([describe(rng, entity, colour=0.5, size=0.1, part=1) for entity in chosen])
+
+
+def _some(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) -> list[Entity]:
+    return rng.sample(entities, min(len(entities), rng.choice(numbers)))
+
+
+def _distinct(descriptions: Sequence[Description]) -> Sequence[Claim]:
+    """That each exists; nothing where one thing could be two of them."""
+    distinct = all(first.excludes(second) for first, second in combinations(descriptions, 2))
+    return [Exists(what) for what in descriptions] if distinct else []
+
+
+def _counts(rng: Random, scene: Scene) -> Sequence[Claim]:
+    things = [describe(rng, entity, colour=0.5, size=0, part=0) for entity in _some(rng, scene.entities, (1, 1, 2))]
+    claims = [Counts(what, len(what.among(scene))) for what in things]
+    most = max(claim.number for claim in claims)
+    overlapping = len({what.shape for what in things}) < len(things)
+    dull = overlapping or most > MOST_COUNTED or (most == 1 and rng.random() < 0.8)
+    return [] if dull else claims
+
+
+def _described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tuple[Entity, Description]]:
+    """Two entities and descriptions that no thing fits both of; empty where the draw has none."""
+    if len(scene.entities) < 2:
+        return []
+    described = [(entity, describe(rng, entity, **shares)) for entity in rng.sample(scene.entities, 2)]
+    return described if described[0][1].excludes(described[1][1]) else []
+
+
+def _spatial(rng: Random, scene: Scene) -> Sequence[Claim]:
+    pair = _described_pair(rng, scene)
+    if not pair:
+        return []
+    (entity, first), (other, second) = pair
+    return [Relates(first, second, rng.choice([name for name in RELATIONS if IS_RELATED[name](entity, other)]))]
+
+
+def _comparison(rng: Random, scene: Scene) -> Sequence[Claim]:
+    pair = _described_pair(rng, scene, colour=0.4, size=0, part=0)
+    if not pair:
+        return []
+    (entity, first), (other, second) = pair
+    if rng.random() < 0.5:
+        relation = LARGER if entity.size == "large" else SMALLER
+        return [Relates(first, second, relation)] if entity.size != other.size else []
+    difference = len(first.among(scene)) - len(second.among(scene))
+    return [Outnumbers(first, second, "more" if difference > 0 else "fewer")] if difference else []
+
+
+def _negation(rng: Random, scene: Scene) -> Sequence[Claim]:
+    there = describe(rng, rng.choice(scene.entities), colour=0.5, size=0, part=0)
+    absence = _absence(rng, scene)
+    return [Exists(there), absence] if absence and there.excludes(absence.what) else []
+
+
+def _absence(rng: Random, scene: Scene) -> Lacks | None:
+    shape = rng.choice(SHAPES)
+    claim = Lacks(Description(shape=shape, colour=rng.choice(COLOURS) if rng.random() < 0.5 else None))
+    return claim if claim.holds(scene) else None
+
+
+def _plain_count(rng: Random, scene: Scene) -> Counts | None:
+    what = Description(shape=rng.choice(scene.entities).shape)
+    number = len(what.among(scene))
+    return Counts(what, number) if 2 <= number <= MOST_COUNTED else None
+
+
+def _universality(rng: Random, scene: Scene) -> Sequence[Claim]:
+    drawn = [_common_property(rng, scene) for _ in range(rng.choice((1, 1, 2)))]
+    claims = [claim for claim in drawn if claim is not None]
+    return claims if len({claim.what for claim in claims}) == len(claims) else []
+
+
+def _common_property(rng: Random, scene: Scene) -> Every | None:
+    """One thing that all entities of some shape have in common; a shape seen once is seldom worth it."""
+    member = rng.choice(scene.entities)
+    what = Description(shape=member.shape)
+    if len(what.among(scene)) == 1 and rng.random() < 0.7:
+        return None
+    word = rng.choice(("every", "all"))
+    values = {"colour": member.colour, "size": member.size, "part": member.part}
+    claims = [Every(what, field, value, word) for field, value in values.items() if value]
+    claim = rng.choice(claims)
+    return claim if claim.holds(scene) else None
+
+
+SAMPLERS: Mapping[str, Callable[[Random, Scene], Sequence[Claim]]] = {
+    "object": _objects,
+    "attribute": _attributes,
+    "counting": _counts,
+    "spatial": _spatial,
+    "comparison": _comparison,
+    "negation": _negation,
+    "universality": _universality,
+    "part": _parts,
+}

@@ -1,0 +1,252 @@
+"""Questions about scenes with their gold answers, and captions: what the models are trained on and measured by."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from random import Random
+
+from plumbline.assets.making.claims import IS_RELATED, NUMBERS, RELATIONS, Claim, Counts, Description, Exists, Relates
+from plumbline.assets.making.prompts import Prompt, describe, is_held_out, join_list, sample_prompt
+from plumbline.assets.making.scenes import Entity, Palette, Scene, edit_scene, random_palette, random_scene
+
+VQASCORE_TEMPLATE = 'Does this figure show "{}"? Please answer yes or no.'
+TRIES = 12
+EASY_SHARE = 0.1
+DIGIT_SHARE = 0.25
+MOST_IN_CAPTION = 3
+PLACES = (
+    ("top left", "top", "top right"),
+    ("left", "center", "right"),
+    ("bottom left", "bottom", "bottom right"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoldQuestion:
+    """A question about one scene, with the answer that the scene's truth gives."""
+
+    text: str
+    answer: str
+    form: str
+    """`vqascore`, `direct` or `open`."""
+    topic: str
+    """The skill it takes; for open questions, what is asked for."""
+
+
+def sample_claiming(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Prompt | None:
+    """A prompt of the skill that is true, or false, of the scene; None where the draws have none.
+
+    A false one is true of a scene one or two edits away (seldom: of another scene), so that it is nearly true and
+    its words alone do not give it away.
+    """
+    for _ in range(TRIES):
+        prompt = sample_prompt(rng, scene if truth else _near_miss(rng, scene), skill)
+        if prompt is not None and prompt.holds(scene) == truth:
+            return prompt
+    return None
+
+
+def _near_miss(rng: Random, scene: Scene) -> Scene:
+    if rng.random() < EASY_SHARE:
+        return random_scene(rng)
+    other = random_palette(rng)
+    palette = Palette(
+        shapes=(*(entity.shape for entity in scene.entities), *other.shapes[:2]),
+        colours=(*(entity.colour for entity in scene.entities), *other.colours[:2]),
+    )
+    edited = edit_scene(rng, scene, palette)
+    return edit_scene(rng, edited, palette) if rng.random() < 0.3 else edited
+
+
+def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out: bool) -> GoldQuestion | None:
+    """VQAScore's question about a prompt whose wording is, or is not, among the held-out ones."""
+    for _ in range(TRIES):
+        prompt = sample_claiming(rng, scene, skill, truth=truth)
+        if prompt is not None and is_held_out(prompt.text) == held_out:
+            return _yes_or_no(VQASCORE_TEMPLATE.format(prompt.text), truth, "vqascore", skill)
+    return None
+
+
+def ask_directly(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQuestion | None:
+    """A plain yes/no question of the skill: about things that may exist, or about the one there is."""
+    for _ in range(TRIES):
+        prompt = sample_claiming(rng, scene, skill, truth=truth)
+        claims = [claim for claim in prompt.claims if claim.kind == skill] if prompt else []
+        claims = [claim for claim in claims if claim.holds(scene) == truth]
+        if claims:
+            return _yes_or_no(_wording(rng, scene, rng.choice(claims)), truth, "direct", skill)
+    return None
+
+
+def _yes_or_no(text: str, truth: bool, form: str, skill: str) -> GoldQuestion:
+    return GoldQuestion(text=text, answer="Yes" if truth else "No", form=form, topic=skill)
+
+
+def _wording(rng: Random, scene: Scene, claim: Claim) -> str:
+    definite = _definite_question(scene, claim) if rng.random() < 0.5 else None
+    if definite:
+        return definite
+    if rng.random() < 0.2:
+        return VQASCORE_TEMPLATE.format(claim.text)
+    return claim.question if rng.random() < 0.5 else claim.question.replace(" exactly", "")
+
+
+def _definite_question(scene: Scene, claim: Claim) -> str | None:
+    """The claim asked of *the* thing it is about; None where the scene has none or several of them."""
+    match claim:
+        case Exists(what) if what.part and _is_unique(scene, what.whole):
+            return f"Does the {what.whole.noun} have a {what.part}?"
+        case Exists(what) if not what.part and bool(what.colour) != bool(what.size) and _is_unique(scene, what.bare):
+            return f"Is the {what.bare.noun} {what.adjectives}?"
+        case Relates(first, second) if _is_unique(scene, first) and _is_unique(scene, second):
+            return f"Is the {first.noun} {claim.relation} the {second.noun}?"
+    return None
+
+
+def _is_unique(scene: Scene, what: Description) -> bool:
+    return len(what.among(scene)) == 1
+
+
+def ask_openly(rng: Random, scene: Scene, topic: str) -> GoldQuestion | None:
+    """A question whose answer is a word or two; None where the scene has nothing to ask it of."""
+    asked = {**OPEN_QUESTIONS, **LESSONS}[topic](rng, scene)
+    return asked and GoldQuestion(text=asked[0], answer=asked[1], form="open", topic=topic)
+
+
+AskOpenly = Callable[[Random, Scene], tuple[str, str] | None]
+"""A question's text and answer."""
+
+
+def _unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, Description] | None:
+    """An entity with a description that nothing else fits."""
+    entity = rng.choice(scene.entities)
+    what = describe(rng, entity, **{"colour": 0.5, "size": 0.1, "part": 0.1} | shares)
+    return (entity, what) if _is_unique(scene, what) else None
+
+
+def _ask_of_unique(template: str, answer: Callable[[Entity], str], **shares: float) -> AskOpenly:
+    """Asks something of the one thing that fits a description, drawn with these shares."""
+
+    def ask(rng: Random, scene: Scene) -> tuple[str, str] | None:
+        unique = _unique_thing(rng, scene, **shares)
+        return unique and (template.format(unique[1].noun), answer(unique[0]))
+
+    return ask
+
+
+def _ask_shape(rng: Random, scene: Scene) -> tuple[str, str] | None:
+    entity = rng.choice(scene.entities)
+    what = Description(colour=entity.colour, size=entity.size if rng.random() < 0.3 else None)
+    return (f"What shape is the {what.noun}?", entity.shape) if _is_unique(scene, what) else None
+
+
+def _ask_at_place(rng: Random, scene: Scene) -> tuple[str, str]:
+    entity = rng.choice(scene.entities)
+    return f"What is at the {place(entity)}?", f"a {entity.colour} {entity.shape}"
+
+
+def _ask_count(rng: Random, scene: Scene) -> tuple[str, str]:
+    what = describe(rng, rng.choice(scene.entities), size=0.1)
+    if rng.random() < 0.15:
+        what = describe(rng, rng.choice(random_scene(rng).entities))
+    number = len(what.among(scene))
+    return f"How many {what.plural} are there?", str(number) if rng.random() < DIGIT_SHARE else NUMBERS[number]
+
+
+def _two_things(rng: Random, scene: Scene) -> tuple[tuple[Entity, Description], tuple[Entity, Description]] | None:
+    """Two entities, each with a description that nothing else fits."""
+    first, second = _unique_thing(rng, scene), _unique_thing(rng, scene)
+    return None if first is None or second is None or first[0] is second[0] else (first, second)
+
+
+def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
+    """Which of two opposite relations holds between two things of which there is one each."""
+    things = _two_things(rng, scene)
+    if things is None:
+        return None
+    first, second = things
+    opposites = rng.choice((RELATIONS[:2], RELATIONS[2:]))
+    for relation in opposites:
+        if IS_RELATED[relation](first[0], second[0]):
+            return f"Is the {first[1].noun} {' or '.join(opposites)} the {second[1].noun}?", relation
+    return None
+
+
+def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
+    """Where two things stand, in the order in which they are named."""
+    things = _two_things(rng, scene)
+    if things is None:
+        return None
+    (first, first_what), (second, second_what) = things
+    return f"Where are the {first_what.noun} and the {second_what.noun}?", f"{place(first)} and {place(second)}"
+
+
+def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
+    """A true question about where two things stand, and a false one: the same words with the two things swapped."""
+    things = _two_things(rng, scene)
+    if things is None:
+        return None
+    first, second = things
+    holding = [relation for relation in RELATIONS if IS_RELATED[relation](first[0], second[0])]
+    relation = rng.choice(holding)
+    nouns = (first[1].noun, second[1].noun)
+    true, false = (f"Is the {one} {relation} the {other}?" for one, other in (nouns, nouns[::-1]))
+    return true, false
+
+
+def place(entity: Entity) -> str:
+    """Where in the image the entity stands, `top left` to `bottom right`."""
+    row, column = entity.cell
+    return PLACES[row][column]
+
+
+def part(entity: Entity) -> str:
+    """What part the entity has."""
+    return f"a {entity.part}" if entity.part else "nothing"
+
+
+OPEN_QUESTIONS: Mapping[str, AskOpenly] = {
+    "color": _ask_of_unique("What color is the {}?", lambda entity: entity.colour, colour=0),
+    "size": _ask_of_unique("What size is the {}?", lambda entity: entity.size, size=0),
+    "shape": _ask_shape,
+    "part": _ask_of_unique("What does the {} have?", part, part=0),
+    "count": _ask_count,
+    "place": _ask_of_unique("Where is the {}?", place),
+    "at place": _ask_at_place,
+    "relation": _ask_relation,
+}
+LESSONS: Mapping[str, AskOpenly] = {"places": _ask_places}
+"""Asked in training alone."""
+
+
+def caption(rng: Random, scene: Scene) -> str:
+    """A caption that says what stands where, how many there are of what, or some relations."""
+    compose = rng.choice((_places, _places, _places, _counts, _relations))
+    return (compose(rng, scene) or _places(rng, scene)) + "."
+
+
+def _places(rng: Random, scene: Scene) -> str:
+    """Up to three entities one after the other in the order of reading, each in full."""
+    ordered = sorted(scene.entities, key=lambda entity: entity.cell)
+    first = rng.randrange(max(1, len(ordered) - MOST_IN_CAPTION + 1))
+    named = ordered[first : first + MOST_IN_CAPTION]
+    return ", ".join(f"{_in_full(entity).indefinite} at the {place(entity)}" for entity in named)
+
+
+def _in_full(entity: Entity) -> Description:
+    return Description(shape=entity.shape, colour=entity.colour, size=entity.size, part=entity.part)
+
+
+def _counts(rng: Random, scene: Scene) -> str:
+    kinds = sorted((entity.colour, entity.shape) for entity in scene.entities)
+    return join_list(
+        [
+            Counts(Description(shape=shape, colour=colour), len(list(same))).clause
+            for (colour, shape), same in groupby(kinds)
+        ]
+    )
+
+
+def _relations(rng: Random, scene: Scene) -> str:
+    prompts = [sample_prompt(rng, scene, rng.choice(("spatial", "spatial", "comparison"))) for _ in range(2)]
+    return ", ".join(prompt.text for prompt in prompts if prompt is not None and not is_held_out(prompt.text))

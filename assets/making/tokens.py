@@ -1,0 +1,168 @@
+"""The tiny models' tokenizers: three of words counted from the world's own sentences, with letters for words unknown,
+and the question writer's, of words and phrases decoded exactly, with bytes for what it does not know."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from string import ascii_letters, digits
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from plumbline.assets.making.claims import NUMBERS, SKILLS
+from plumbline.assets.making.prompts import sample_prompt
+from plumbline.assets.making.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE, ask_directly, ask_openly, caption
+from plumbline.assets.making.scenes import random_scene
+from plumbline.operators.models.clip_flant5 import BEFORE_IMAGE
+
+SENTENCES = 4000
+PUNCTUATION = "\"'?!.,:;()"
+SPACE = "▁"
+T5_CONTEXT = 512
+CLIP_CONTEXT = 77
+NLI_CONTEXT = 128
+WRITER_CONTEXT = 4096
+WRITER_SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+WRITER_WORDS = r" ?[A-Za-z]+| ?[0-9]|\s|[^\sA-Za-z0-9]"
+OTHER_WORDS = (
+    "A photo depicts Yes No yes no What Which Who How many much color colors size shape shapes part object objects "
+    "thing things image picture figure photo there is are the a an in on of at to and or not any all every each none "
+    "nothing true for true false this that it show shows have has does do Is Are Does Do Where Choices choice Question "
+    "Answer answer About Describe Please the image. between among same different than more fewer less larger smaller "
+    "bigger left right top bottom middle center above below beside next under over near with without no only exactly"
+)
+"""Words that questions of other metrics are likely to use."""
+FIXED_PHRASES = (
+    "A chat between a curious user and an artificial intelligence assistant.",
+    "The assistant gives helpful, detailed, and polite answers to the user's questions.",
+    "USER:",
+    "ASSISTANT:",
+    "Does this figure show",
+    "Please answer yes or no.",
+)
+"""What every conversation repeats is one token each, so that a tiny model need not read it word by word."""
+
+
+def world_sentences(seed: int) -> list[str]:
+    """Statements, questions with answers, and captions that between them use every word of the world."""
+    rng = Random(f"sentences/{seed}")
+    sentences = [BEFORE_IMAGE, VQASCORE_TEMPLATE, OTHER_WORDS, " ".join(NUMBERS), " ".join(digits)]
+    for index in range(SENTENCES):
+        scene, skill = random_scene(rng), SKILLS[index % len(SKILLS)]
+        prompt = sample_prompt(rng, scene, skill)
+        topic = list(OPEN_QUESTIONS)[index % len(OPEN_QUESTIONS)]
+        questions = [ask_directly(rng, scene, skill, truth=True), ask_openly(rng, scene, topic)]
+        sentences += [prompt.text] if prompt else []
+        sentences += [f"{question.text} {question.answer}" for question in questions if question]
+        sentences.append(caption(rng, scene))
+    return sentences
+
+
+def t5_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
+    """T5's conventions: `<pad>` 0, `</s>` 1 appended to every text, `<unk>` 2."""
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = _word_tokenizer(sentences, special, "$A </s>")
+    tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in FIXED_PHRASES])
+    return _fast(tokenizer, special, T5_CONTEXT)
+
+
+def clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
+    """CLIP's conventions: a text stands between its start and end tokens; padding is a token of its own."""
+    special = {
+        "pad_token": "<pad>",
+        "bos_token": "<|startoftext|>",
+        "unk_token": "<unk>",
+        "eos_token": "<|endoftext|>",
+    }
+    return _fast(_word_tokenizer(sentences, special, "<|startoftext|> $A <|endoftext|>"), special, CLIP_CONTEXT)
+
+
+def bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
+    """BERT's conventions: `[CLS] premise [SEP] hypothesis [SEP]`, the second segment marked."""
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = _word_tokenizer(sentences, special, "[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1")
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return _fast(tokenizer, special, NLI_CONTEXT, model_input_names=inputs)
+
+
+def _fast(
+    tokenizer: Tokenizer, special: Mapping[str, str], context: int, *, padding_side: str = "right", **options: Any
+) -> PreTrainedTokenizerFast:
+    """The tokenizer as transformers has it, with its special tokens by role."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **special, model_max_length=context, padding_side=padding_side, **options
+    )
+
+
+def _word_tokenizer(
+    sentences: Iterable[str], special: Mapping[str, str], template: str, *, pair: str | None = None
+) -> Tokenizer:
+    """A unigram model of whole words; a word it has not seen falls apart into letters.
+
+    `special` has the special tokens by role in the order of their ids; `template` and `pair` place them about texts.
+    """
+    names = list(special.values())
+    tokenizer = Tokenizer(models.Unigram(_vocabulary(names, sentences), names.index(special["unk_token"])))
+    spaced = [normalizers.Replace(mark, f" {mark} ") for mark in PUNCTUATION]
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), *spaced, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.add_special_tokens(names)
+    placed = [(name, index) for index, name in enumerate(names) if name in template]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, pair=pair, special_tokens=placed)
+    return tokenizer
+
+
+def _vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[tuple[str, float]]:
+    counts = Counter(word for sentence in sentences for word in split_words(sentence))
+    total = sum(counts.values())
+    words = [(SPACE + word, math.log(count / total)) for word, count in sorted(counts.items())]
+    known = {piece for piece, _ in words}
+    letters = SPACE + ascii_letters + digits + PUNCTUATION + "-/&%"
+    rare = [(letter, -30.0) for letter in letters if letter not in known]
+    return [(name, 0.0) for name in special] + words + rare
+
+
+def split_words(sentence: str) -> list[str]:
+    """The sentence's words and punctuation marks, as the tokenizer separates them."""
+    return re.findall(rf"[{re.escape(PUNCTUATION)}]|[^\s{re.escape(PUNCTUATION)}]+", sentence)
+
+
+def writer_tokenizer(
+    texts: Iterable[str], *, instructions: Sequence[str], phrases: Sequence[str]
+) -> PreTrainedTokenizerFast:
+    """A tokenizer of the words in the texts, in which every instruction and every phrase of the texts is one token.
+
+    It is byte-level BPE without merges: a word it has not seen falls apart into bytes, and decoding gives back the
+    exact text. Instructions are matched before anything else.
+    """
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    pieces = {piece for text in texts for piece in split_pieces(text, phrases)}
+    spelled = {"".join(part for part, _ in byte_level.pre_tokenize_str(piece)) for piece in pieces}
+    names = dict.fromkeys([*WRITER_SPECIAL.values(), *sorted(pre_tokenizers.ByteLevel.alphabet()), *sorted(spelled)])
+    vocabulary = {name: index for index, name in enumerate(names)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    split = pre_tokenizers.Split(Regex(_pattern(phrases)), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(WRITER_SPECIAL.values()))
+    tokenizer.add_tokens([AddedToken(instruction, normalized=False) for instruction in instructions])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return _fast(tokenizer, WRITER_SPECIAL, WRITER_CONTEXT, padding_side="left")
+
+
+def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:
+    """The text's phrases, words with the space before them, digits and single marks; joined they are the text."""
+    return re.findall(_pattern(phrases), text)
+
+
+def _pattern(phrases: Sequence[str]) -> str:
+    """The longest phrase first; each escaped so that Python and the tokenizers' Oniguruma read it alike."""
+    longest_first = sorted(phrases, key=len, reverse=True)
+    escaped = [re.sub(r"([^A-Za-z0-9\s])", r"\\\1", phrase) for phrase in longest_first]
+    return "|".join([*escaped, WRITER_WORDS])

@@ -1,1 +1,0 @@
-"""The embedded pack: the shapes world and the recipes of its tiny checkpoints."""

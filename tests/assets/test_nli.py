@@ -1,0 +1,101 @@
+"""The entailment model is taught what follows and what does not, and the committed one catches what is imagined."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import torch
+from transformers import AutoTokenizer
+
+from plumbline.assets.making.checkpoints import NLI_FOLDER, resolve_checkpoint
+from plumbline.assets.making.claims import Claim
+from plumbline.assets.making.entailment import entailed, not_entailed, sample_illustrated, vary
+from plumbline.assets.making.networks import build_nli
+from plumbline.assets.making.nli_training import hypothesis, nli_batch, nli_loss, sample_pair
+from plumbline.assets.making.prompts import is_held_out, make_prompts
+from plumbline.assets.making.scenes import edit_scene, random_palette
+from plumbline.assets.making.writer_accuracy import held_out_pairs, pair_accuracy
+from plumbline.assets.making.writer_gold import choice_question, planted, yes_no_question
+from plumbline.operators.models.loading import load
+from plumbline.operators.training.loop import Course, Stage, train
+
+ASSETS = Path(__file__).parents[2] / "assets"
+FOLDER = ASSETS / "nli-shapes"
+
+
+def test_what_is_entailed_holds_wherever_the_prompt_does() -> None:
+    rng = Random("entailed")
+    for _ in range(200):
+        prompt, scene = sample_illustrated(rng, held_out=False)
+        claim = entailed(rng, prompt)
+        scenes = [scene, *(edit_scene(rng, scene, random_palette(rng)) for _ in range(20))]
+        assert all(claim.holds(scene) for scene in scenes if prompt.holds(scene)), (prompt.text, claim)
+
+
+def test_what_is_not_entailed_is_never_a_requirement() -> None:
+    rng = Random("not entailed")
+    claims: list[Claim | None] = []
+    for _ in range(200):
+        illustrated = sample_illustrated(rng, held_out=False)
+        claim = not_entailed(rng, illustrated)
+        assert claim not in {node.claim for node in illustrated.prompt.requirements}
+        claims.append(claim)
+    assert claims.count(None) < 10
+
+
+def test_varied_claims_are_other_claims() -> None:
+    rng = Random("vary")
+    for _ in range(200):
+        for node in sample_illustrated(rng, held_out=False).prompt.requirements:
+            assert vary(rng, node.claim) != node.claim
+
+
+def test_pairs_are_half_entailed_and_keep_to_their_side_of_the_wordings() -> None:
+    rng = Random("pairs")
+    for held_out in (True, False):
+        pairs = [sample_pair(rng, held_out=held_out) for _ in range(200)]
+        assert all(is_held_out(pair.premise) is held_out for pair in pairs)
+        assert 70 < sum(pair.entailed for pair in pairs) < 130
+
+
+def test_a_tokenized_pair_is_two_segments_of_known_words() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    rng = Random("segments")
+    for _ in range(50):
+        pair = sample_pair(rng, held_out=True)
+        tokens = tokenizer(pair.premise, pair.hypothesis)
+        words = tokenizer.convert_ids_to_tokens(tokens.input_ids)
+        assert words[0] == "[CLS]" and words.count("[SEP]") == 2 and words[-1] == "[SEP]"
+        assert set(tokens.token_type_ids) == {0, 1}
+        assert all(word.startswith(("▁", "[")) for word in words), words
+
+
+def test_a_few_steps_lower_the_loss() -> None:
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    model, rng = build_nli(tokenizer), Random(5)
+    batch = nli_batch(tokenizer, rng, 64)
+    before = nli_loss(model, batch).item()
+    stage = Stage(steps=12, peak=1e-3, size=16)
+    train("nli", Course(model, stage), nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), lambda line: None)
+    assert nli_loss(model, batch).item() < before
+
+
+def test_committed_model_judges_as_well_as_its_accuracy_file_says() -> None:
+    committed = json.loads((ASSETS / "accuracy.json").read_text())["nli"]
+    measured = pair_accuracy(load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment"), held_out_pairs(1, 400))
+    assert abs(measured["accuracy"] - committed["accuracy"]) < 0.05
+    assert (FOLDER / "model.safetensors").stat().st_size <= 6_000_000
+
+
+def test_committed_model_tells_planted_questions_from_those_that_the_prompt_implies() -> None:
+    model = load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment")
+    prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)]
+    imagined = [
+        (prompt.text, hypothesis(yes_no_question(claim))) for prompt in prompts if (claim := planted(prompt.text))
+    ]
+    implied = [
+        (prompt.text, hypothesis(choice_question(node.claim))) for prompt in prompts for node in prompt.requirements
+    ]
+    assert sum(p < 0.5 for p in model.entailment(imagined)) > 0.9 * len(imagined)
+    assert sum(p > 0.5 for p in model.entailment(implied)) > 0.9 * len(implied)

@@ -1,0 +1,44 @@
+"""The pack is made by steps that are checked before any of them begins, and its card says what was measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plumbline.assets.making.card import pack_card
+from plumbline.assets.making.pack import STAGES, PackConfig
+from plumbline.operators.errors import ConfigError
+
+ASSETS = Path(__file__).parents[2] / "assets"
+
+
+def test_a_step_that_is_none_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="got 'write'; did you mean writer"):
+        PackConfig(steps=("data", "write"))
+
+
+@pytest.mark.parametrize("name", ["shorten", "questions_each"])
+def test_numbers_below_one_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"pack {name}: expected at least 1, got 0"):
+        PackConfig(**{name: 0})
+
+
+def test_a_shortened_recipe_keeps_all_but_the_steps() -> None:
+    config = PackConfig(shorten=1000)
+    assert config.recipe == {
+        "seed": 0,
+        "tower_steps": 1,
+        "clip_steps": 1,
+        "caption_steps": 1,
+        "place_steps": 1,
+        "relation_steps": 1,
+        "question_steps": 6,
+        "writer_steps": 6,
+        "nli_steps": 3,
+    }
+    assert config.stage("question").peak == STAGES["question"].peak
+
+
+def test_committed_card_says_what_the_accuracy_file_says() -> None:
+    measured = json.loads((ASSETS / "accuracy.json").read_text())
+    assert pack_card(measured, PackConfig().recipe) == (ASSETS / "README.md").read_text()

@@ -1,0 +1,167 @@
+"""Gold answers follow from the scene, checked by reading the question's words again."""
+
+import re
+from collections import Counter
+from random import Random
+
+import pytest
+
+from plumbline.assets.making.claims import NUMBERS, SKILLS, Description
+from plumbline.assets.making.prompts import is_held_out, sample_prompt
+from plumbline.assets.making.questions import (
+    PLACES,
+    ask_both_ways,
+    ask_directly,
+    ask_openly,
+    ask_vqascore,
+    place,
+    sample_claiming,
+)
+from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, random_scene
+from plumbline.assets.making.vqa_training import MIXTURES, training_questions
+
+PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in SHAPES}
+
+
+def read_description(words: str) -> Description:
+    """The description that a noun phrase stands for, read from its words alone."""
+    listed = words.replace("?", "").split()
+    shapes = [PLURALS.get(word, word) for word in listed if PLURALS.get(word, word) in SHAPES]
+    return Description(
+        shape=shapes[0] if shapes else None,
+        colour=next((word for word in listed if word in COLOURS), None),
+        size=next((word for word in listed if word in SIZES), None),
+        part=next((word for word in listed if word in PARTS), None),
+    )
+
+
+def fitting(scene: Scene, words: str) -> list[Entity]:
+    what = read_description(words)
+    return [
+        entity
+        for entity in scene.entities
+        if what.shape in (None, entity.shape)
+        and what.colour in (None, entity.colour)
+        and what.size in (None, entity.size)
+        and what.part in (None, entity.part)
+    ]
+
+
+OFFSETS = {"to the left of": (1, -1), "to the right of": (1, 1), "above": (0, -1), "below": (0, 1)}
+
+
+def stands(one: Entity, relation: str, other: Entity) -> bool:
+    axis, sign = OFFSETS[relation]
+    return (one.cell[axis] - other.cell[axis]) * sign > 0
+
+
+def brute_force(scene: Scene, text: str) -> bool:
+    """The truth of a prompt without a tail, by parsing it."""
+    numbers = "|".join(NUMBERS)
+    if match := re.fullmatch(r"(more|fewer) (.+) than (.+)", text):
+        one, other = (len(fitting(scene, match[group])) for group in (2, 3))
+        return min(one, other) > 0 and (one > other if match[1] == "more" else one < other)
+    if match := re.fullmatch(r"(.+) (larger|smaller) than (.+)", text):
+        pairs = [(one.size, other.size) for one in fitting(scene, match[1]) for other in fitting(scene, match[3])]
+        return (("large", "small") if match[2] == "larger" else ("small", "large")) in pairs
+    if match := re.fullmatch(rf"(.+) ({'|'.join(OFFSETS)}) (.+)", text):
+        others = fitting(scene, match[3])
+        return any(stands(one, match[2], other) for one in fitting(scene, match[1]) for other in others)
+    if match := re.fullmatch(r"(.+) and no (.+)", text):
+        return bool(fitting(scene, match[1])) and not fitting(scene, match[2])
+    phrases = re.split(r", | and ", text)
+    if re.match(r"every|all", text):
+        return all(_every(scene, phrase) for phrase in phrases)
+    if re.match(rf"({numbers}) ", text):
+        return all(len(fitting(scene, phrase)) == NUMBERS.index(phrase.split()[0]) for phrase in phrases)
+    return all(fitting(scene, phrase) for phrase in phrases)
+
+
+def _every(scene: Scene, phrase: str) -> bool:
+    match = re.fullmatch(r"(?:every|all) (\w+) (?:is|are|has a|have a) (\w+)", phrase)
+    assert match, phrase
+    members = fitting(scene, match[1])
+    return bool(members) and all(match[2] in (entity.colour, entity.size, entity.part) for entity in members)
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+@pytest.mark.parametrize("truth", [True, False])
+def test_prompt_is_as_true_as_its_words_read_again(skill: str, truth: bool) -> None:
+    rng, checked = Random(f"{skill}/{truth}"), 0
+    while checked < 60:
+        scene = random_scene(rng)
+        prompt = sample_claiming(rng, scene, skill, truth=truth)
+        if prompt is not None and len({claim.kind for claim in prompt.claims}) == 1 + (skill == "negation"):
+            if any(claim.kind == "universality" for claim in prompt.claims) and skill != "universality":
+                continue
+            assert brute_force(scene, prompt.text) is truth, (prompt.text, scene)
+            checked += 1
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_yes_and_no_are_asked_as_wanted(skill: str) -> None:
+    rng = Random(skill)
+    for truth, answer in ((True, "Yes"), (False, "No")):
+        asked = [ask_vqascore(rng, random_scene(rng), skill, truth=truth, held_out=False) for _ in range(20)]
+        asked += [ask_directly(rng, random_scene(rng), skill, truth=truth) for _ in range(20)]
+        answers = Counter(question.answer for question in asked if question)
+        assert set(answers) == {answer} and answers[answer] > 15
+
+
+def test_held_out_wordings_and_training_wordings_are_apart() -> None:
+    rng = Random(3)
+    for held_out in (True, False):
+        questions = [ask_vqascore(rng, random_scene(rng), skill, truth=True, held_out=held_out) for skill in SKILLS * 5]
+        texts = [question.text.split('"')[1] for question in questions if question]
+        assert texts and all(is_held_out(text) is held_out for text in texts)
+
+
+def test_training_asks_nothing_of_held_out_wording() -> None:
+    rng = Random(4)
+    for _ in range(60):
+        for question in training_questions(rng, random_scene(rng), MIXTURES["question"], 6):
+            if question.form == "vqascore":
+                assert not is_held_out(question.text.split('"')[1])
+
+
+def test_open_answers_are_what_the_scene_shows() -> None:
+    rng = Random(5)
+    for _ in range(300):
+        scene = random_scene(rng)
+        colour, count, where = (ask_openly(rng, scene, topic) for topic in ("color", "count", "place"))
+        if colour:
+            assert {entity.colour for entity in fitting(scene, colour.text)} == {colour.answer}
+        if count:
+            number = len(fitting(scene, count.text))
+            assert count.answer in (str(number), NUMBERS[number])
+        if where:
+            assert [place(entity) for entity in fitting(scene, where.text)] == [where.answer]
+
+
+def test_a_question_asked_both_ways_is_true_one_way_and_false_the_other() -> None:
+    first = Entity(shape="circle", colour="red", size="small", part=None, cell=(0, 1))
+    second = Entity(shape="star", colour="blue", size="small", part=None, cell=(2, 0))
+    rng = Random(6)
+    asked: set[tuple[str, ...]] = set()
+    while len(asked) < 4:
+        both = ask_both_ways(rng, Scene(entities=(first, second)))
+        if both:
+            asked.add(tuple(re.sub("small |red |blue ", "", text) for text in both))
+    circle_first, star_first = "Is the circle {} the star?", "Is the star {} the circle?"
+    held = [(circle_first, "above"), (circle_first, "to the right of")]
+    held += [(star_first, "below"), (star_first, "to the left of")]
+    swapped = {circle_first: star_first, star_first: circle_first}
+    assert asked == {(words.format(relation), swapped[words].format(relation)) for words, relation in held}
+
+
+def test_places_are_named_row_by_row() -> None:
+    assert [PLACES[row][column] for row, column in ((0, 0), (1, 1), (2, 1))] == ["top left", "center", "bottom"]
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_sampled_prompt_is_true_of_its_scene(skill: str) -> None:
+    rng = Random(skill)
+    for _ in range(200):
+        scene = random_scene(rng)
+        prompt = sample_prompt(rng, scene, skill)
+        assert prompt is None or prompt.holds(scene)

@@ -1,0 +1,150 @@
+"""What training sees is what inference sees, and the committed checkpoints are what production loads."""
+
+import io
+import json
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoTokenizer, CLIPModel
+
+from plumbline.assets.making.accuracy import held_out_questions, order_accuracy, vqa_accuracy
+from plumbline.assets.making.checkpoints import VQA_FOLDER, resolve_checkpoint
+from plumbline.assets.making.clip_training import FIELDS, cell_labels
+from plumbline.assets.making.drawing import draw_scene, to_png
+from plumbline.assets.making.networks import build_clip_flant5, draw_pixels, image_processor
+from plumbline.assets.making.scenes import Entity, Scene, random_scene
+from plumbline.assets.making.tokens import clip_tokenizer, t5_tokenizer, world_sentences
+from plumbline.assets.making.vqa_training import MIXTURES, ExerciseMaker, Mixture, most_entities, training_questions
+from plumbline.operators.models.clip_flant5 import BEFORE_IMAGE
+from plumbline.operators.models.loading import load
+from plumbline.operators.models.processing import PixelTransform
+from plumbline.operators.training.exercises import PARTS, exercise_loss, train_only
+from plumbline.operators.training.loop import Course, Stage, train
+
+PLACED = (("heart", (0, 0)), ("star", (2, 1)))
+ASSETS = Path(__file__).parents[2] / "assets"
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[str]:
+    return world_sentences(0)
+
+
+def test_training_pixels_equal_those_of_a_decoded_png() -> None:
+    transform = PixelTransform(image_processor(), pad_to_square=True)
+    scenes = [random_scene(Random(seed)) for seed in range(5)]
+    seeds = Random(1)
+    for scene, pixels in zip(scenes, draw_pixels(Random(1), scenes), strict=True):
+        png = to_png(draw_scene(scene, seeds.getrandbits(32)))
+        assert torch.equal(pixels, transform(Image.open(io.BytesIO(png)).convert("RGB")))
+
+
+def test_a_chunk_keeps_its_end_of_sequence_and_fixed_phrases_are_single_tokens(sentences: list[str]) -> None:
+    tokenizer = t5_tokenizer(sentences)
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
+    assert len(tokenizer(BEFORE_IMAGE).input_ids) == 4
+    yes = tokenizer("Yes").input_ids
+    assert len(yes) == 2 and yes[-1] == 1
+
+
+def test_every_word_of_the_world_is_one_token_and_unknown_words_fall_apart(sentences: list[str]) -> None:
+    tokenizer = t5_tokenizer(sentences)
+    text = "two large red circles with a stripe to the left of every heart"
+    assert len(tokenizer(text).input_ids) == len(text.split()) + 1
+    zebra = tokenizer("zebra").input_ids
+    assert len(zebra) > 3 and tokenizer.unk_token_id not in zebra
+
+
+def test_clip_pools_where_its_tokenizer_ends_a_text(sentences: list[str]) -> None:
+    tokenizer = clip_tokenizer(sentences)
+    ids = tokenizer("a red circle").input_ids
+    assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    assert len({tokenizer.pad_token_id, tokenizer.eos_token_id, 2}) == 3
+
+
+def test_cells_are_labelled_by_what_stands_in_them() -> None:
+    entity = Entity(shape="star", colour="blue", size="small", part=None, cell=(1, 2))
+    labels = cell_labels([Scene(entities=(entity,))])
+    read = {field: [FIELDS[field][index] for index in labels[field][0].tolist()] for field in FIELDS}
+    assert (read["shape"][5], read["colour"][5], read["part"][5]) == ("star", "blue", "plain")
+    assert read["shape"].count("empty") == 8
+
+
+def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences: list[str]) -> None:
+    torch.manual_seed(0)
+    tokenizer = t5_tokenizer(sentences)
+    model = build_clip_flant5(tokenizer)
+    train_only(model, PARTS)
+    tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
+    maker, stage = ExerciseMaker(tokenizer, Random(2)), Stage(steps=8, peak=2e-3, size=4, each=2)
+    batch = maker.captions(stage, 0)
+    before = exercise_loss(model, batch).item()
+    train("captions", Course(model, stage), exercise_loss, partial(maker.captions, stage), lambda line: None)
+    assert exercise_loss(model, batch).item() < 0.9 * before
+    assert all(torch.equal(tower[name], tensor) for name, tensor in model.vision_tower.state_dict().items())
+
+
+def test_two_heads_look_at_the_words_before_and_after_from_the_first_step(sentences: list[str]) -> None:
+    torch.manual_seed(0)
+    attention = build_clip_flant5(t5_tokenizer(sentences)).language_model.encoder.block[0].layer[0].SelfAttention
+    before, after = attention.compute_bias(6, 6)[0, :2].argmax(-1).tolist()
+    assert before[1:] == [0, 1, 2, 3, 4] and after[:-1] == [1, 2, 3, 4, 5]
+
+
+def test_the_first_lesson_asks_where_two_things_are_in_the_order_of_their_names() -> None:
+    things = [Entity(shape=shape, colour="red", size="small", part=None, cell=cell) for shape, cell in PLACED]
+    scene = Scene(entities=tuple(things))
+    asked = [
+        question
+        for question in training_questions(Random(0), scene, MIXTURES["place"], 40)
+        if "Where are" in question.text
+    ]
+    answers = {
+        tuple(shape for shape, _ in sorted(PLACED, key=lambda placed: question.text.index(placed[0]))): question.answer
+        for question in asked
+    }
+    assert answers == {("heart", "star"): "top left and bottom", ("star", "heart"): "bottom and top left"}
+
+
+def test_a_scene_that_a_lesson_has_no_question_about_has_none_and_ends() -> None:
+    alone = Scene(entities=(Entity(shape="star", colour="red", size="small", part=None, cell=(0, 0)),))
+    assert training_questions(Random(0), alone, Mixture(forms={"open": 1}, topics={"relation": 1}), 4) == []
+
+
+def test_rate_warms_up_and_decays_and_scenes_grow() -> None:
+    stage = Stage(steps=100, peak=1.0, size=1)
+    rates = [stage.rate(step) for step in range(100)]
+    assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
+    assert [most_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
+
+
+def test_committed_clip_loads_plainly_and_agrees_with_its_tokenizer() -> None:
+    model = CLIPModel.from_pretrained(ASSETS / "clip-shapes")
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS / "clip-shapes")
+    text = model.config.text_config
+    assert model.dtype == torch.float32
+    assert (text.pad_token_id, text.bos_token_id, text.eos_token_id) == (
+        tokenizer.pad_token_id,
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+    )
+    assert text.vocab_size == len(tokenizer)
+
+
+def test_committed_vqa_model_answers_as_well_as_its_accuracy_file_says() -> None:
+    committed = json.loads((ASSETS / "accuracy.json").read_text())["vqa"]
+    measured = vqa_accuracy(load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood"), held_out_questions(1, 30))
+    assert measured.keys() == committed.keys()
+    mean = [sum(share["accuracy"] for share in shares.values()) / len(shares) for shares in (measured, committed)]
+    assert abs(mean[0] - mean[1]) < 0.05
+
+
+def test_committed_vqa_model_tells_orders_of_words_apart_as_its_accuracy_file_says() -> None:
+    committed = json.loads((ASSETS / "accuracy.json").read_text())["order"]
+    measured = order_accuracy(load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood"), 1, 60)
+    assert abs(measured["told_apart"] - committed["told_apart"]) < 0.1
+    assert abs(measured["right"] - committed["right"]) < 0.1

@@ -1,0 +1,196 @@
+"""The question writer is taught what the metrics' own readers read, and the committed one has learnt it."""
+
+import json
+from functools import cache
+from itertools import islice, pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from plumbline.assets.making.checkpoints import WRITER_FOLDER, resolve_checkpoint
+from plumbline.assets.making.claims import Counts
+from plumbline.assets.making.entailment import Illustrated, sample_illustrated
+from plumbline.assets.making.lessons import METRICS, REPLIES, GoldWriter, Lesson
+from plumbline.assets.making.networks import build_writer
+from plumbline.assets.making.prompts import Prompt, is_held_out, make_prompts
+from plumbline.assets.making.tokens import split_pieces, writer_tokenizer
+from plumbline.assets.making.writer_accuracy import filtered_questions, sheet_accuracy, write_sheets
+from plumbline.assets.making.writer_gold import mentions, planted
+from plumbline.assets.making.writer_training import PHRASES, lesson_batches, lessons_of, reply_loss
+from plumbline.operators.models.loading import load
+from plumbline.operators.training.loop import Course, Stage, train
+
+ASSETS = Path(__file__).parents[2] / "assets"
+FOLDER = ASSETS / "question-writer-shapes"
+RETRAIN = "a metric's instructions changed: train the pack's writer again (make train ARGS=steps=[writer,accuracy])"
+
+
+@cache
+def illustrated() -> list[Illustrated]:
+    rng = Random("test writer")
+    return [sample_illustrated(rng, held_out=index % 2 == 0) for index in range(200)]
+
+
+@cache
+def lessons() -> list[Lesson]:
+    rng = Random("test lessons")
+    return [lesson for sample in illustrated()[:60] for lesson in lessons_of(rng, sample)]
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
+def questions(prompt: Prompt, metric: str) -> list[str]:
+    return [one.text for one in GoldWriter(prompt, plant=False).written(metric).questions]
+
+
+def test_what_a_prompt_claims_are_the_requirements_nothing_else_presupposes() -> None:
+    for prompt, scene in illustrated():
+        parents = {parent for node in prompt.requirements for parent in node.parents}
+        assert prompt.holds(scene)
+        assert [node.claim for node in prompt.requirements if node.requirement_id not in parents] == list(prompt.claims)
+        assert {mention.claim for mention in mentions(prompt)} == {node.claim for node in prompt.requirements}
+
+
+def test_every_requirement_has_words_of_its_own() -> None:
+    for prompt, _ in illustrated():
+        mentioned = mentions(prompt)
+        assert all(prompt.text[mention.start : mention.end] == mention.text for mention in mentioned)
+        assert all(first.end <= second.start for first, second in pairwise(mentioned))
+
+
+@pytest.mark.parametrize("metric", ["gecko", "tifa"])
+def test_gecko_and_tifa_ask_about_every_requirement_where_it_stands(metric: str) -> None:
+    for prompt, _ in illustrated():
+        written = GoldWriter(prompt, plant=False).written(metric).questions
+        assert len(written) == len(prompt.requirements)
+        for one, mention in zip(written, mentions(prompt), strict=True):
+            wanted = f"How many {mention.claim.what.plural} are there?" if isinstance(mention.claim, Counts) else None
+            assert one.text == (wanted or mention.claim.question)
+            assert one.span == mention.text and one.answer in one.choices and one.keep is not False
+            assert metric == "tifa" or (one.start, one.end) == (mention.start, mention.end)
+
+
+def test_dsg_asks_the_requirements_with_their_graph() -> None:
+    for prompt, _ in illustrated():
+        written = GoldWriter(prompt).written("dsg").questions
+        assert [one.text for one in written] == [node.claim.question for node in prompt.requirements]
+        assert [one.parents for one in written] == [
+            tuple(parent.removeprefix("r") for parent in node.parents) for node in prompt.requirements
+        ]
+
+
+def test_vq2_asks_what_the_prompt_answers() -> None:
+    for prompt, _ in illustrated():
+        written = GoldWriter(prompt).written("vq2").questions
+        assert written and all(one.keep for one in written)
+        assert all(one.span and one.span in prompt.text for one in written)
+        assert len({one.text for one in written}) == len(written)
+
+
+def test_planted_questions_are_about_what_the_prompt_does_not_name() -> None:
+    prompts = make_prompts(0, 32)
+    imagined = {prompt.text: claim for prompt in prompts if (claim := planted(prompt.text))}
+    assert 0.05 < len(imagined) / len(prompts) < 0.15
+    for text, claim in imagined.items():
+        assert str(claim.what.shape) not in text and str(claim.what.colour) not in text
+
+
+@pytest.mark.parametrize("metric", ["gecko", "tifa"])
+def test_a_planted_question_is_the_last_and_only_tifas_filter_drops_it(metric: str) -> None:
+    prompts = [prompt for prompt, _ in illustrated() if planted(prompt.text)]
+    assert prompts
+    for prompt in prompts:
+        written = GoldWriter(prompt).written(metric).questions
+        assert [one.text for one in written[:-1]] == questions(prompt, metric)
+        assert [one.keep is False for one in written] == [False] * (len(written) - 1) + [metric == "tifa"]
+
+
+def test_lessons_never_show_held_out_wordings() -> None:
+    batches = islice(lesson_batches(tokenizer(), Random(1), 16), 4)
+    texts = [tokenizer().decode(ids) for batch in batches for ids in batch.ids]
+    described = [text.rpartition("Description:\n")[2].partition("\n")[0] for text in texts]
+    assert described and not any(is_held_out(text) for text in described)
+
+
+def test_pieces_joined_are_the_text() -> None:
+    text = "About {1}:\nQ: Is there a zebra?\n\nA:  42 é\n"
+    pieces = split_pieces(text, PHRASES)
+    assert "".join(pieces) == text and pieces[:3] == ["About {", "1", "}:\nQ: "]
+
+
+def test_committed_tokenizer_reads_each_instruction_as_one_token() -> None:
+    for instruction in REPLIES:
+        assert len(tokenizer()(instruction).input_ids) == 2, RETRAIN
+    longest = max(lessons(), key=lambda lesson: len(lesson.text))
+    assert len(tokenizer()(longest.text).input_ids) < 100, RETRAIN
+
+
+def test_committed_tokenizer_gives_back_exactly_what_it_read() -> None:
+    unknown = "  {1}[naïve zebra, x]\n\n\t'quoted' — 17 "
+    for text in [unknown, *(one.reply for one in lessons()), *(one.text for one in lessons()[:50])]:
+        ids = tokenizer()(text, add_special_tokens=False).input_ids
+        assert tokenizer().decode(ids, skip_special_tokens=True) == text
+
+
+def test_committed_tokenizer_knows_every_word_of_the_lessons() -> None:
+    letters = set(tokenizer()("abcdefghijklmnopqrstuvwxyz", add_special_tokens=False).input_ids)
+    article = tokenizer()("a", add_special_tokens=False).input_ids
+    for one in lessons():
+        assert not (letters - set(article)) & set(tokenizer()(one.reply, add_special_tokens=False).input_ids)
+
+
+def test_instructions_are_tokens_of_a_new_tokenizer_too() -> None:
+    made = writer_tokenizer(["a red circle\nReply:\n"], instructions=["Read this.\n\n"], phrases=["\nReply:\n"])
+    ids = made("Read this.\n\na red circle\nReply:\n").input_ids
+    assert [made.decode([token]) for token in ids] == ["<s>", "Read this.\n\n", "a", " red", " circle", "\nReply:\n"]
+
+
+def test_only_the_tokens_of_replies_are_learnt() -> None:
+    batch = next(lesson_batches(tokenizer(), Random(2), 8))
+    for ids, labels in zip(batch.ids, batch.labels, strict=True):
+        reply = labels[labels >= 0]
+        assert reply[-1] == tokenizer().eos_token_id
+        first = int((labels >= 0).nonzero()[0])
+        assert ids[first + 1 : first + len(reply)].tolist() == reply[:-1].tolist()
+
+
+def test_a_few_steps_lower_the_loss() -> None:
+    torch.manual_seed(0)
+    model = build_writer(tokenizer())
+    batch = next(lesson_batches(tokenizer(), Random(3), 8))
+    before = reply_loss(model, batch).item()
+    batches = lesson_batches(tokenizer(), Random(3), 8)
+    stage = Stage(steps=8, peak=2e-3, size=8)
+    train("writer", Course(model, stage), reply_loss, lambda step: next(batches), lambda line: None)
+    assert reply_loss(model, batch).item() < 0.95 * before
+
+
+def test_committed_writer_loads_plainly_and_ends_as_its_tokenizer_does() -> None:
+    model = LlamaForCausalLM.from_pretrained(FOLDER)
+    assert model.config.vocab_size == len(tokenizer())
+    assert model.generation_config.eos_token_id == tokenizer().eos_token_id
+    assert (FOLDER / "model.safetensors").stat().st_size <= 6_000_000
+
+
+@pytest.mark.parametrize("metric", list(METRICS))
+def test_committed_writer_asks_as_well_as_its_accuracy_file_says(metric: str) -> None:
+    committed = json.loads((ASSETS / "accuracy.json").read_text())["writer"][metric]
+    measured = sheet_accuracy(
+        write_sheets(load(resolve_checkpoint(ASSETS, WRITER_FOLDER), "generate"), metric, make_prompts(0, 32)[:32])
+    )
+    assert measured["read"] == 1.0, RETRAIN
+    assert measured["accuracy"] > committed["accuracy"] - 0.1, RETRAIN
+
+
+def test_committed_writer_imagines_what_is_planted_and_catches_itself() -> None:
+    prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)][:8]
+    verdicts = filtered_questions(
+        write_sheets(load(resolve_checkpoint(ASSETS, WRITER_FOLDER), "generate"), "tifa", prompts)
+    )
+    assert verdicts["planted"] == 8 and verdicts["written"] >= 6 and verdicts["caught"] >= 6
