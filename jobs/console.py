@@ -17,7 +17,7 @@ from rich.text import Text
 from plumbline.operators.errors import REMEDIES
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Usage
-from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.question_quality import QuestionQuality
 from plumbline.operators.report.words import plural
 from plumbline.operators.stages.table import STAGES

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from plumbline.operators.errors import EngineError, HopelessRow, ModelError, RowError
 
@@ -166,3 +166,36 @@ def device_lost(error: Exception) -> bool:
     if isinstance(error, EngineError):
         return True
     return "CUDA error" in str(error) and not out_of_memory(error)
+
+
+def in_batches(
+    call: Callable[[Sequence[Row]], Sequence[Result]],
+    inputs: Sequence[Row],
+    sizes: Sequence[Any],
+    *,
+    size: BatchSize,
+) -> list[Result]:
+    """The call's result for every input, in their order; `size` inputs of like `sizes` go together.
+
+    Where so many are out of memory, half as many go together from then on.
+    """
+    import torch  # the driver counts calls, and has no use for it
+
+    left, before = sorted(range(len(inputs)), key=lambda index: sizes[index]), size.rows
+    failed = len(left)
+    results: dict[int, Result] = {}
+    with torch.inference_mode():
+        while left:
+            before = size.rows if len(left) <= failed else before  # as in `in_windows`
+            batch = left[: size.rows]
+            try:
+                results.update(zip(batch, call([inputs[index] for index in batch]), strict=True))
+                left = left[len(batch) :]
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                failed = min(failed, len(left) - len(batch))
+                size.shrink(len(batch), before)
+                if len(batch) == 1:
+                    raise
+    return [results[index] for index in range(len(inputs))]

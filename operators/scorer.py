@@ -21,7 +21,8 @@ from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import AnyMetric
-from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
 from plumbline.operators.stages.stage import Inputs, Rows, Stage, StageOptions, Upstream
 

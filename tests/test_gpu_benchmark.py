@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from plumbline.operators.batches import BatchSize
-from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.models.networks.vlm import ChatVlm
 from tests.benchmarks.gpu import apart, flops
 from tests.benchmarks.gpu.measures import Load, make_load, score, score_pair
 from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured, table

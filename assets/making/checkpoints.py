@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel, resolve_model
-from plumbline.operators.models.clip_flant5 import ClipFlanT5, save_clip_flant5
+from plumbline.operators.models.model import ModelConfig, ResolvedModel
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, save_clip_flant5
+from plumbline.operators.models.resolution import resolve_model
 
 CLIP_FOLDER = "clip-shapes"
 VQA_FOLDER = "clip-flant5-shapes"

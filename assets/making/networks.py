@@ -27,7 +27,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from plumbline.assets.making.drawing import draw_scene
 from plumbline.assets.making.scenes import Scene
 from plumbline.assets.making.tokens import CLIP_CONTEXT, NLI_CONTEXT, WRITER_CONTEXT
-from plumbline.operators.models.clip_flant5 import ClipFlanT5
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5
 
 IMAGE_SIDE = 48
 PATCH = 16

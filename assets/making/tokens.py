@@ -16,7 +16,7 @@ from plumbline.assets.making.claims import NUMBERS, SKILLS
 from plumbline.assets.making.prompts import sample_prompt
 from plumbline.assets.making.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE, ask_directly, ask_openly, caption
 from plumbline.assets.making.scenes import random_scene
-from plumbline.operators.models.clip_flant5 import BEFORE_IMAGE
+from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
 
 SENTENCES = 4000
 PUNCTUATION = "\"'?!.,:;()"

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.models.calls import Measure, PixelRule
-from plumbline.operators.models.encoders import clean
+from plumbline.operators.models.networks.texts import clean
 
 Variant = Literal["cosine", "original", "torchmetrics"]
 

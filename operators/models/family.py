@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from plumbline.operators.models.calls import Measure, PixelRule
-from plumbline.operators.models.parts import Checkpoint, Fields, FileDigest, Part, read_fields
+from plumbline.operators.models.checkpoints.parts import Checkpoint, Fields, FileDigest, Part, read_fields
 from plumbline.operators.models.vqa_kinds import VqaKind
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ModelConfig, ResolvedModel
 
 Call = Literal[
     "likelihood",

@@ -4,9 +4,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.checkpoints import ResolvedModel
 from plumbline.operators.models.families import serving
 from plumbline.operators.models.family import Call
+from plumbline.operators.models.model import ResolvedModel
 
 if TYPE_CHECKING:
     from plumbline.operators.models.calls import (

@@ -6,9 +6,10 @@ from typing import NamedTuple
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.models.checkpoints import ModelConfig, takes_videos
 from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.family import Call
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import takes_videos
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 

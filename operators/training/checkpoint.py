@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from plumbline.operators.models.checkpoints import ResolvedModel
-from plumbline.operators.models.clip_flant5 import (
+from plumbline.operators.models.checkpoints.parts import Part
+from plumbline.operators.models.checkpoints.processing import load_pixel_transform, load_tokenizer
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.clip_flant5 import (
     ClipFlanT5,
     ClipFlanT5Likelihood,
     begin_network,
     load_network,
     save_clip_flant5,
 )
-from plumbline.operators.models.encoder_decoder import check_entries
-from plumbline.operators.models.parts import Part
-from plumbline.operators.models.processing import load_pixel_transform, load_tokenizer
+from plumbline.operators.models.networks.encoder_decoder import check_entries
 
 TOWER_FOLDER = "vision_tower"
 TOWER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json")

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from plumbline.operators.models.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE, ClipFlanT5
+from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE, ClipFlanT5
 
 CAPTION_INPUT = "\n{}"
 YES, NO = "Yes", "No"

@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.models.calls import Usage
-from plumbline.operators.models.parts import digest_file
+from plumbline.operators.models.checkpoints.parts import digest_file
 from plumbline.operators.rows import count_errors, error_kinds, kept_of, usage_of
 from plumbline.pipelines.base.storage import (
     Location,

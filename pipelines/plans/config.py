@@ -13,7 +13,7 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.table import METRICS, AnyMetric
-from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive

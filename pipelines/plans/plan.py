@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.clips import Clips
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.models.checkpoints import ResolvedModel, resolve_model
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.question_quality import mean_content_words
 from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
 from plumbline.operators.stages.stage import Stage

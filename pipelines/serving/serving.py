@@ -10,7 +10,7 @@ from typing import Any
 
 from plumbline.operators.errors import ConfigError, install
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.models.checkpoints import find_vqa_kind, resolve_model
+from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.operators.wires.wire import Answer, Asked, Served
 from plumbline.pipelines.base.cluster import ClusterConfig

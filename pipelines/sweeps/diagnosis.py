@@ -17,7 +17,7 @@ from plumbline.operators.diagnosis.texts import Property, properties
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.models.checkpoints import find_vqa_kind
+from plumbline.operators.models.resolution import find_vqa_kind
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
 from plumbline.operators.stages.table import STAGES

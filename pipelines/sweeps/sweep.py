@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError
 from plumbline.operators.models.calls import Usage
-from plumbline.operators.models.checkpoints import find_vqa_kind
+from plumbline.operators.models.resolution import find_vqa_kind
 from plumbline.operators.models.vqa_kinds import VqaKind
 from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.operators.stages.table import STAGES

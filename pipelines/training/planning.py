@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel, resolve_model
-from plumbline.operators.models.parts import digest_file, find_part
+from plumbline.operators.models.checkpoints.parts import digest_file, find_part
+from plumbline.operators.models.model import ModelConfig, ResolvedModel
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.training.checkpoint import begin
 from plumbline.pipelines.base.storage import locate, readable_errors
 from plumbline.pipelines.cells.cells import digest

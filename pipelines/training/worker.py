@@ -18,7 +18,7 @@ from plumbline.operators import rows
 from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.metrics.vqascore import reduce_answer
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.checkpoints import ResolvedModel
+from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.training.checkpoint import Trainee, load_trainee, save_trainee
 from plumbline.operators.training.exercises import exercise_loss, train_only
 from plumbline.operators.training.loop import Course, Report, Stage, train

@@ -19,9 +19,9 @@ from plumbline.assets.making.networks import build_clip_flant5, draw_pixels, ima
 from plumbline.assets.making.scenes import Entity, Scene, random_scene
 from plumbline.assets.making.tokens import clip_tokenizer, t5_tokenizer, world_sentences
 from plumbline.assets.making.vqa_training import MIXTURES, ExerciseMaker, Mixture, most_entities, training_questions
-from plumbline.operators.models.clip_flant5 import BEFORE_IMAGE
+from plumbline.operators.models.checkpoints.processing import PixelTransform
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.processing import PixelTransform
+from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
 from plumbline.operators.training.exercises import PARTS, exercise_loss, train_only
 from plumbline.operators.training.loop import Course, Stage, train
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from plumbline.operators.images import ImageLimits
-from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from tests.bench_of import PACK
 from tests.benchmarks.scripted_sweep import peak_megabytes

@@ -13,9 +13,10 @@ from PIL import Image
 
 from plumbline.operators.images import ImageLimits, prepare_images
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from plumbline.operators.stages.questions import write
 from plumbline.operators.stages.stage import StageOptions

@@ -12,10 +12,11 @@ from PIL import Image
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.families.vlm import CHAT
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.vlm import ChatVlm
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.benchmarks.size import HERE, RAY, sized, wanted

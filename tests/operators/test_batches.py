@@ -6,9 +6,16 @@ from weakref import WeakSet
 import pytest
 import torch
 
-from plumbline.operators.batches import BatchSize, count_calls, device_lost, in_windows, isolate, telling_calls
+from plumbline.operators.batches import (
+    BatchSize,
+    count_calls,
+    device_lost,
+    in_batches,
+    in_windows,
+    isolate,
+    telling_calls,
+)
 from plumbline.operators.errors import HopelessRow, RowError
-from plumbline.operators.models.encoders import in_batches
 
 
 def failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:

@@ -22,8 +22,8 @@ from PIL import Image
 
 from plumbline.operators.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.images import ImageLimits, PreparedImages, decode_picture, identify, prepare_images
-from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from tests.operators.broken_images import (
     ARITHMETIC,
     BMPS,

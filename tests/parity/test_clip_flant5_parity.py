@@ -18,9 +18,10 @@ from transformers import T5ForConditionalGeneration as T5
 from plumbline.operators.metrics.vqascore import reduce_answer
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
 from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
 METRIC = tiny.vqascore()

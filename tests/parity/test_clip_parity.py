@@ -10,8 +10,9 @@ from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
 from plumbline.operators.models import loading
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
 PICTURES = [

@@ -16,11 +16,12 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.conversation import choice_ids, image_conversation_text
+from plumbline.operators.models.engines.conversation import choice_ids, image_conversation_text
+from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
+from plumbline.operators.models.engines.vllm_engine import Prompt
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.vllm_engine import Prompt
-from plumbline.operators.models.vllm_likelihood import VllmLikelihood
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 
 QUESTIONS = [
     Question(image, text, choices)

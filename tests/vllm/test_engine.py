@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.vllm_engine import Prompt, Refusal, VllmEngine, engine_arguments
+from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, VllmEngine, engine_arguments
 
 
 class ScriptedEngine:

@@ -14,9 +14,10 @@ from plumbline.operators.errors import ModelError, RowError
 from plumbline.operators.metrics.gecko import SPANS as GECKO_SPANS
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.engine_options import RESULT_OPTIONS, THROUGHPUT_OPTIONS
-from plumbline.operators.models.vllm_generate import VllmGenerate
+from plumbline.operators.models.engines.vllm_calls import VllmGenerate
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from tests.vllm.tiny import make_llama
 
 pytestmark = pytest.mark.vllm

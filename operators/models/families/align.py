@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from plumbline.operators.models.cosine_vqa import COSINE, CosineVqa
-from plumbline.operators.models.dual_encoder import Reading, Towers
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
+from plumbline.operators.models.networks.dual_encoder import Reading, Towers
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 CONTEXT = 64
 """Tokens of a text, as its processor has it; its positions would go further."""
@@ -16,7 +16,7 @@ CONTEXT = 64
 def _load(model: "ResolvedModel") -> Towers:
     from transformers import AlignModel
 
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
 
     network = load_pretrained(AlignModel, model)
     processor = load_image_processor(model.folder("checkpoint"))

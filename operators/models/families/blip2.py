@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from plumbline.operators.models.checkpoints.parts import Fields, subfields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
-from plumbline.operators.models.parts import Fields, subfields
 from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.blip import Blip2Likelihood
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
+    from plumbline.operators.models.networks.blip import Blip2Likelihood
 
 BLIP2 = VqaKind(name="blip2", asks=YesQuestion('Does this figure show "{}"? Please answer yes or no.', "yes", "mean"))
 """As InstructBLIP, which has the same FlanT5; the `Question: ` is in the frame of all that BLIP-2 is asked."""
@@ -22,9 +22,9 @@ def has_t5(fields: Fields) -> bool:
 def _load(model: "ResolvedModel") -> "Blip2Likelihood":
     from transformers import Blip2ForConditionalGeneration
 
-    from plumbline.operators.models.blip import Blip2Likelihood
-    from plumbline.operators.models.encoder_decoder import check_entries
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.networks.blip import Blip2Likelihood
+    from plumbline.operators.models.networks.encoder_decoder import check_entries
 
     network = load_pretrained(Blip2ForConditionalGeneration, model)
     tokenizer = load_tokenizer(model.folder("tokenizer"))

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
-from plumbline.operators.models.joint_encoder import MatchingEncoder
-from plumbline.operators.models.parts import architecture
+from plumbline.operators.models.networks.joint_encoder import MatchingEncoder
 
 if TYPE_CHECKING:
     import torch
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 FIRST, SECOND = "BlipForImageTextRetrieval", "Blip2ForImageTextRetrieval"
 CONTEXTS = {FIRST: 35, SECOND: 32}
@@ -80,9 +80,9 @@ def _matched(logits: "torch.Tensor") -> "torch.Tensor":
 def _load(model: "ResolvedModel") -> MatchingEncoder:
     from transformers import Blip2ForImageTextRetrieval, BlipForImageTextRetrieval
 
-    from plumbline.operators.models.blip import load_blip
-    from plumbline.operators.models.parts import read_fields
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.parts import read_fields
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.networks.blip import load_blip
 
     named = architecture(read_fields(model.parts["checkpoint"]))
     first = named == FIRST

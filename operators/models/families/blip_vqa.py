@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
-from plumbline.operators.models.parts import architecture
 from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.blip import BlipVqaLikelihood
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
+    from plumbline.operators.models.networks.blip import BlipVqaLikelihood
 
 BLIP_VQA = VqaKind(
     name="blip_vqa", asks=YesQuestion('Does this figure show "{}"? Please answer yes or no.', "yes", "product")
@@ -19,9 +19,9 @@ BLIP_VQA = VqaKind(
 def _load(model: "ResolvedModel") -> "BlipVqaLikelihood":
     from transformers import BlipForQuestionAnswering
 
-    from plumbline.operators.models.blip import BlipVqaLikelihood, load_blip
-    from plumbline.operators.models.encoder_decoder import check_entries
-    from plumbline.operators.models.processing import load_image_processor, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_tokenizer
+    from plumbline.operators.models.networks.blip import BlipVqaLikelihood, load_blip
+    from plumbline.operators.models.networks.encoder_decoder import check_entries
 
     network = load_blip(BlipForQuestionAnswering, model)
     tokenizer = load_tokenizer(model.folder("tokenizer"))

@@ -4,18 +4,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Usage
-from plumbline.operators.models.encoders import in_batches
+from plumbline.operators.models.checkpoints.parts import Fields, architecture, subfields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
-from plumbline.operators.models.parts import Fields, architecture, subfields
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 BLIP = "BlipForConditionalGeneration"
 ARCHITECTURES = (BLIP, "GitForCausalLM")
@@ -90,9 +89,9 @@ class Captioner:
 def _load(model: "ResolvedModel") -> Captioner:
     from transformers import AutoModelForImageTextToText, BlipForConditionalGeneration
 
-    from plumbline.operators.models.blip import load_blip
-    from plumbline.operators.models.parts import read_fields
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.parts import read_fields
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.networks.blip import load_blip
 
     blip = architecture(read_fields(model.parts["checkpoint"])) == BLIP
     network = (

@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING
 
 from plumbline.operators.errors import ModelError
+from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import Family
-from plumbline.operators.models.parts import architecture
 from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 
 if TYPE_CHECKING:
     from plumbline.operators.models.calls import GenerateModel
-    from plumbline.operators.models.causal_lm import CausalLM
-    from plumbline.operators.models.checkpoints import ResolvedModel
-    from plumbline.operators.models.text_only import TextOnlyVqa
+    from plumbline.operators.models.model import ResolvedModel
+    from plumbline.operators.models.networks.causal_lm import CausalLM
+    from plumbline.operators.models.networks.text_only import TextOnlyVqa
 
 TEXT_ONLY = VqaKind(name="text_only", asks=FIRST_TOKEN)
 
@@ -19,8 +19,8 @@ TEXT_ONLY = VqaKind(name="text_only", asks=FIRST_TOKEN)
 def _load(model: "ResolvedModel") -> "CausalLM":
     from transformers import AutoModelForCausalLM
 
-    from plumbline.operators.models.causal_lm import CausalLM, reply_ends
-    from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
+    from plumbline.operators.models.checkpoints.processing import load_chat_tokenizer, load_pretrained
+    from plumbline.operators.models.networks.causal_lm import CausalLM, reply_ends
 
     network = load_pretrained(AutoModelForCausalLM, model, attn_implementation="sdpa")
     tokenizer = load_chat_tokenizer(model)
@@ -33,7 +33,7 @@ def _load(model: "ResolvedModel") -> "CausalLM":
 
 
 def _load_text_only(model: "ResolvedModel") -> "TextOnlyVqa":
-    from plumbline.operators.models.text_only import TextOnlyVqa
+    from plumbline.operators.models.networks.text_only import TextOnlyVqa
 
     language = _load(model)
     end = language.tokenizer.eos_token_id
@@ -43,9 +43,9 @@ def _load_text_only(model: "ResolvedModel") -> "TextOnlyVqa":
 
 
 def _load_on_vllm(model: "ResolvedModel") -> "GenerateModel":
-    from plumbline.operators.models.processing import load_chat_tokenizer
-    from plumbline.operators.models.vllm_engine import start_engine
-    from plumbline.operators.models.vllm_generate import VllmGenerate
+    from plumbline.operators.models.checkpoints.processing import load_chat_tokenizer
+    from plumbline.operators.models.engines.vllm_calls import VllmGenerate
+    from plumbline.operators.models.engines.vllm_engine import start_engine
 
     return VllmGenerate(start_engine(model), load_chat_tokenizer(model))
 

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from plumbline.operators.models.calls import PixelRule
-from plumbline.operators.models.cosine_vqa import COSINE, CosineVqa
-from plumbline.operators.models.dual_encoder import Reading, Towers
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
+from plumbline.operators.models.networks.dual_encoder import Reading, Towers
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
-    from plumbline.operators.models.processing import PixelTransform
+    from plumbline.operators.models.checkpoints.processing import PixelTransform
+    from plumbline.operators.models.model import ResolvedModel
 
 
 class ClipSimilarity(Towers):
@@ -30,7 +30,7 @@ class ClipSimilarity(Towers):
         padded: bool = False,
         cleaned: Callable[[str], str] = str,
     ) -> None:
-        from plumbline.operators.models.processing import PaddedTransform, ReleasedTransform
+        from plumbline.operators.models.checkpoints.processing import PaddedTransform, ReleasedTransform
 
         super().__init__(
             model,
@@ -54,7 +54,7 @@ class ClipSimilarity(Towers):
 def _load(model: "ResolvedModel") -> ClipSimilarity:
     from transformers import CLIPModel
 
-    from plumbline.operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_pixel_transform, load_pretrained, load_tokenizer
 
     return ClipSimilarity(
         load_pretrained(CLIPModel, model),

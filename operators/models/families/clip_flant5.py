@@ -5,13 +5,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plumbline.operators.errors import ModelError
+from plumbline.operators.models.checkpoints.parts import (
+    Checkpoint,
+    Fields,
+    FileDigest,
+    Part,
+    check_weights,
+    find_part,
+    read_fields,
+)
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
-from plumbline.operators.models.parts import Checkpoint, Fields, FileDigest, Part, check_weights, find_part, read_fields
 from plumbline.operators.models.vqa_kinds import RELEASED, VICUNA_SYSTEM, VqaKind
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
-    from plumbline.operators.models.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood
+    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood
 
 CLIP_FLANT5 = VqaKind(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
 REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
@@ -51,8 +59,8 @@ def _beside(part: Part, tower: str) -> str:
 
 
 def _load(model: "ResolvedModel") -> "ClipFlanT5Likelihood":
-    from plumbline.operators.models.clip_flant5 import load_network
-    from plumbline.operators.models.processing import device_of
+    from plumbline.operators.models.checkpoints.processing import device_of
+    from plumbline.operators.models.networks.clip_flant5 import load_network
 
     device_of(model)  # a GPU that is not there is told before gigabytes are read
     return serve(model, load_network(model.folder("checkpoint"), tower=model.folder("vision_tower")))
@@ -65,9 +73,9 @@ def serve(model: "ResolvedModel", network: "ClipFlanT5") -> "ClipFlanT5Likelihoo
     """
     import torch
 
-    from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
-    from plumbline.operators.models.encoder_decoder import check_entries
-    from plumbline.operators.models.processing import device_of, load_pixel_transform, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import device_of, load_pixel_transform, load_tokenizer
+    from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
+    from plumbline.operators.models.networks.encoder_decoder import check_entries
 
     tokenizer = load_tokenizer(model.folder("tokenizer"))
     check_entries(model.folder("tokenizer"), tokenizer, network.language_model.shared.num_embeddings)

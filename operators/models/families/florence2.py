@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Region, Usage
-from plumbline.operators.models.encoders import in_batches
 from plumbline.operators.models.family import IMAGES, Family, Files
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 CAPTION = "What does the image describe?"
 DENSE_REGION_CAPTION = "Locate the objects in the image, with their descriptions."
@@ -167,7 +166,7 @@ def _pixel(place: int, side: int) -> int:
 def _load(model: "ResolvedModel") -> Florence2:
     from transformers import Florence2ForConditionalGeneration
 
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
 
     return Florence2(
         load_pretrained(Florence2ForConditionalGeneration, model),

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import RowError
-from plumbline.operators.models.encoders import in_batches
+from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
-from plumbline.operators.models.parts import architecture
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 MAX_TOKENS = 512
 """Of a reply: a page takes more, a generated image with text in it does not."""
@@ -69,7 +68,7 @@ class GotOcr2:
 def _load(model: "ResolvedModel") -> GotOcr2:
     from transformers import AutoModelForImageTextToText, GenerationConfig, GotOcr2Processor
 
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
 
     images, tokenizer = load_image_processor(model.folder("checkpoint")), load_tokenizer(model.folder("tokenizer"))
     network = load_pretrained(AutoModelForImageTextToText, model)

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Box, Wanted
-from plumbline.operators.models.encoders import in_batches
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 TOO_LONG = "what is to be found takes {} tokens, beyond the detector's context of {}; shorten the prompt"
 
@@ -108,7 +107,7 @@ class GroundingDino:
 def _load(model: "ResolvedModel") -> GroundingDino:
     from transformers import AutoModelForZeroShotObjectDetection, GroundingDinoProcessor
 
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
 
     images, tokenizer = load_image_processor(model.folder("checkpoint")), load_tokenizer(model.folder("tokenizer"))
     return GroundingDino(

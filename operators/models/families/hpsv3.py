@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from plumbline.operators.errors import ModelError
+from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture
 from plumbline.operators.models.family import TOKENIZER, Family, Files
-from plumbline.operators.models.parts import Fields, Part, architecture
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
-    from plumbline.operators.models.hpsv3 import HpsV3Similarity
+    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.networks.hpsv3 import HpsV3Similarity
 
 ARCHITECTURE = "HpsV3"
 INSTRUCTION = "instruction.txt"
@@ -28,8 +28,12 @@ def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> 
 
 
 def _load(model: "ResolvedModel") -> "HpsV3Similarity":
-    from plumbline.operators.models.hpsv3 import REWARD_TOKEN, HpsV3, HpsV3Similarity
-    from plumbline.operators.models.processing import load_chat_tokenizer, load_image_processor, load_pretrained
+    from plumbline.operators.models.checkpoints.processing import (
+        load_chat_tokenizer,
+        load_image_processor,
+        load_pretrained,
+    )
+    from plumbline.operators.models.networks.hpsv3 import REWARD_TOKEN, HpsV3, HpsV3Similarity
 
     folder, tokenizer = model.folder("checkpoint"), load_chat_tokenizer(model)
     if REWARD_TOKEN not in tokenizer.get_vocab():

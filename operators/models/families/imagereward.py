@@ -5,14 +5,14 @@ It is released as a pickle, which `python -m jobs.convert` makes a folder of (do
 
 from typing import TYPE_CHECKING
 
+from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import TOKENIZER, Family, Files
-from plumbline.operators.models.joint_encoder import JointEncoder
-from plumbline.operators.models.parts import architecture
+from plumbline.operators.models.networks.joint_encoder import JointEncoder
 
 if TYPE_CHECKING:
     import torch
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 ARCHITECTURE = "ImageReward"
 CONTEXT = 35
@@ -30,13 +30,13 @@ class ImageRewardSimilarity(JointEncoder):
 
 
 def _load(model: "ResolvedModel") -> ImageRewardSimilarity:
-    from plumbline.operators.models.image_reward import ImageReward
-    from plumbline.operators.models.processing import (
+    from plumbline.operators.models.checkpoints.processing import (
         ReleasedTransform,
         load_pixel_transform,
         load_pretrained,
         load_tokenizer,
     )
+    from plumbline.operators.models.networks.image_reward import ImageReward
 
     transform = load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
     return ImageRewardSimilarity(

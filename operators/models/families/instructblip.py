@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plumbline.operators.errors import ModelError
+from plumbline.operators.models.checkpoints.parts import Checkpoint, FileDigest, Part, find_part
 from plumbline.operators.models.families.blip2 import has_t5
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
-from plumbline.operators.models.parts import Checkpoint, FileDigest, Part, find_part
 from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.blip import InstructBlipLikelihood
-    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.networks.blip import InstructBlipLikelihood
 
 INSTRUCTBLIP = VqaKind(
     name="instructblip",
@@ -38,14 +38,14 @@ def _find_qformer_tokenizer(config: "ModelConfig", checkpoint: Checkpoint, diges
 def _load(model: "ResolvedModel") -> "InstructBlipLikelihood":
     from transformers import InstructBlipForConditionalGeneration
 
-    from plumbline.operators.models.blip import InstructBlipLikelihood
-    from plumbline.operators.models.encoder_decoder import check_entries
-    from plumbline.operators.models.processing import (
+    from plumbline.operators.models.checkpoints.processing import (
         ReleasedTransform,
         load_image_processor,
         load_pretrained,
         load_tokenizer,
     )
+    from plumbline.operators.models.networks.blip import InstructBlipLikelihood
+    from plumbline.operators.models.networks.encoder_decoder import check_entries
 
     network = load_pretrained(InstructBlipForConditionalGeneration, model)
     folder, tokenizer = model.folder("checkpoint"), load_tokenizer(model.folder("tokenizer"))

@@ -6,15 +6,15 @@ Gecko paper, section 5: a generated question is kept where the prompt entails it
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import BatchSize
+from plumbline.operators.batches import BatchSize, in_batches
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.encoders import context_of, in_batches
+from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.family import Family
-from plumbline.operators.models.parts import Fields, Part, architecture, read_fields, subfields
+from plumbline.operators.models.networks.texts import context_of
 
 if TYPE_CHECKING:
     from plumbline.operators.models.calls import EntailmentModel
-    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ModelConfig, ResolvedModel
 
 ENTAILMENT = ("entailment", "entail", "entails", "entailed")
 
@@ -100,7 +100,7 @@ def _first_token_of_one(tokenizer: Any) -> int:
 def _load(model: "ResolvedModel") -> "EntailmentModel":
     from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
-    from plumbline.operators.models.processing import load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_pretrained, load_tokenizer
 
     tokenizer, pair_batch = load_tokenizer(model.folder("tokenizer")), model.config.pair_batch
     fields = read_fields(model.parts["checkpoint"])

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import PixelRule
-from plumbline.operators.models.cosine_vqa import COSINE, CosineVqa
-from plumbline.operators.models.encoders import clean
+from plumbline.operators.models.checkpoints.parts import Fields, Part, read_fields, read_json, subfields
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.family import TOKENIZER, Family
-from plumbline.operators.models.parts import Fields, Part, read_fields, read_json, subfields
+from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
+from plumbline.operators.models.networks.texts import clean
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ModelConfig, ResolvedModel
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 KNOWN = {
@@ -75,14 +75,14 @@ def _load(model: "ResolvedModel") -> OpenClipSimilarity:
     from safetensors.torch import load_file
     from transformers import CLIPModel
 
-    from plumbline.operators.models.open_clip import clip_config, clip_weights
-    from plumbline.operators.models.processing import (
+    from plumbline.operators.models.checkpoints.processing import (
         PixelTransform,
         clip_processor,
         load_pretrained,
         load_tokenizer,
         readable_load,
     )
+    from plumbline.operators.models.networks.open_clip import clip_config, clip_weights
 
     folder, fields = model.folder("checkpoint"), _read(model.parts["checkpoint"])
     with readable_load(folder, CONFIG):

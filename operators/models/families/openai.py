@@ -21,14 +21,14 @@ from PIL import Image
 from plumbline.operators.batches import count_calls
 from plumbline.operators.errors import HopelessRow, ModelError, RowError, install, without_secrets
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.models.engines.pace import Pace
 from plumbline.operators.models.family import Call, Family
-from plumbline.operators.models.pace import Pace
 from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 
 if TYPE_CHECKING:
     from openai import APIStatusError, OpenAI
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 OPENAI = VqaKind(name="openai", asks=FIRST_TOKEN)
 TRANSIENT = (408, 409, 429)

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import Box, Wanted
-from plumbline.operators.models.encoders import in_batches
 from plumbline.operators.models.families.grounding_dino import TOO_LONG, Sized
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 
 class Places(NamedTuple):
@@ -92,7 +91,7 @@ class Owlv2:
 def _load(model: "ResolvedModel") -> Owlv2:
     from transformers import Owlv2ForObjectDetection
 
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
 
     return Owlv2(
         load_pretrained(Owlv2ForObjectDetection, model),

@@ -6,16 +6,16 @@ It is released as a pickle, which `python -m jobs.convert` makes a folder of (do
 from typing import TYPE_CHECKING
 
 from plumbline.operators.models.calls import PixelRule
-from plumbline.operators.models.encoders import clean
+from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.family import TOKENIZER, Family, Files
-from plumbline.operators.models.parts import architecture
+from plumbline.operators.models.networks.texts import clean
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 ARCHITECTURE = "PyramidClip"
 PADDING = 0
@@ -31,8 +31,8 @@ class PyramidClipSimilarity(ClipSimilarity):
 
 
 def _load(model: "ResolvedModel") -> PyramidClipSimilarity:
-    from plumbline.operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
-    from plumbline.operators.models.pyramid_clip import PyramidClip
+    from plumbline.operators.models.checkpoints.processing import load_pixel_transform, load_pretrained, load_tokenizer
+    from plumbline.operators.models.networks.pyramid_clip import PyramidClip
 
     tokenizer = load_tokenizer(model.folder("tokenizer"))
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(PADDING)

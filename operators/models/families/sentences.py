@@ -4,17 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import BatchSize
+from plumbline.operators.batches import BatchSize, in_batches
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import TextFeatures
-from plumbline.operators.models.encoders import context_of, in_batches
+from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture
 from plumbline.operators.models.family import Family
-from plumbline.operators.models.parts import Fields, Part, architecture
+from plumbline.operators.models.networks.texts import context_of
 
 if TYPE_CHECKING:
     import torch
 
-    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ModelConfig, ResolvedModel
 
 POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"}
 
@@ -53,7 +53,7 @@ class SentenceEmbedder:
 def _load(model: "ResolvedModel") -> SentenceEmbedder:
     from transformers import AutoModel
 
-    from plumbline.operators.models.processing import load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_pretrained, load_tokenizer
 
     network = load_pretrained(AutoModel, model, unused="pooler.")  # the mean needs no pooler
     tokenizer = load_tokenizer(model.folder("tokenizer"))
@@ -64,7 +64,7 @@ def _load(model: "ResolvedModel") -> SentenceEmbedder:
 
 def _stated_limit(model: "ResolvedModel") -> int | None:
     """The limit that sentence-transformers keeps beside the model's own."""
-    from plumbline.operators.models.processing import readable_load
+    from plumbline.operators.models.checkpoints.processing import readable_load
 
     file = model.folder("checkpoint") / "sentence_bert_config.json"
     with readable_load(file.parent, file.name):

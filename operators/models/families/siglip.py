@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plumbline.operators.models.calls import PixelRule
-from plumbline.operators.models.cosine_vqa import COSINE, CosineVqa
-from plumbline.operators.models.dual_encoder import Reading, Towers
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
+from plumbline.operators.models.networks.dual_encoder import Reading, Towers
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 
 class SiglipSimilarity(Towers):
@@ -39,7 +39,7 @@ class SiglipSimilarity(Towers):
 def _load(model: "ResolvedModel") -> SiglipSimilarity:
     from transformers import AutoModel
 
-    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
 
     network = load_pretrained(AutoModel, model)
     tokenizer = load_tokenizer(model.folder("tokenizer"))

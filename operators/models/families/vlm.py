@@ -6,16 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.conversation import check_template
+from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
+from plumbline.operators.models.engines.conversation import (
+    PROBLEM,
+    TEMPLATE_FILES,
+    check_template,
+    file_thinks,
+    named_thinking,
+)
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
-from plumbline.operators.models.parts import Fields, Part, architecture, read_fields, subfields
-from plumbline.operators.models.thinking import PROBLEM, TEMPLATE_FILES, file_thinks, named_thinking
 from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaKind
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.checkpoints import ModelConfig, ResolvedModel
-    from plumbline.operators.models.vllm_likelihood import VllmLikelihood
-    from plumbline.operators.models.vlm import ChatVlm
+    from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
+    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.networks.vlm import ChatVlm
 
 LLAVA_1_5 = VqaKind(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
 LLAVA = VqaKind(name="llava", asks=FIRST_TOKEN, version=2)
@@ -127,7 +132,7 @@ def _thinks(*parts: Part) -> bool:
 def _load(model: "ResolvedModel") -> "ChatVlm":
     from transformers import AutoModelForImageTextToText
 
-    from plumbline.operators.models.processing import load_pretrained
+    from plumbline.operators.models.checkpoints.processing import load_pretrained
 
     return serve(model, load_pretrained(AutoModelForImageTextToText, model, attn_implementation=_attention(model)))
 
@@ -137,15 +142,14 @@ def serve(model: "ResolvedModel", network: Any) -> "ChatVlm":
 
     Raises ModelError where these do not load, or the network would give wrong answers.
     """
-    from plumbline.operators.models.causal_lm import reply_ends
-    from plumbline.operators.models.image_prompts import ImagePrompts, load_processor
-    from plumbline.operators.models.image_reader import ImageReader
-    from plumbline.operators.models.prefix_lm import PrefixLmReader
-    from plumbline.operators.models.processing import mean_colour
-    from plumbline.operators.models.vlm import ChatVlm
+    from plumbline.operators.models.checkpoints.processing import mean_colour
+    from plumbline.operators.models.networks.causal_lm import reply_ends
+    from plumbline.operators.models.networks.image_prompts import ImagePrompts, load_processor
+    from plumbline.operators.models.networks.image_reader import ImageReader, PrefixLmReader
+    from plumbline.operators.models.networks.vlm import ChatVlm
 
     assert model.kind is not None
-    processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model))
+    processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model), CLASS_TOKENS)
     _check_network(model, network, processor.tokenizer)
     ends = reply_ends(network, processor.tokenizer)
     image_id = int(network.config.image_token_id)
@@ -186,10 +190,10 @@ def _check_network(model: "ResolvedModel", network: Any, tokenizer: Any) -> None
 
 
 def _load_on_vllm(model: "ResolvedModel") -> "VllmLikelihood":
-    from plumbline.operators.models.conversation import turn_end
-    from plumbline.operators.models.processing import load_image_processor, mean_colour
-    from plumbline.operators.models.vllm_engine import start_engine
-    from plumbline.operators.models.vllm_likelihood import ONE_IMAGE, VllmLikelihood
+    from plumbline.operators.models.checkpoints.processing import load_image_processor, mean_colour
+    from plumbline.operators.models.engines.conversation import turn_end
+    from plumbline.operators.models.engines.vllm_calls import ONE_IMAGE, VllmLikelihood
+    from plumbline.operators.models.engines.vllm_engine import start_engine
 
     assert model.kind is not None
     tokenizer, system = _load_tokenizer(model), model.kind.system
@@ -208,7 +212,7 @@ def _named_ends(checkpoint: Part) -> list[int]:
 
 def _load_tokenizer(model: "ResolvedModel") -> Any:
     """The tokenizer, whose chat template must show an image and open no thought."""
-    from plumbline.operators.models.processing import load_chat_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_chat_tokenizer
 
     assert model.kind is not None
     tokenizer = load_chat_tokenizer(model)

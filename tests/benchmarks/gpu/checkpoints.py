@@ -19,11 +19,12 @@ from transformers import (
     T5Config,
 )
 
-from plumbline.operators.models.checkpoints import ModelConfig, Precision, ResolvedModel, resolve_model
-from plumbline.operators.models.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
+from plumbline.operators.models.checkpoints.processing import device_of
 from plumbline.operators.models.families import clip_flant5, vlm
-from plumbline.operators.models.processing import device_of
-from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.models.model import ModelConfig, Precision, ResolvedModel
+from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
+from plumbline.operators.models.networks.vlm import ChatVlm
+from plumbline.operators.models.resolution import resolve_model
 from tests.benchmarks.gpu.shapes import FAMILIES, Shape
 
 Likelihood = ClipFlanT5Likelihood | ChatVlm

@@ -9,8 +9,8 @@ besides: padding, masked scores and tokens read twice.
 from typing import Any
 
 from plumbline.operators.models.calls import Message, Question
-from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
-from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.networks.vlm import ChatVlm
 
 
 def product(rows: int, inputs: int, outputs: int) -> int:

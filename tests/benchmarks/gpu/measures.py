@@ -15,10 +15,10 @@ from PIL import Image
 from plumbline.operators.batches import BatchSize, in_windows
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Message, Question
-from plumbline.operators.models.checkpoints import ResolvedModel
-from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
-from plumbline.operators.models.image_prompts import Pixels
-from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.networks.image_prompts import Pixels
+from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, RELEASED
 from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.checkpoints import Likelihood, served

@@ -21,7 +21,7 @@ from plumbline.operators.models.calls import (
     Request,
     SimilarityModel,
 )
-from plumbline.operators.models.dual_encoder import DualEncoder
+from plumbline.operators.models.networks.dual_encoder import DualEncoder
 from tests.operators import tiny
 
 CLOSE = 1e-4

@@ -8,8 +8,9 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.families.openai import OpenAiModel, load_openai
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 
 KEY = "sk-loopback-0123456789"
 VARIABLE = "PLUMBLINE_TEST_KEY"

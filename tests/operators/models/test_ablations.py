@@ -13,12 +13,13 @@ from plumbline.operators.errors import ConfigError, ModelError, RowError
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import LikelihoodModel, Message, Question, Request
-from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
-from plumbline.operators.models.cosine_vqa import COSINE, choice_text
 from plumbline.operators.models.families.causal_lm import TEXT_ONLY
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.text_only import TextOnlyVqa
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.cosine_vqa import COSINE, choice_text
+from plumbline.operators.models.networks.text_only import TextOnlyVqa
+from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny

@@ -23,9 +23,10 @@ from transformers import (
 from plumbline.operators.errors import HopelessRow, ModelError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models.calls import ImageRequest, LikelihoodModel, Measure, Message, Question, Request
-from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
-from plumbline.operators.models.encoder_decoder import EncoderDecoder
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.encoder_decoder import EncoderDecoder
+from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny

@@ -19,9 +19,10 @@ from transformers import (
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import ImageRequest, Message, Region, Request
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.families.florence2 import REGION_TOKENS, read_regions
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models import alike
 from tests.operators.tiny import captioners

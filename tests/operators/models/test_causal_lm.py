@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from plumbline.operators.errors import ModelError, RowError
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
-from plumbline.operators.models.causal_lm import CausalLM
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.causal_lm import CausalLM
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
 TEXTS = ["hi", "Write questions about: two red circles left of a blue square, and a star", "", "é, ü?", "a b c"]

@@ -26,12 +26,14 @@ from transformers.models.smolvlm import processing_smolvlm
 
 from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
-from plumbline.operators.models import loading, prefixes
+from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.conversation import turn_end
+from plumbline.operators.models.engines.conversation import turn_end
 from plumbline.operators.models.families.vlm import CHAT
-from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks import prefixes
+from plumbline.operators.models.networks.vlm import ChatVlm
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models import alike
 from tests.operators.models.alike import require_likelihoods_alike

@@ -13,12 +13,13 @@ from typing import Any, get_args
 import pytest
 
 from plumbline.operators.errors import ConfigError, ModelError
-from plumbline.operators.models.checkpoints import ModelConfig, Padding, ResolvedModel, find_vqa_kind, resolve_model
+from plumbline.operators.models.checkpoints.parts import digest_file, read_tensor_names
+from plumbline.operators.models.engines.conversation import TEMPLATE_FILES
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5, PALIGEMMA
 from plumbline.operators.models.family import Call, Engine
-from plumbline.operators.models.parts import digest_file, read_tensor_names
-from plumbline.operators.models.thinking import TEMPLATE_FILES
+from plumbline.operators.models.model import ModelConfig, Padding, ResolvedModel
+from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from tests.operators import tiny
 
 ROOT = Path(__file__).parents[3]
@@ -52,11 +53,11 @@ def flip_last_byte(path: Path) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import plumbline.operators.models.checkpoints",
+        "import plumbline.operators.models.resolution",
         "import plumbline.operators.stages.table, plumbline.operators.metrics.table, plumbline.operators.summary",
-        "from plumbline.operators.models.checkpoints import *; "
+        "from plumbline.operators.models.resolution import *; "
         "resolve_model(ModelConfig(family='clip', checkpoint={clip!r}), on_gpu=False)",
-        "from plumbline.operators.models.checkpoints import *; resolve_model(ModelConfig(family='clip_flant5', "
+        "from plumbline.operators.models.resolution import *; resolve_model(ModelConfig(family='clip_flant5', "
         "checkpoint={flant5!r}), on_gpu=True)",
     ],
     ids=["importing", "importing-the-stages", "resolving-clip", "resolving-clip-flant5"],
@@ -421,8 +422,8 @@ def test_a_family_takes_its_own_checkpoints_and_no_others(others: Path, family: 
 @pytest.mark.parametrize("kind", SAVE)
 def test_resolving_any_family_imports_no_model_library(others: Path, kind: str) -> None:
     script = (
-        "from plumbline.operators.models.checkpoints import *; "
-        "import plumbline.operators.models.loading, plumbline.operators.models.conversation; "
+        "from plumbline.operators.models.resolution import *; "
+        "import plumbline.operators.models.loading, plumbline.operators.models.engines.conversation; "
         f"resolve_model(ModelConfig(family={SAVE[kind][0]!r}, checkpoint={str(others / kind)!r}), on_gpu=False); "
         "resolve_model(ModelConfig(family='openai', checkpoint='judge'), on_gpu=False); "
         "import sys; print(*sorted({n.split('.')[0] for n in sys.modules}))"

@@ -17,9 +17,10 @@ from plumbline.jobs.convert import COMMAND, main
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models import conversion
 from plumbline.operators.models.calls import Measure, Pair
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.conversion import ConvertConfig, convert
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES, TEXTS
 from tests.operators.tiny import rewards

@@ -24,10 +24,11 @@ from transformers.models.owlv2.image_processing_pil_owlv2 import Owlv2ImageProce
 
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Box, DetectionModel, Wanted
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.families import got_ocr2
 from plumbline.operators.models.families.got_ocr2 import GotOcr2
 from plumbline.operators.models.families.grounding_dino import GroundingDino
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import CLOSE, PICTURES
 from tests.operators.tiny import detectors

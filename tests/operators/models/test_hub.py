@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.tiny.rewards import save_open_clip
 
@@ -30,7 +31,8 @@ CLIP, FLANT5, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-
 RESOLVE = """
 import json, sys
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 try:
     model = resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False)
     told = {"semantic": model.semantic(), "commits": {role: part.commit for role, part in model.parts.items()}}
@@ -42,7 +44,8 @@ print(json.dumps(told))
 ANSWER = """
 import json, sys
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.models.loading import load
 from tests.operators.tiny import picture
 import torch
@@ -245,7 +248,8 @@ def test_planning_fetches_no_weights(hub: Hub, checkpoints: Path, tmp_path: Path
 
 FETCH = """
 import json, sys
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 model = resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False)
 print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir()) for role in model.parts}))
 """

@@ -23,9 +23,10 @@ from transformers import (
 from plumbline.operators.errors import HopelessRow, ModelError
 from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.models.calls import Measure, Pair
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.joint_encoder import JointEncoder
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.joint_encoder import JointEncoder
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES, TEXTS, require_similarities_alike
@@ -173,7 +174,7 @@ def test_padding_that_is_read_as_words_is_found(kind: Kind, monkeypatch: pytest.
     model = kind.load()
     if kind.family == "hpsv3":
         before = partial(pad_sequence, padding_side="left", padding_value=1)
-        monkeypatch.setattr("plumbline.operators.models.hpsv3.pad_sequence", before)
+        monkeypatch.setattr("plumbline.operators.models.networks.hpsv3.pad_sequence", before)
     else:
         tokens = model.tokens
         monkeypatch.setattr(model, "tokens", lambda texts: (tokens(texts)[0], torch.ones_like(tokens(texts)[1])))

@@ -15,12 +15,13 @@ from transformers import CLIPModel, CLIPVisionConfig, CLIPVisionModel
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
+from plumbline.operators.models.checkpoints.processing import load_tokenizer
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.family import Call
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.processing import load_tokenizer
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
 QUESTIONS = [Question(0, "a red circle ?", ("Yes", "No")), Question(1, "two blue star left of a square ?", ("Yes",))]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 
 COMMON = {"model.safetensors": struct.pack("<Q", 2) + b"{}", "tokenizer.json": b"{}"}
 VQA = {"preprocessor_config.json": b"{}"}

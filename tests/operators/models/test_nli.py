@@ -13,8 +13,9 @@ from transformers import T5ForConditionalGeneration as T5
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import EntailmentModel
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.families.nli import entailment_label
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
 PAIRS = [

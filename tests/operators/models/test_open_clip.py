@@ -12,8 +12,9 @@ from PIL import Image
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.containers import STORED
 from plumbline.operators.errors import ConfigError, ModelError
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.tiny import rewards
 

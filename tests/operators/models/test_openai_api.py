@@ -12,12 +12,13 @@ import pytest
 
 from plumbline.operators.errors import ConfigError, ModelError, RowError
 from plumbline.operators.models.calls import Generation, Message, Request, Usage
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.engines.pace import Pace
 from plumbline.operators.models.families import openai
 from plumbline.operators.models.family import Call
 from plumbline.operators.models.loading import load, preflight
-from plumbline.operators.models.pace import Pace
+from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.prices import Prices
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
 
 

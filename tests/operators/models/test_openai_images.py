@@ -18,8 +18,9 @@ from plumbline.operators.batches import isolate
 from plumbline.operators.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
-from plumbline.operators.models.checkpoints import ModelConfig, find_vqa_kind, resolve_model
 from plumbline.operators.models.families import openai
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny

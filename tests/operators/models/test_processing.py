@@ -8,7 +8,12 @@ import torch
 from PIL import Image
 
 from plumbline.operators.images import ImageLimits, decode_picture
-from plumbline.operators.models.processing import PixelTransform, ReleasedTransform, load_pixel_transform, padded_square
+from plumbline.operators.models.checkpoints.processing import (
+    PixelTransform,
+    ReleasedTransform,
+    load_pixel_transform,
+    padded_square,
+)
 from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, encoded, no_fetch, picture
 
 MEAN_COLOUR = (122, 116, 104)

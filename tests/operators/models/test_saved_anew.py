@@ -9,8 +9,9 @@ import torch
 from transformers import AutoProcessor
 
 from plumbline.operators.models.calls import ImageRequest, Message, Pair, Question, Request
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES
 from tests.operators.tiny import captioners, chat_vlms, rewards

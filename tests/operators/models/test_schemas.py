@@ -22,9 +22,10 @@ from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import Sampling
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
-from plumbline.operators.models.causal_lm import CausalLM
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.schemas import SchemaGrammars
+from plumbline.operators.models.engines.schemas import SchemaGrammars
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.causal_lm import CausalLM
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.questions import write
 from tests.operators import tiny
 

@@ -13,7 +13,8 @@ from transformers import AutoTokenizer, BertModel
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import TextEmbedder
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
 TEXTS = ["a red circle", "star", "two blue star left of a green square", "circle " * 30, "unheard , of", ""]

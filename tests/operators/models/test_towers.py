@@ -12,9 +12,10 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
 from plumbline.operators.models.calls import Measure, Pair
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.dual_encoder import Towers
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.dual_encoder import Towers
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES, TEXTS, require_similarities_alike
 from tests.operators.tiny import rewards

@@ -17,8 +17,10 @@ from plumbline.operators.metrics.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Message, Question
-from plumbline.operators.models.checkpoints import Engine, ModelConfig, resolve_model
-from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.models.family import Engine
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.vlm import ChatVlm
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions

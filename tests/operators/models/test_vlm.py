@@ -15,12 +15,15 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTo
 
 from plumbline.operators.errors import HopelessRow, ModelError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
-from plumbline.operators.models import loading, prefixes, vlm
+from plumbline.operators.models import loading
 from plumbline.operators.models.calls import ImageRequest, Message, Question, Request
-from plumbline.operators.models.checkpoints import Engine, ModelConfig, resolve_model
 from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5
-from plumbline.operators.models.image_prompts import Pixels
-from plumbline.operators.models.vlm import ChatVlm
+from plumbline.operators.models.family import Engine
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks import prefixes, vlm
+from plumbline.operators.models.networks.image_prompts import Pixels
+from plumbline.operators.models.networks.vlm import ChatVlm
+from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models import alike
 

@@ -18,7 +18,7 @@ from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.models.calls import LikelihoodModel, Question, TextFeatures, Usage
-from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
 from tests.operators.stages.given import ask, decoded, options

@@ -15,7 +15,7 @@ from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.metrics.writing import Put
-from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.stages.graph import check_models, make_nodes
 
 

@@ -16,7 +16,8 @@ from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Box, Question, Usage, Wanted
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import QuestionIndex
 from plumbline.operators.stages.modules import ModulesStage
 from plumbline.operators.stages.scores import WrittenIndex

@@ -12,10 +12,10 @@ from PIL import Image
 
 from plumbline.operators import rows
 from plumbline.operators.metrics.clipscore import ClipScoreConfig, Variant
-from plumbline.operators.models import dual_encoder
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
-from plumbline.operators.models.dual_encoder import DualEncoder
 from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.networks import dual_encoder
+from plumbline.operators.models.networks.dual_encoder import DualEncoder
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import CONTEXT, encoded, image_table, picture

@@ -39,8 +39,8 @@ from transformers.models.blip.image_processing_pil_blip import BlipImageProcesso
 from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 
 from plumbline.operators.models.conversion import ConvertConfig, convert
-from plumbline.operators.models.hpsv3 import REWARD_TOKEN, HpsV3
-from plumbline.operators.models.image_reward import ImageReward
+from plumbline.operators.models.networks.hpsv3 import REWARD_TOKEN, HpsV3
+from plumbline.operators.models.networks.image_reward import ImageReward
 from tests.operators import tiny
 
 SIZE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from plumbline.operators.models.checkpoints import ModelConfig, resolve_model
-from plumbline.operators.models.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE
+from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE
+from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.training.checkpoint import Trainee, load_trainee
 from plumbline.operators.training.exercises import (
     Exercise,

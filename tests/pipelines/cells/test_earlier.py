@@ -11,9 +11,9 @@ import pytest
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, Request
-from plumbline.operators.models.causal_lm import CausalLM
-from plumbline.operators.models.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.networks.causal_lm import CausalLM
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plumbline.operators.errors import SourceError
-from plumbline.operators.models.clip_flant5 import AFTER_IMAGE
+from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE
 from plumbline.operators.training.checkpoint import load_trainee
 from plumbline.pipelines.training.examples import Batches, RowOrder, RowReader
 from plumbline.pipelines.training.planning import plan_training

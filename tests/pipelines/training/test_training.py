@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
-from plumbline.operators.models.checkpoints import ModelConfig
+from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.training import worker

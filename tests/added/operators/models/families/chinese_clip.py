@@ -2,17 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from plumbline.operators.models.dual_encoder import Reading, Towers
 from plumbline.operators.models.family import TOKENIZER, Family, Files
+from plumbline.operators.models.networks.dual_encoder import Reading, Towers
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.checkpoints import ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 
 def _load(model: "ResolvedModel") -> Towers:
     from transformers import ChineseCLIPModel
 
-    from plumbline.operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
+    from plumbline.operators.models.checkpoints.processing import load_pixel_transform, load_pretrained, load_tokenizer
 
     network = load_pretrained(ChineseCLIPModel, model)
     return Towers(

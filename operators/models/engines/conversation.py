@@ -4,17 +4,24 @@ Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ModelError, RowError
 from plumbline.operators.models.calls import Generation, Message, Request
-from plumbline.operators.models.thinking import PROBLEM, opens_thought
 
 TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "
     "prompt, lower the metric's max_tokens, or use a model with a longer context (in vLLM: a larger max_model_len)"
+)
+MARKS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("◁think▷", "◁/think▷"), ("[THINK]", "[/THINK]"))
+NAMED = re.compile(r"(^|[-_. ])thinking($|[-_. ])", re.IGNORECASE)
+TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+PROBLEM = (
+    "a thinking model: it would be scored on the first token of a thought and not of an answer; "
+    "use the checkpoint of the same model that answers at once, often called Instruct"
 )
 SAID = "said"
 """A reply in whose place in a chat template one can see what ends it."""
@@ -59,22 +66,6 @@ def before_stop(text: str, request: Request) -> str:
     """The text up to the first of the request's stop strings."""
     places = [place for place in (text.find(stop) for stop in request.stop if stop) if place >= 0]
     return text[: min(places)] if places else text
-
-
-def separate_template(folder: Path) -> str | None:
-    """The chat template that a folder keeps apart from its tokenizer's files.
-
-    Raises ModelError where a chat_template.json cannot be read.
-    """
-    plain, wrapped = folder / "chat_template.jinja", folder / "chat_template.json"
-    if plain.is_file():
-        return plain.read_text()
-    if not wrapped.is_file():
-        return None
-    try:
-        return str(json.loads(wrapped.read_text())["chat_template"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{wrapped}: not a chat template ({error!r}); download the checkpoint again") from error
 
 
 def conversation_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
@@ -165,3 +156,31 @@ def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool
             "correct the checkpoint's chat template"
         ) from error
     return str(text)
+
+
+def opens_thought(prompt: str) -> bool:
+    """Whether a rendered prompt leaves a thought open."""
+    return any(prompt.rfind(opening) > prompt.rfind(closing) for opening, closing in MARKS)
+
+
+def file_thinks(file: Path) -> bool:
+    """Whether the chat template in one of TEMPLATE_FILES opens a thought for the reply and never closes it.
+
+    No template is run; a file that cannot be read turns out at loading.
+    """
+    text = file.read_text(errors="replace")
+    ending = (text if file.suffix == ".jinja" else _wrapped(text)).rpartition("add_generation_prompt")[2]
+    return any(opening in ending and closing not in ending for opening, closing in MARKS)
+
+
+def _wrapped(text: str) -> str:
+    """The chat template that a JSON file has, if it has one."""
+    try:
+        return str(json.loads(text).get("chat_template"))
+    except (ValueError, AttributeError):
+        return ""
+
+
+def named_thinking(source: str) -> bool:
+    """Whether a hub id or a folder is called one: some chat templates leave the opening of the thought to the model."""
+    return NAMED.search(PurePath(source).name) is not None

@@ -10,10 +10,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen2VLConfig
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VLPreTrainedModel
 
-from plumbline.operators.batches import BatchSize
+from plumbline.operators.batches import BatchSize, in_batches
 from plumbline.operators.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
-from plumbline.operators.models.encoders import in_batches
 
 HIDDEN = (1024, 16)
 """Widths of the head's layers before the last."""

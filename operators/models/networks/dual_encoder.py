@@ -5,9 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.batches import BatchSize
+from plumbline.operators.batches import BatchSize, in_batches
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, TextFeatures
-from plumbline.operators.models.encoders import in_batches
 
 if TYPE_CHECKING:
     import torch

@@ -12,19 +12,19 @@ import torch
 from PIL import Image
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import HopelessRow, RowError
-from plumbline.operators.models import conversation, prefixes
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
-from plumbline.operators.models.causal_lm import Ending, GumbelNoise
-from plumbline.operators.models.conversation import Reply, before_stop, reply_text
-from plumbline.operators.models.encoders import in_batches
-from plumbline.operators.models.image_prompts import ImagePrompts, Pixels
-from plumbline.operators.models.image_reader import ImageReader
-from plumbline.operators.models.prefixes import Prefix, Tail
+from plumbline.operators.models.engines import conversation
+from plumbline.operators.models.engines.conversation import Reply, before_stop, reply_text
+from plumbline.operators.models.networks import prefixes
+from plumbline.operators.models.networks.causal_lm import Ending, GumbelNoise
+from plumbline.operators.models.networks.image_prompts import ImagePrompts, Pixels
+from plumbline.operators.models.networks.image_reader import ImageReader
+from plumbline.operators.models.networks.prefixes import Prefix, Tail
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.schemas import SchemaGrammars
+    from plumbline.operators.models.engines.schemas import SchemaGrammars
 
 Result = TypeVar("Result")
 
@@ -209,13 +209,13 @@ class ChatVlm:
         schemas = [request.schema for request in requests]
         if not any(schemas):
             return lambda said, scores: scores
-        from plumbline.operators.models.schemas import SchemaEnforcement
+        from plumbline.operators.models.engines.schemas import SchemaEnforcement
 
         return SchemaEnforcement(self._grammars, schemas, start=0)
 
     @cached_property
     def _grammars(self) -> "SchemaGrammars":
-        from plumbline.operators.models.schemas import SchemaGrammars
+        from plumbline.operators.models.engines.schemas import SchemaGrammars
 
         return SchemaGrammars(self.prompts.tokenizer, end_ids=sorted(self.ends), width=self.reader.vocabulary)
 

@@ -19,8 +19,8 @@ from PIL import Image
 
 from plumbline.operators.batches import count_calls
 from plumbline.operators.errors import EngineError, ModelError
-from plumbline.operators.models.checkpoints import ResolvedModel
-from plumbline.operators.models.processing import device_of
+from plumbline.operators.models.checkpoints.processing import device_of
+from plumbline.operators.models.model import ResolvedModel
 
 ENVIRONMENT: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -34,7 +34,7 @@ DEFAULTS: Mapping[str, Any] = {
     "enable_prefix_caching": True,
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
-    "structured_outputs_config": {"backend": "guidance"},  # as in transformers (operators/models/schemas.py)
+    "structured_outputs_config": {"backend": "guidance"},  # as in transformers (operators/models/engines/schemas.py)
     "seed": 0,
 }
 FIXED = ("model", "tokenizer", "dtype", "trust_remote_code")

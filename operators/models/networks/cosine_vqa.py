@@ -15,7 +15,7 @@ from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 if TYPE_CHECKING:
     from PIL import Image
 
-    from plumbline.operators.models.dual_encoder import Towers
+    from plumbline.operators.models.networks.dual_encoder import Towers
 
 COSINE = VqaKind(name="cosine", asks=FIRST_TOKEN, compares=True)
 NO_WORDS = RowError(

@@ -13,15 +13,14 @@ from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING
 
 from plumbline.operators.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Message
-from plumbline.operators.models.conversation import (
+from plumbline.operators.models.checkpoints.processing import load_image_processor, padded_square, readable_load
+from plumbline.operators.models.engines.conversation import (
     choice_ids,
     image_conversation_text,
     is_begun,
     template_ids,
     turn_end,
 )
-from plumbline.operators.models.families.vlm import CLASS_TOKENS
-from plumbline.operators.models.processing import load_image_processor, padded_square, readable_load
 
 SECOND_IMAGE = "the question has {!r} in it, which to this model is a second image; change the prompt's text"
 TEXT_INPUTS = (
@@ -168,8 +167,10 @@ def patched_in_time(patches: torch.Tensor, count: int, depth: int) -> torch.Tens
     return split[:, :, :, :, 0].permute(0, 2, 3, 1, 4).reshape(-1, patches.shape[1])
 
 
-def load_processor(folder: Path, config: Any, tokenizer: Any) -> Any:
+def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapping[str, int]) -> Any:
     """The processor of a checkpoint for its images alone, with the tokenizer given.
+
+    `class_tokens` says how many tokens each vision tower puts before an image's patches.
 
     Raises ModelError where its files are damaged, or lack what the model type's processor wants.
     """
@@ -179,7 +180,7 @@ def load_processor(folder: Path, config: Any, tokenizer: Any) -> Any:
     with readable_load(folder, "processor"):
         settings = json.loads(file.read_text()) if file.is_file() else {}
         parts = [given.get(name) for name in kind.get_attributes()]
-        return _for_images(kind).from_args_and_dict(parts, settings | _of_network(config))
+        return _for_images(kind).from_args_and_dict(parts, settings | _of_network(config, class_tokens))
 
 
 def _for_images(kind: Any) -> Any:
@@ -194,12 +195,12 @@ def _for_images(kind: Any) -> Any:
     return ForImages
 
 
-def _of_network(config: Any) -> dict[str, Any]:
+def _of_network(config: Any, class_tokens: Mapping[str, int]) -> dict[str, Any]:
     """What a LLaVA's processor must know of its network; the files of an older checkpoint do not say it, or wrongly."""
     if config.model_type not in ("llava", "llava_next"):
         return {}
     return {
         "patch_size": config.vision_config.patch_size,
-        "num_additional_image_tokens": CLASS_TOKENS[config.vision_config.model_type],
+        "num_additional_image_tokens": class_tokens[config.vision_config.model_type],
         "vision_feature_select_strategy": config.vision_feature_select_strategy,
     }

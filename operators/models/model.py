@@ -1,7 +1,6 @@
-"""A model as a sweep names it, and as what it is resolved to: exact files, checked without torch or a weight."""
+"""A model as a sweep names it, and as what it is resolved to: exact files, known without torch or a weight."""
 
 import math
-import os
 import re
 from collections.abc import Mapping, Set
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -9,21 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from plumbline.operators.errors import ConfigError, ModelError, suggest
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.models.checkpoints.parts import SMALL_FILES, Part
 from plumbline.operators.models.engine_options import check_options, semantic_options
 from plumbline.operators.models.families import FAMILIES
-from plumbline.operators.models.family import Call, Engine, Family, Files
-from plumbline.operators.models.parts import (
-    SMALL_FILES,
-    Checkpoint,
-    Fields,
-    FileDigest,
-    Part,
-    architecture,
-    check_weights,
-    digest_file,
-    find_part,
-)
+from plumbline.operators.models.family import Call, Engine, Family
 from plumbline.operators.models.prices import Prices
 from plumbline.operators.models.vqa_kinds import VqaKind
 
@@ -225,96 +214,3 @@ class ResolvedModel:
         named = {"model": self.config.checkpoint, "endpoint": (self.endpoint or "").rstrip("/") or None}
         sent = {"image_format": self.config.image_format} if self.config.image_format != "png" else {}
         return named | sent | (self.kind.semantic() if self.kind is not None else {})
-
-
-def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = digest_file) -> ResolvedModel:
-    """Pins a model to its exact files, having checked that they are what its family needs.
-
-    A model at an endpoint is taken at its name: nothing is asked of the network. Raises ModelError naming the
-    checkpoint, what it lacks and the remedy.
-    """
-    family = FAMILIES[config.family]
-    if not family.local:
-        return ResolvedModel(config=config, endpoint=_pinned_endpoint(config, family), kind=_kind(family, {}))
-    part = find_part(config.checkpoint, config.revision, digest)
-    checkpoint = Checkpoint(part, _read_config(part, config.family), check_weights(part, family.weights_file))
-    parts = _find_parts(config, checkpoint, digest)
-    family.check(config, parts, checkpoint.fields)
-    return ResolvedModel(
-        config=config,
-        parts=parts,
-        dtype=_precision(config, family, on_gpu=on_gpu),
-        on_gpu=on_gpu,
-        kind=_kind(family, checkpoint.fields),
-        version=family.version(checkpoint.fields),
-    )
-
-
-def _kind(family: Family, fields: Fields) -> VqaKind | None:
-    return None if family.kind is None else family.kind(fields)
-
-
-def _pinned_endpoint(config: ModelConfig, family: Family) -> str | None:
-    """An endpoint from the environment enters the keys, and every worker asks the same one."""
-    endpoint = config.endpoint or os.environ.get(family.endpoint_variable) or None
-    check_endpoint(endpoint)
-    return endpoint
-
-
-def find_vqa_kind(config: ModelConfig) -> VqaKind:
-    """The kind of VQA model that a checkpoint's config.json tells; raises ModelError where it cannot be told."""
-    family = FAMILIES[config.family]
-    assert family.kind is not None, f"family {config.family} serves VQA models"
-    if not family.local:
-        return family.kind({})
-    part = find_part(config.checkpoint, config.revision, lambda file: "")  # for a look, not to be identified
-    return family.kind(_read_config(part, config.family))
-
-
-def takes_videos(config: ModelConfig) -> bool:
-    """Whether the model is shown the frames of a video as one; raises ModelError where its kind cannot be told."""
-    if FAMILIES[config.family].kind is None or config.engine != "transformers":
-        return False
-    return find_vqa_kind(config).films
-
-
-def _read_config(part: Part, family: str) -> Fields:
-    """The checkpoint's config.json, which must be of the family."""
-    fields = FAMILIES[family].read(part)
-    if FAMILIES[family].suits(fields):
-        return fields
-    suited = " or ".join(name for name, other in FAMILIES.items() if other.suits(fields))
-    remedy = f"such a checkpoint is served by family {suited}" if suited else "no model family serves such a one"
-    raise ModelError(
-        f"{part.source}: config.json names the architecture {architecture(fields)} and model_type "
-        f"{fields.get('model_type')!r}, expected {FAMILIES[family].form} for family {family}; {remedy}"
-    )
-
-
-def _find_parts(config: ModelConfig, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """The parts by role, with the files that the family needs in each."""
-    family = FAMILIES[config.family]
-    tokenizer = checkpoint.part if config.tokenizer is None else find_part(config.tokenizer, None, digest)
-    own = {"checkpoint": checkpoint.part, "tokenizer": tokenizer}
-    parts = {**own, **family.parts(config, checkpoint, digest)}
-    for files in family.files:
-        _check_files(parts[files.role], files)
-    return parts
-
-
-def _check_files(part: Part, files: Files) -> None:
-    stored = next((name for name in files.names if part.file(name)), None)
-    if stored is None:
-        raise ModelError(f"{part.source}: no {' or '.join(files.names)}; {files.remedy}")
-    if (
-        stored == "spiece.model" and part.file("tokenizer_config.json") is None
-    ):  # it is converted by the class named there
-        raise ModelError(
-            f"{part.source}: a spiece.model without the tokenizer_config.json that tells its use; {files.remedy}"
-        )
-
-
-def _precision(config: ModelConfig, family: Family, *, on_gpu: bool) -> Precision:
-    if config.dtype != "auto":
-        return config.dtype
-    return "bfloat16" if on_gpu and not family.precise else "float32"

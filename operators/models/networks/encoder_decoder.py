@@ -15,10 +15,9 @@ from transformers import GenerationConfig
 from transformers import T5ForConditionalGeneration as T5
 from transformers.modeling_outputs import BaseModelOutput
 
-from plumbline.operators.batches import BatchSize
+from plumbline.operators.batches import BatchSize, in_batches
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import Question, Usage
-from plumbline.operators.models.encoders import in_batches
 
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""

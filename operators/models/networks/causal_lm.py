@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-from plumbline.operators.batches import BatchSize, isolate
+from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.models.calls import Generation, Request, Usage
-from plumbline.operators.models.conversation import Conversation, Reply, before_stop, reply_text, reply_to_fitting
-from plumbline.operators.models.encoders import in_batches
+from plumbline.operators.models.engines.conversation import (
+    Conversation,
+    Reply,
+    before_stop,
+    reply_text,
+    reply_to_fitting,
+)
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.schemas import SchemaGrammars
+    from plumbline.operators.models.engines.schemas import SchemaGrammars
 
 SPARE_TOKENS = 4
 """Tokens beyond a stop string's bytes that are looked at for it: some write nothing."""
@@ -101,13 +106,13 @@ class CausalLM:
         schemas = [prompt.request.schema for prompt in prompts]
         if not any(schemas):
             return []
-        from plumbline.operators.models.schemas import SchemaEnforcement
+        from plumbline.operators.models.engines.schemas import SchemaEnforcement
 
         return [SchemaEnforcement(self._grammars, schemas, start=start)]
 
     @cached_property
     def _grammars(self) -> "SchemaGrammars":
-        from plumbline.operators.models.schemas import SchemaGrammars
+        from plumbline.operators.models.engines.schemas import SchemaGrammars
 
         width = self.model.get_output_embeddings().weight.shape[0]
         return SchemaGrammars(self.tokenizer, end_ids=sorted(self.end_ids), width=width)

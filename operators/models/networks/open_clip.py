@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from transformers import CLIPConfig
 
-from plumbline.operators.models.parts import Fields
+from plumbline.operators.models.checkpoints.parts import Fields
 
 HEAD_WIDTH = 64
 """Of a vision tower that names no other."""

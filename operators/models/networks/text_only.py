@@ -6,12 +6,17 @@ from typing import Any
 import torch
 from PIL import Image
 
+from plumbline.operators.batches import in_batches
 from plumbline.operators.errors import ModelError, RowError
 from plumbline.operators.models.calls import Generation, Message, Question, Request, Usage
-from plumbline.operators.models.causal_lm import CausalLM
-from plumbline.operators.models.conversation import choice_ids, conversation_ids, conversation_text
-from plumbline.operators.models.encoders import in_batches
-from plumbline.operators.models.thinking import PROBLEM, opens_thought
+from plumbline.operators.models.engines.conversation import (
+    PROBLEM,
+    choice_ids,
+    conversation_ids,
+    conversation_text,
+    opens_thought,
+)
+from plumbline.operators.models.networks.causal_lm import CausalLM
 
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""

@@ -37,7 +37,7 @@ class Part:
         """The files on this machine; those that are wanted are downloaded where they are not."""
         if self.commit is None:
             return Path(self.source)
-        from plumbline.operators.models import hub
+        from plumbline.operators.models.checkpoints import hub
 
         return hub.download(self.source, self.commit, wanted)
 
@@ -46,7 +46,7 @@ class Part:
         if self.commit is None:
             path = Path(self.source) / name
             return path if path.is_file() else None
-        from plumbline.operators.models import hub
+        from plumbline.operators.models.checkpoints import hub
 
         return hub.download_file(self.source, self.commit, name)
 
@@ -76,7 +76,7 @@ def find_part(source: str, revision: str | None, digest: FileDigest) -> Part:
             f"model {source!r}: no such folder, and it is not a hub id of the form owner/name; correct it, or make it "
             "of its release (docs/models.md)"
         )
-    from plumbline.operators.models import hub  # takes a second to import, and only hub models need it
+    from plumbline.operators.models.checkpoints import hub  # takes a second to import, and only hub models need it
 
     commit = hub.find_commit(source, revision)
     return Part(source=source, commit=commit, identity=f"{source}@{commit}")
@@ -128,7 +128,7 @@ def check_weights(part: Part, only: str | None = None) -> list[str]:
     Nothing of a hub model is fetched.
     """
     if part.commit is not None:
-        from plumbline.operators.models import hub
+        from plumbline.operators.models.checkpoints import hub
 
         names = hub.find_tensor_names(part.source, part.commit, only)
         if not names:

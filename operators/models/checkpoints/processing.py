@@ -1,5 +1,6 @@
 """What stands in front of a network: from an image to the pixels a CLIP tower reads, and from text to tokens."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,8 +16,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from plumbline.operators.containers import STORED
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.checkpoints import ResolvedModel
-from plumbline.operators.models.conversation import separate_template
+from plumbline.operators.models.model import ResolvedModel
 
 
 class PixelTransform:
@@ -147,6 +147,22 @@ def load_chat_tokenizer(model: ResolvedModel) -> Any:
         if tokenizer.chat_template is None:
             tokenizer.chat_template = separate_template(model.folder(role))
     return tokenizer
+
+
+def separate_template(folder: Path) -> str | None:
+    """The chat template that a folder keeps apart from its tokenizer's files.
+
+    Raises ModelError where a chat_template.json cannot be read.
+    """
+    plain, wrapped = folder / "chat_template.jinja", folder / "chat_template.json"
+    if plain.is_file():
+        return plain.read_text()
+    if not wrapped.is_file():
+        return None
+    try:
+        return str(json.loads(wrapped.read_text())["chat_template"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{wrapped}: not a chat template ({error!r}); download the checkpoint again") from error
 
 
 @contextmanager

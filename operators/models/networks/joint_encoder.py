@@ -4,10 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.batches import BatchSize
+from plumbline.operators.batches import BatchSize, in_batches
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, TextFeatures
-from plumbline.operators.models.dual_encoder import DualEncoder, unit
-from plumbline.operators.models.encoders import in_batches
+from plumbline.operators.models.networks.dual_encoder import DualEncoder, unit
 
 if TYPE_CHECKING:
     import torch
