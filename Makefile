@@ -44,6 +44,7 @@ reproduce: install  ## published numbers beside ours, from the files below REFER
 
 validity: install  ## how good the metrics are, with the paper's figures from the files below REFERENCE_DATA, into docs/validity.md
 	$(BIN)/python -m jobs.diagnose sweep=shapes 'diagnosis.vqa_models=[clip,llm]' diagnosis.page=docs/validity.md $(ARGS)
+	$(if $(REFERENCE_DATA),$(BIN)/python -m assets.making.paper_figures docs/validity.md)
 
 adaptive: install  ## what adaptive sweeps cost and how often they are wrong, on the files below REFERENCE_DATA, into docs/adaptive.md
 	$(BIN)/python -m jobs.rehearse reference=$(REFERENCE_DATA) page=docs/adaptive.md $(ARGS)

@@ -4,13 +4,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from jinja2 import Environment, StrictUndefined
 
 from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
 from plumbline.operators.errors import ConfigError
@@ -30,15 +29,13 @@ from plumbline.operators.judging.rehearsal import (
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.report.words import names, number, plural
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.operators.statistics.prediction_powered import FEWEST_DIFFERENT, FEWEST_LABELS
-from plumbline.operators.statistics.sequential import FIRST_ASYMPTOTIC, PER_LOOK
-from plumbline.pipelines.base.storage import StorageConfig, locate, write_file
+from plumbline.pipelines.base.pages import write_section
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.judging.labelling import coverage_table
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.scores import of_metrics, read_scores
 
-PAGE = Path(__file__).parent / "adaptive.md.j2"
 EMPTY = "–"
 
 
@@ -62,7 +59,7 @@ class RehearseConfig:
     protocols: Mapping[str, ProtocolConfig] = field(default_factory=dict)
     """Read where `reference` is set."""
     page: str | None = None
-    """A Markdown file that is written besides."""
+    """A Markdown page that gets the tables too, in its section `rehearsal`."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -295,16 +292,6 @@ def _pairs_table(told: Sequence[_Told]) -> ShownTable:
 
 
 def write_page(config: RehearseConfig, tables: Sequence[ShownTable]) -> None:
-    """Writes the tables as a page of documentation."""
+    """Writes the tables into the section `rehearsal` of the page."""
     assert config.page is not None, "a page was asked for"
-    environment = Environment(trim_blocks=True, undefined=StrictUndefined)
-    text = environment.from_string(PAGE.read_text("utf-8")).render(
-        tables=diagnosis_markdown(tables, 3),
-        per_look=PER_LOOK,
-        first_asymptotic=FIRST_ASYMPTOTIC,
-        fewest=FEWEST_PROMPTS,
-        fewest_labels=FEWEST_LABELS,
-        fewest_different=FEWEST_DIFFERENT,
-    )
-    location = locate(config.page, config.storage)
-    write_file(location, location.path, (text.rstrip() + "\n").encode())
+    write_section(config.page, config.storage, "rehearsal", diagnosis_markdown(tables, 3))

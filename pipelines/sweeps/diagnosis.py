@@ -3,11 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-from jinja2 import Environment, StrictUndefined
 
 from plumbline.operators.diagnosis.ablations import effect
 from plumbline.operators.diagnosis.correlations import PromptNumbers, between_metrics, prompt_numbers, with_properties
@@ -22,17 +20,15 @@ from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.poisson import hash_ids
-from plumbline.pipelines.base.storage import StorageConfig, locate, write_file
+from plumbline.pipelines.base.pages import write_section
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.judging.releases.tables import read_sheet
-from plumbline.pipelines.judging.validity import published_tables
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.running.rounds import Report
 from plumbline.pipelines.sweeps.held import HeldCells
 from plumbline.pipelines.sweeps.sweep import Looked, PlannedSweep, at_work, compute_whole, plan_sweep
-
-PAGE = Path(__file__).parent / "validity.md.j2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +54,7 @@ class DiagnosisConfig:
     parser: str | None = None
     """An installed spaCy pipeline, for the depth of prompts; null does without."""
     page: str | None = None
-    """A Markdown file that is written besides, with the paper's figures where `reference` is set."""
-    reference: str = ""
-    """The folder of published files, as jobs.reproduce has it."""
+    """A Markdown page that gets the tables too, in its section `diagnosis`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,15 +251,7 @@ def _answered(variant: Variant, questions: QuestionCounts, cells: _Cells) -> Ans
 
 
 def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:
-    """Writes the diagnosis as a page of documentation, with the paper's figures where the published files are there."""
-    asked, sweep = config.diagnosis, config.sweep()
-    assert asked.page is not None, "a page was asked for"
-    published = published_tables(asked.reference, config.storage) if asked.reference else []
-    environment = Environment(trim_blocks=True, undefined=StrictUndefined)
-    text = environment.from_string(PAGE.read_text("utf-8")).render(
-        published=diagnosis_markdown(published, 3),
-        ours=diagnosis_markdown(shown_tables(diagnosis), 3),
-        benchmark=sweep.benchmark.name,
-    )
-    location = locate(asked.page, config.storage)
-    write_file(location, location.path, (text.rstrip() + "\n").encode())
+    """Writes the tables into the section `diagnosis` of the page."""
+    assert config.diagnosis.page is not None, "a page was asked for"
+    text = diagnosis_markdown(shown_tables(diagnosis), 3)
+    write_section(config.diagnosis.page, config.storage, "diagnosis", text)

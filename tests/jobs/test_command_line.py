@@ -182,7 +182,7 @@ def test_a_hosted_model_can_write_the_questions() -> None:
     assert read_config(load_values("sweep", given), SweepConfig).models["llm"].family == "openai"
 
 
-def test_status_gc_and_train_have_exactly_these_keys() -> None:
+def test_the_other_jobs_have_exactly_these_keys() -> None:
     assert set(dotted_keys(load_values("status", []))) == dotted(
         {"": {"store", "watch", "storage"}, "storage": STORAGE}
     )
@@ -215,7 +215,7 @@ def test_status_gc_and_train_have_exactly_these_keys() -> None:
             "storage": STORAGE,
         }
     )
-    diagnosis = {"ablations", "vqa_models", "word_ratings", "parser", "page", "reference"}
+    diagnosis = {"ablations", "vqa_models", "word_ratings", "parser", "page"}
     assert set(dotted_keys(load_values("diagnose", ["sweep=shapes"]))) == dotted(
         SHAPES | {"": SHAPES[""] | {"diagnosis"}, "diagnosis": diagnosis}
     )

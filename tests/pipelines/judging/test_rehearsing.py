@@ -47,8 +47,16 @@ def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path
     assert float(betting[-1].rstrip("%")) < float(betting[4].rstrip("%")), "with indifference fewer prompts do"
     assert [row[0] for row in by_pair.rows][-1] == "close, last"
     assert dict(zip(by_pair.names, by_pair.rows[0], strict=True))["prompts of both"] == "63"
+    page = tmp_path / "page.md"
+    for _ in range(2):
+        assert main(replace(wanted, orders=2)) == 0
+        assert page.read_text().count("### False decisions") == 1
+    page.write_text("# Notes\n" + page.read_text() + "The end.\n")
     assert main(replace(wanted, orders=2)) == 0
-    assert "### False decisions" in (tmp_path / "page.md").read_text()
+    assert page.read_text().startswith("# Notes\n<!-- begin") and page.read_text().endswith("-->\nThe end.\n")
+    page.write_text("# Notes of somebody else\n")
+    with pytest.raises(ConfigError, match="expected the lines <!-- begin rehearsal --> and"):
+        main(replace(wanted, orders=2))
 
 
 @pytest.mark.parametrize(

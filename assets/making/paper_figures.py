@@ -1,5 +1,7 @@
-"""The figures of "What makes a good metric?" beside those of scores that others have released."""
+"""The figures of "What makes a good metric?" beside those of released scores, for docs/validity.md: `make validity`."""
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,14 +21,16 @@ from plumbline.operators.diagnosis.correlations import (
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, percent, shown_tables
 from plumbline.operators.diagnosis.questions import QuestionCounts
 from plumbline.operators.diagnosis.texts import properties
+from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.report.words import count, number
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.poisson import hash_ids
+from plumbline.pipelines.base.pages import write_section
 from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.judging.releases import t2iscorescore, tifa160
 from plumbline.pipelines.judging.releases.tables import read_objects, read_sheet
 
-PAPER = Path(__file__).parent / "validity.csv"
+PAPER = Path(__file__).parent / "paper_figures.csv"
 """Ranges over the paper's five sources of images, as printed, each with the released metric that ours is of."""
 TIFA160 = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
 TS2 = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
@@ -155,3 +159,8 @@ def _questions(counts: QuestionCounts) -> ShownTable:
             ("score of always yes", number(None), number(None), number(ours.majority)),
         ],
     )
+
+
+if __name__ == "__main__":
+    tables = published_tables(os.environ["REFERENCE_DATA"], StorageConfig())
+    write_section(sys.argv[1], StorageConfig(), "paper", diagnosis_markdown(tables, 3))

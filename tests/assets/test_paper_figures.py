@@ -1,8 +1,8 @@
 """The paper's figures stand beside what the published files give."""
 
+from plumbline.assets.making.paper_figures import published_tables
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.validity import published_tables
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
 
 
