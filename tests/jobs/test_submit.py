@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 WRITTEN = {
     f"{folder}/"
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     for folder in re.findall(r"\boutput=([a-z]\w+)/\w", page.read_text())
 }
 """The folders of the checkout that examples write to."""

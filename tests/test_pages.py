@@ -1,0 +1,76 @@
+"""The pages hang together: every link leads somewhere, every promise names its test, every page is in the site."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def plain(page: Path) -> str:
+    """The page without its fenced and indented code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The addresses of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", plain(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for link in LINK.findall(plain(page)):
+        if "://" in link:
+            continue
+        address, _, anchor = link.partition("#")
+        target = (page.parent / address).resolve() if address else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+        assert ROOT / "docs" not in page.parents or ROOT / "docs" in target.parents, f"{link} is not in the site"
+
+
+def test_every_page_is_in_the_sites_navigation() -> None:
+    text = (ROOT / "zensical.toml").read_text()
+    tomllib.loads(text)
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert pages <= set(re.findall(r'"([\w/-]+\.md)"', text))
+
+
+@pytest.mark.parametrize(("page", "least"), [("security", 20), ("reliability", 10)])
+def test_every_promise_of_a_page_names_tests_that_exist(page: str, least: int) -> None:
+    """A promise is a row whose table ends in a column `test`."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    tables = re.findall(r"^\|.*\| test \|\n\|[-|]+\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
+    promises = [line for table in tables for line in table.splitlines()]
+    for promise in promises:
+        named = re.findall(r"`(tests/[a-z_/]+\.py)::(test_[a-z0-9_]+)`", promise)
+        assert named, promise
+        for file, name in named:
+            assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+    assert len(promises) > least
+
+
+def test_every_make_target_that_is_named_exists_and_help_lists_all() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    listed = re.findall(r"^([a-z0-9-]+):.*  ## \S", makefile, flags=re.MULTILINE)
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)
+    assert listed[0] == "help" and set(listed) == set(phony.split())
+    named = {name for page in PAGES for name in re.findall(r"\bmake ([a-z0-9-]+)`", page.read_text())}
+    commands = {name for page in PAGES for name in re.findall(r"^    make ([a-z0-9-]+)", page.read_text(), re.MULTILINE)}
+    assert {"sweep", "test"} <= commands and (named | commands) - set(listed) == set()
+
+
+def test_architecture_is_two_pages_with_a_short_glossary() -> None:
+    lines = (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+    assert len(lines) <= 200 and max(map(len, lines)) <= 120
+    (glossary,) = re.findall(r"^## Glossary\n(.*?)^## ", "\n".join(lines), flags=re.DOTALL | re.MULTILINE)
+    assert len(re.findall(r"^\| \*\*", glossary, flags=re.MULTILINE)) <= 25
