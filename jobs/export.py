@@ -5,8 +5,7 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.console import make_console, say
 from plumbline.operators.report.words import plural
-from plumbline.pipelines.exports.config import ExportConfig
-from plumbline.pipelines.exports.exports import export_scores
+from plumbline.pipelines.exports.exports import ExportConfig, export_scores
 
 COMMAND = Command(
     "export", "Write a run's scores into a table that others query: Iceberg or Lance.", ExportConfig, first="run"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.pipelines.cells.store import LATEST
-from plumbline.pipelines.exports.config import ExportConfig
-from plumbline.pipelines.exports.exports import export_scores
+from plumbline.pipelines.exports.exports import ExportConfig, export_scores
 from plumbline.pipelines.plans.config import read_config
 from tests.operators.report.made import MadeRun, make_run, noisy
 from tests.s3 import S3Server

@@ -1,11 +1,13 @@
-"""The shapes of the tiny networks.
+"""The tiny networks, saved in half precision and loaded in single by the production code.
 
 A CLIP of 48-pixel images in nine patches, a CLIP-FlanT5 on its tower, a Llama that writes questions, and a BERT that
 judges entailment.
 """
 
+import copy
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from random import Random
 
 import torch
@@ -19,15 +21,17 @@ from transformers import (
     CLIPVisionConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     T5Config,
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from plumbline.assets.making.drawing import draw_scene
-from plumbline.assets.making.scenes import Scene
+from plumbline.assets.making.scenes import Scene, draw_scene
 from plumbline.assets.making.tokens import CLIP_CONTEXT, NLI_CONTEXT, WRITER_CONTEXT
-from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5
+from plumbline.operators.models.model import ModelConfig, ResolvedModel
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, save_clip_flant5
+from plumbline.operators.models.resolution import resolve_model
 
 IMAGE_SIDE = 48
 PATCH = 16
@@ -157,3 +161,31 @@ def draw_pixels(rng: Random, scenes: Sequence[Scene]) -> torch.Tensor:
     drawn = [draw_scene(scene, rng.getrandbits(32)) for scene in scenes]
     pixels: torch.Tensor = image_processor()(images=drawn, return_tensors="pt")["pixel_values"]
     return pixels
+
+
+CLIP_FOLDER = "clip-shapes"
+VQA_FOLDER = "clip-flant5-shapes"
+WRITER_FOLDER = "question-writer-shapes"
+NLI_FOLDER = "nli-shapes"
+FAMILIES = {CLIP_FOLDER: "clip", VQA_FOLDER: "clip_flant5", WRITER_FOLDER: "causal_lm", NLI_FOLDER: "nli"}
+BATCH = 128
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Writes a checkpoint in transformers' own layout."""
+    halves = {name: tensor.to(torch.float16) for name, tensor in model.state_dict().items()}
+    model.save_pretrained(folder, state_dict=halves)
+    tokenizer.save_pretrained(folder)
+
+
+def save_vqa(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast, assets: Path) -> None:
+    """Writes the CLIP-FlanT5 checkpoint beside the CLIP whose tower's shape it shares."""
+    folder = assets / VQA_FOLDER
+    save_clip_flant5(copy.deepcopy(model).half(), folder, tower_name=f"../{CLIP_FOLDER}")
+    tokenizer.save_pretrained(folder)
+
+
+def resolve_checkpoint(assets: Path, folder: str) -> ResolvedModel:
+    """One of the saved checkpoints as production resolves it."""
+    config = ModelConfig(family=FAMILIES[folder], checkpoint=str(assets / folder), pair_batch=BATCH)
+    return resolve_model(config, on_gpu=False)

@@ -10,48 +10,75 @@ from time import monotonic
 from typing import Any
 
 import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from transformers import CLIPModel
 
-from plumbline.assets.making.accuracy import clip_accuracy, held_out_questions, order_accuracy, vqa_accuracy
-from plumbline.assets.making.card import pack_card
-from plumbline.assets.making.checkpoints import (
+from plumbline.assets.making.accuracy import (
+    THRESHOLD,
+    clip_accuracy,
+    entailed_questions,
+    filtered_questions,
+    held_out_pairs,
+    held_out_questions,
+    order_accuracy,
+    pair_accuracy,
+    sheet_accuracy,
+    vqa_accuracy,
+    write_sheets,
+)
+from plumbline.assets.making.lessons import METRICS, PLANTED_COLOUR
+from plumbline.assets.making.networks import (
     CLIP_FOLDER,
     NLI_FOLDER,
     VQA_FOLDER,
     WRITER_FOLDER,
+    build_clip,
+    build_clip_flant5,
+    build_nli,
+    build_writer,
+    image_processor,
     resolve_checkpoint,
     save_model,
     save_vqa,
 )
-from plumbline.assets.making.clip_training import (
+from plumbline.assets.making.tables import CLIPS_SUITE, Benchmark, make_benchmark, write_benchmark, write_clips
+from plumbline.assets.making.text_training import (
+    HYPOTHESIS_WORDS,
+    lesson_batches,
+    make_writer_tokenizer,
+    nli_batch,
+    nli_loss,
+    reply_loss,
+)
+from plumbline.assets.making.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
+from plumbline.assets.making.vqa_training import (
+    MIXTURES,
     CellReader,
+    ExerciseMaker,
     cell_batch,
     cell_loss,
     contrastive_loss,
     freeze_tower,
+    most_entities,
     pair_batch,
 )
-from plumbline.assets.making.clips import CLIPS_SUITE, write_clips
-from plumbline.assets.making.lessons import METRICS
-from plumbline.assets.making.networks import build_clip, build_clip_flant5, build_nli, build_writer, image_processor
-from plumbline.assets.making.nli_training import HYPOTHESIS_WORDS, nli_batch, nli_loss
-from plumbline.assets.making.tables import Benchmark, make_benchmark, write_benchmark
-from plumbline.assets.making.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
-from plumbline.assets.making.vqa_training import MIXTURES, ExerciseMaker, most_entities
-from plumbline.assets.making.writer_accuracy import (
-    THRESHOLD,
-    entailed_questions,
-    filtered_questions,
-    held_out_pairs,
-    pair_accuracy,
-    sheet_accuracy,
-    write_sheets,
-)
-from plumbline.assets.making.writer_training import lesson_batches, make_writer_tokenizer, reply_loss
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.models.loading import load
 from plumbline.operators.training.exercises import PARTS, exercise_loss, train_only
 from plumbline.operators.training.loop import Course, Report, Stage, train
+
+
+def pack_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
+    """The README's text from what was measured and the settings it was made with."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    template = environment.get_template("card.md.j2")
+    return template.render(**measured, recipe=recipe, threshold=THRESHOLD, planted_colour=PLANTED_COLOUR)
+
 
 SUITE_FOLDER = "shapes"
 PAIRS_EACH = 10

@@ -1,9 +1,16 @@
-"""The shapes world: scenes of coloured shapes on a 3x3 grid, random scenes, and the small edits that tell two apart."""
+"""Scenes of coloured, textured shapes on a grid, and their pictures."""
 
+import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from random import Random
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 
 SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
 COLOURS = ("red", "green", "blue", "yellow", "purple", "black")
@@ -135,3 +142,128 @@ def _remove(rng: Random, scene: Scene) -> Scene:
         return scene
     removed = rng.choice(scene.entities)
     return Scene(entities=tuple(entity for entity in scene.entities if entity is not removed))
+
+
+SIDE = 96
+CELL = SIDE // GRID
+OVERSAMPLING = 8
+RADII = {"small": (8.5, 9.0, 9.5), "large": (12.5, 13.0, 13.5)}
+JITTER = 1
+BACKGROUNDS = range(238, 253)
+RGB = {
+    "red": (214, 39, 40),
+    "green": (44, 160, 44),
+    "blue": (31, 90, 220),
+    "yellow": (245, 205, 20),
+    "purple": (150, 60, 190),
+    "black": (25, 25, 25),
+}
+MARK = (255, 255, 255)
+MARK_ON_YELLOW = (25, 25, 25)
+
+Pixels = NDArray[np.uint8]
+Coverage = NDArray[np.float32]
+Draw = Callable[[ImageDraw.ImageDraw, float, float], None]
+
+
+def draw_scene(scene: Scene, seed: int | str) -> Pixels:
+    """The scene as (96, 96, 3) RGB; the seed decides jitter of place and size and the shade of the background."""
+    rng = Random(seed)
+    background = np.array([rng.choice(BACKGROUNDS) for _ in range(3)], dtype=np.float32)
+    canvas = np.empty((SIDE + 2 * JITTER, SIDE + 2 * JITTER, 3), dtype=np.float32)
+    canvas[:] = background
+    for entity in scene.entities:
+        _draw_entity(canvas, entity, rng)
+    return np.round(canvas[JITTER:-JITTER, JITTER:-JITTER]).astype(np.uint8)
+
+
+def to_png(pixels: Pixels) -> bytes:
+    """The pixels as a PNG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _draw_entity(canvas: Coverage, entity: Entity, rng: Random) -> None:
+    radius = rng.choice(RADII[entity.size])
+    top, left = (CELL * index + JITTER + rng.randint(-JITTER, JITTER) for index in entity.cell)
+    region = canvas[top : top + CELL, left : left + CELL]
+    layers = [(_shape_coverage(entity.shape, radius), RGB[entity.colour])]
+    if entity.part:
+        mark = MARK_ON_YELLOW if entity.colour == "yellow" else MARK
+        layers.append((_part_coverage(entity.shape, entity.part, radius), mark))
+    for coverage, colour in layers:
+        region += coverage * (np.array(colour, dtype=np.float32) - region)
+
+
+@cache
+def _shape_coverage(shape: str, radius: float) -> Coverage:
+    return _coverage(lambda draw, centre, scale: SHAPE_DRAWERS[shape](draw, centre, radius * scale))
+
+
+@cache
+def _part_coverage(shape: str, part: str, radius: float) -> Coverage:
+    mark = _coverage(lambda draw, centre, scale: PART_DRAWERS[part](draw, centre, radius * scale))
+    covered: Coverage = np.minimum(mark, _shape_coverage(shape, radius))
+    return covered
+
+
+def _coverage(draw_on: Draw) -> Coverage:
+    """The share of each pixel of a cell that is covered, (32, 32, 1), from an oversampled drawing."""
+    side = CELL * OVERSAMPLING
+    mask = Image.new("L", (side, side))
+    draw_on(ImageDraw.Draw(mask), side / 2, OVERSAMPLING)
+    blocks = np.asarray(mask, dtype=np.float32).reshape(CELL, OVERSAMPLING, CELL, OVERSAMPLING)
+    coverage: Coverage = (blocks.mean(axis=(1, 3)) / 255)[..., None]
+    return coverage
+
+
+def _disc(draw: Any, centre: float, radius: float) -> None:
+    draw.ellipse((centre - radius, centre - radius, centre + radius, centre + radius), fill=255)
+
+
+def _box(draw: Any, centre: float, half_width: float, half_height: float) -> None:
+    corners = (centre - half_width, centre - half_height, centre + half_width, centre + half_height)
+    draw.rectangle(corners, fill=255)
+
+
+def _ring(draw: Any, centre: float, radii: list[float]) -> None:
+    """A polygon whose corners stand at equal angles from the top, at these distances in turn."""
+    angles = [2 * math.pi * index / len(radii) for index in range(len(radii))]
+    corners = [
+        (centre + radius * math.sin(angle), centre - radius * math.cos(angle))
+        for radius, angle in zip(radii, angles, strict=True)
+    ]
+    draw.polygon(corners, fill=255)
+
+
+def _heart(draw: Any, centre: float, radius: float) -> None:
+    steps = [2 * math.pi * index / 60 for index in range(60)]
+    scale = radius / 15.5
+    corners = [
+        (
+            centre + scale * 16 * math.sin(t) ** 3,
+            centre - scale * (13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t) + 2.5),
+        )
+        for t in steps
+    ]
+    draw.polygon(corners, fill=255)
+
+
+def _cross(draw: Any, centre: float, radius: float) -> None:
+    _box(draw, centre, radius, radius * 0.36)
+    _box(draw, centre, radius * 0.36, radius)
+
+
+SHAPE_DRAWERS: dict[str, Draw] = {
+    "circle": _disc,
+    "square": lambda draw, centre, radius: _box(draw, centre, radius * 0.88, radius * 0.88),
+    "triangle": lambda draw, centre, radius: _ring(draw, centre, [radius * 1.15] * 3),
+    "star": lambda draw, centre, radius: _ring(draw, centre, [radius * 1.1, radius * 0.48] * 5),
+    "heart": _heart,
+    "cross": _cross,
+}
+PART_DRAWERS: dict[str, Draw] = {
+    "dot": lambda draw, centre, radius: _disc(draw, centre, radius * 0.34),
+    "stripe": lambda draw, centre, radius: _box(draw, centre, radius * 1.2, radius * 0.2),
+}

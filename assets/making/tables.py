@@ -1,20 +1,116 @@
-"""The shapes benchmark as Parquet tables: prompts, images, requirements, truth, and what simulated raters say."""
+"""The benchmarks shapes and shapes_video as tables: what generators make of the prompts, and what raters say."""
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import av
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.assets.making.drawing import draw_scene, to_png
-from plumbline.assets.making.generators import GENERATORS, Generator, imagine
+from plumbline.assets.making.claims import SKILLS, Every
+from plumbline.assets.making.lessons import mentions
 from plumbline.assets.making.prompts import Prompt, content_id, make_prompts
-from plumbline.assets.making.scenes import Scene
-from plumbline.assets.making.writer_gold import mentions
+from plumbline.assets.making.scenes import (
+    COLOURS,
+    SHAPES,
+    Palette,
+    Pixels,
+    Scene,
+    draw_scene,
+    edit_scene,
+    random_scene,
+    to_png,
+)
 from plumbline.operators.rows import PROMPTS, table
+
+SEARCH_STEPS = 4000
+RESTART_EVERY = 400
+MOST_IN_IMAGE = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generator:
+    """A named generator and the probability that it breaks a requirement of each kind."""
+
+    name: str
+    faults: Mapping[str, float]
+
+
+def _profile(usual: float, **special: float) -> dict[str, float]:
+    return {skill: special.get(skill, usual) for skill in SKILLS}
+
+
+TIED_PROFILE = _profile(0.10, object=0.03, attribute=0.08)
+GENERATORS = (
+    Generator(name="atlas", faults=_profile(0.04, object=0.01, attribute=0.02)),
+    Generator(name="borealis", faults=TIED_PROFILE),
+    Generator(name="cobalt", faults=TIED_PROFILE),
+    Generator(name="drift", faults=_profile(0.12, object=0.04, attribute=0.06, counting=0.70, spatial=0.75)),
+    Generator(name="ember", faults=_profile(0.16, object=0.06, attribute=0.55)),
+    Generator(
+        name="flint",
+        faults=_profile(0.30, object=0.08, attribute=0.15, negation=0.85, universality=0.80, comparison=0.70),
+    ),
+    Generator(name="garnet", faults=_profile(0.60, object=0.28, attribute=0.40)),
+)
+
+
+def imagine(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
+    """The scene the generator makes of the prompt."""
+    start = random_scene(rng, prompt_palette(prompt), most=MOST_IN_IMAGE)
+    faultless = _scene_breaking(prompt, frozenset(), start, rng)
+    broken = {node.requirement_id for node in prompt.requirements if rng.random() < generator.faults[node.claim.kind]}
+    for node in prompt.requirements:
+        if broken & set(node.parents):
+            broken.add(node.requirement_id)
+    return _scene_breaking(prompt, frozenset(broken), faultless, rng)
+
+
+def prompt_palette(prompt: Prompt) -> Palette:
+    """The shapes and colours the prompt names, and a few more for distractors."""
+    claims = [node.claim for node in prompt.requirements]
+    things = [thing for claim in claims for thing in claim.things]
+    shapes = sorted({thing.shape for thing in things if thing.shape})
+    colours = {thing.colour for thing in things if thing.colour}
+    colours |= {claim.value for claim in claims if isinstance(claim, Every) and claim.field == "colour"}
+    extra = Random(prompt.prompt_id)
+    return Palette(
+        shapes=(*shapes, *shapes, *extra.sample(SHAPES, 2)),
+        colours=(*sorted(colours), *sorted(colours), *extra.sample(COLOURS, 2)),
+    )
+
+
+def _scene_breaking(prompt: Prompt, wanted: frozenset[str], start: Scene, rng: Random) -> Scene:
+    """A scene near `start` that breaks just the wanted requirements, or as nearly those as random edits find.
+
+    A walk of single edits that never moves away from what is wanted. Some sets cannot be had (breaking "there is a
+    circle" keeps "there are no circles" from breaking), so the walk's best scene is taken after a fixed number of
+    steps; the truth of an image is computed from its scene, never from what was wanted.
+    """
+    palette = prompt_palette(prompt)
+    scene = best = start
+    error = least = _misses(prompt, scene, wanted)
+    for step in range(SEARCH_STEPS):
+        if least == 0:
+            break
+        if step and step % RESTART_EVERY == 0:
+            scene, error = start, _misses(prompt, start, wanted)
+        changed = edit_scene(rng, scene, palette)
+        misses = _misses(prompt, changed, wanted)
+        if misses <= error and len(changed.entities) <= MOST_IN_IMAGE + 1:
+            scene, error = changed, misses
+        if error < least:
+            best, least = scene, error
+    return best
+
+
+def _misses(prompt: Prompt, scene: Scene, wanted: frozenset[str]) -> int:
+    return len(wanted.symmetric_difference(prompt.broken(scene)))
+
 
 SUITE = "shapes"
 PROMPTS_PER_SKILL = 32
@@ -175,3 +271,92 @@ def _rating_rows(depiction: Depiction, seed: int) -> list[Row]:
         }
         for rater in RATERS
     ]
+
+
+CLIPS_SUITE = "shapes_video"
+EVERY = 8
+"""Of the pack's prompts one in so many has clips."""
+FRAMES = 8
+FRAMES_A_SECOND = 4
+_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+CLIP_TRUTH = pa.schema([*_COLUMNS, ("correct", pa.float64())])
+"""`correct` is the share of a clip's frames that break no requirement."""
+
+
+class Filming(NamedTuple):
+    """How a simulated generator of videos makes a clip."""
+
+    name: str
+    first: str
+    """The generator of images whose scene its first half shows."""
+    second: str
+    column: pa.DataType
+    """Of its images: a file, or a list of frames."""
+    encode: Callable[[Sequence[Pixels]], Any]
+
+
+def to_video(frames: Sequence[Pixels], container: str, codec: str) -> bytes:
+    """The frames as a file; its bytes may differ from one release of FFmpeg to another."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=container) as file:
+        stream = file.add_stream(codec, rate=FRAMES_A_SECOND, options={"crf": "16", "b:v": "0"})
+        assert isinstance(stream, av.VideoStream)
+        stream.height, stream.width = frames[0].shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for frame in frames:
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        file.mux(stream.encode())
+    return buffer.getvalue()
+
+
+FILMINGS = (
+    Filming("reel", "atlas", "atlas", pa.binary(), lambda frames: to_video(frames, "mp4", "libx264")),
+    Filming("strip", "atlas", "garnet", pa.list_(pa.binary()), lambda frames: [to_png(frame) for frame in frames]),
+    Filming("orbit", "garnet", "garnet", pa.binary(), lambda frames: to_video(frames, "webm", "libvpx-vp9")),
+)
+
+
+def clip_scenes(filming: Filming, prompt: Prompt, seed: int) -> list[Scene]:
+    """The scene of each frame; those of the pack's images of the same names."""
+    of_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
+
+    def scene(name: str) -> Scene:
+        return imagine(of_name[name], prompt, Random(f"scene/{seed}/{name}/{prompt.prompt_id}"))
+
+    first, second = scene(filming.first), scene(filming.second)
+    return [first] * (FRAMES // 2) + [second] * (FRAMES - FRAMES // 2)
+
+
+def draw_frames(filming: Filming, prompt: Prompt, scenes: Sequence[Scene], seed: int) -> list[Pixels]:
+    """The frames' pixels; things tremble from one to the next."""
+    name = f"clip/{seed}/{filming.name}/{prompt.prompt_id}"
+    return [draw_scene(scene, f"{name}/{number}") for number, scene in enumerate(scenes)]
+
+
+def clip_tables(seed: int) -> dict[str, pa.Table]:
+    """Every table of the benchmark by its path in the benchmark's folder."""
+    prompts = make_prompts(seed, PROMPTS_PER_SKILL)[::EVERY]
+    tables = {"prompts.parquet": prompts_table(prompts)}
+    truth: list[Row] = []
+    for filming in FILMINGS:
+        images: list[Row] = []
+        for prompt in prompts:
+            scenes = clip_scenes(filming, prompt, seed)
+            clip = filming.encode(draw_frames(filming, prompt, scenes, seed))
+            ids = {
+                "image_id": content_id(filming.name.encode(), prompt.prompt_id.encode(), b"clip"),
+                "prompt_id": prompt.prompt_id,
+                "generator": filming.name,
+            }
+            images.append(ids | {"image": clip})
+            truth.append(ids | {"correct": sum(not prompt.broken(scene) for scene in scenes) / len(scenes)})
+        schema = pa.schema([*_COLUMNS, ("image", filming.column)])
+        tables[f"images/{filming.name}/00000.parquet"] = table(images, schema)
+    return tables | {"truth.parquet": table(truth, CLIP_TRUTH)}
+
+
+def write_clips(seed: int, folder: Path) -> None:
+    """Writes every table of the benchmark under the folder."""
+    for name, written in clip_tables(seed).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(written, folder / name, compression="zstd")

@@ -1,19 +1,45 @@
-"""Training of the tiny CLIP-FlanT5 by the two-stage recipe of the VQAScore paper, appendix D: captions, then VQA.
+"""Training of the tiny CLIP (its vision tower alone, then images against true and nearly true prompts) and CLIP-FlanT5.
 
-As there, the tower stays as it was trained before. FlanT5 is not pretrained here, so both stages train all of it.
+A tiny tower has no 400 million pairs to learn to see from. So every patch first learns to tell what stands in its cell
+of the grid; the heads that read these labels off are thrown away. CLIP-FlanT5 follows the two-stage recipe of the
+VQAScore paper, appendix D: captions, then VQA. As there, the tower stays as it was trained before. FlanT5 is not
+pretrained here, so both stages train all of it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
+from typing import NamedTuple
 
-from transformers import PreTrainedTokenizerFast
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, normalize
+from transformers import CLIPModel, CLIPVisionModel, PreTrainedTokenizerFast
 
 from plumbline.assets.making.claims import SKILLS
 from plumbline.assets.making.networks import draw_pixels
-from plumbline.assets.making.questions import GoldQuestion, ask_directly, ask_openly, ask_vqascore, caption
-from plumbline.assets.making.scenes import MOST_ENTITIES, Scene, random_scene
+from plumbline.assets.making.prompts import Prompt, is_held_out
+from plumbline.assets.making.questions import (
+    GoldQuestion,
+    ask_directly,
+    ask_openly,
+    ask_vqascore,
+    caption,
+    sample_claiming,
+)
+from plumbline.assets.making.scenes import (
+    CELLS,
+    COLOURS,
+    MOST_ENTITIES,
+    PARTS,
+    SHAPES,
+    SIZES,
+    Entity,
+    Palette,
+    Scene,
+    random_scene,
+)
 from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, split_caption
 from plumbline.operators.training.loop import Stage
 
@@ -126,3 +152,124 @@ def training_questions(rng: Random, scene: Scene, mixture: Mixture, count: int) 
     """Up to `count` questions about the scene: some scenes have nothing that a narrow mixture asks."""
     drawn = (mixture.draw(rng, scene) for _ in range(TRIES * count))
     return list(islice(filter(None, drawn), count))
+
+
+MOST_LOGIT_SCALE = 4.6052
+EMPTY = "empty"
+PLAIN = "plain"
+FIELDS = {
+    "shape": (*SHAPES, EMPTY),
+    "colour": (*COLOURS, EMPTY),
+    "size": (*SIZES, EMPTY),
+    "part": (*PARTS, PLAIN, EMPTY),
+    "cell": CELLS,
+}
+
+
+class CellBatch(NamedTuple):
+    """Images with what stands in each of their cells."""
+
+    pixels: torch.Tensor
+    """(images, 3, 48, 48)."""
+    labels: dict[str, torch.Tensor]
+    """By field, (images, 9) indices into its values."""
+
+
+class CellReader(nn.Module):
+    """The tower with one linear reading of each field from the patches of its penultimate layer."""
+
+    def __init__(self, tower: CLIPVisionModel) -> None:
+        super().__init__()
+        self.tower = tower
+        width = int(tower.config.hidden_size)
+        self.heads = nn.ModuleDict({field: nn.Linear(width, len(values)) for field, values in FIELDS.items()})
+
+
+def cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
+    """Sum over the fields of the mean cross-entropy, read from what CLIP-FlanT5 reads: all but the class token."""
+    hidden = model.tower(pixel_values=batch.pixels, output_hidden_states=True).hidden_states
+    patches = hidden[-2][:, 1:]
+    losses = [
+        cross_entropy(head(patches).float().flatten(0, 1), batch.labels[field].flatten())
+        for field, head in model.heads.items()
+    ]
+    return torch.stack(losses).sum()
+
+
+def cell_batch(rng: Random, images: int) -> CellBatch:
+    """Fresh scenes of up to nine entities of any shape and colour."""
+    scenes = [random_scene(rng, Palette(), most=len(CELLS)) for _ in range(images)]
+    return CellBatch(draw_pixels(rng, scenes), cell_labels(scenes))
+
+
+def cell_labels(scenes: Sequence[Scene]) -> dict[str, torch.Tensor]:
+    """By field, what stands in each cell, row by row."""
+    by_cell = [{entity.cell: entity for entity in scene.entities} for scene in scenes]
+    return {
+        field: torch.tensor(
+            [[values.index(_value(field, entities.get(cell), cell)) for cell in CELLS] for entities in by_cell]
+        )
+        for field, values in FIELDS.items()
+    }
+
+
+def _value(field: str, entity: Entity | None, cell: tuple[int, int]) -> object:
+    if field == "cell":
+        return cell
+    return EMPTY if entity is None else getattr(entity, field) or PLAIN
+
+
+class PairBatch(NamedTuple):
+    """Images with prompts; the first row of prompts is the images' own, then come near misses."""
+
+    pixels: torch.Tensor
+    """(images, 3, 48, 48)."""
+    ids: torch.Tensor
+    """(prompts, tokens), right-padded."""
+    mask: torch.Tensor
+    """(prompts, tokens), 1 where a token stands."""
+    true: torch.Tensor
+    """(images, prompts), whether the prompt holds of the image."""
+
+
+def pair_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, images: int, near_misses: int, most: int) -> PairBatch:
+    """`images` scenes of at most `most` entities, a true prompt of each, then `near_misses` false ones of each."""
+    scenes: list[Scene] = []
+    prompts: list[Prompt] = []
+    while len(scenes) < images:
+        scene = random_scene(rng, most=most)
+        prompt = _training_prompt(rng, scene, truth=True)
+        if prompt is not None:
+            scenes.append(scene)
+            prompts.append(prompt)
+    for _ in range(near_misses):
+        prompts += [_training_prompt(rng, scene, truth=False) or prompts[index] for index, scene in enumerate(scenes)]
+    encoded = tokenizer([prompt.text for prompt in prompts], padding=True, return_tensors="pt")
+    true = torch.tensor([[prompt.holds(scene) for prompt in prompts] for scene in scenes])
+    return PairBatch(draw_pixels(rng, scenes), encoded.input_ids, encoded.attention_mask, true)
+
+
+def _training_prompt(rng: Random, scene: Scene, *, truth: bool) -> Prompt | None:
+    prompt = sample_claiming(rng, scene, rng.choice(SKILLS), truth=truth)
+    return None if prompt is None or is_held_out(prompt.text) else prompt
+
+
+def contrastive_loss(model: CLIPModel, batch: PairBatch) -> torch.Tensor:
+    """CLIP's symmetric loss; a prompt that happens to be true of another image is no negative there."""
+    with torch.no_grad():
+        model.logit_scale.clamp_(max=MOST_LOGIT_SCALE)
+    images = normalize(model.get_image_features(pixel_values=batch.pixels).pooler_output.float(), dim=-1)
+    encoded = model.get_text_features(input_ids=batch.ids, attention_mask=batch.mask).pooler_output
+    logits = model.logit_scale.exp() * images @ normalize(encoded.float(), dim=-1).T
+    own = torch.arange(len(images), device=logits.device)
+    others_true = batch.true.clone()
+    others_true[own, own] = False
+    logits = logits.masked_fill(others_true, -torch.inf)
+    return (cross_entropy(logits, own) + cross_entropy(logits[:, : len(own)].T, own)) / 2
+
+
+def freeze_tower(model: CLIPModel) -> None:
+    """Keeps all that the tower's penultimate layer rests on."""
+    tower = model.vision_model
+    for frozen in (tower.embeddings, tower.pre_layrnorm, tower.encoder.layers[:-1]):
+        frozen.requires_grad_(False)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from statistics import fmean
 
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.question_quality import content_words
 
 Property = Callable[[str], float]
@@ -74,3 +75,27 @@ def properties(word_ratings: Mapping[str, Mapping[str, float]], parse: Property 
     rated = {name: partial(mean_rating, ratings) for name, ratings in word_ratings.items()}
     parsed = {"depth": parse} if parse is not None else {}
     return {"length": length, "grade": grade, **parsed, **rated}
+
+
+def open_parser(name: str) -> Property:
+    """What gives the depth of a text's dependency parse, the deepest of its sentences.
+
+    Only packages are opened, never folders. Raises ConfigError where spaCy, the package or its parser is missing.
+    """
+    try:
+        import spacy
+    except ImportError as error:
+        raise ConfigError(f"diagnosis.parser={name}: spaCy is not installed; install the extra parse") from error
+    if not spacy.util.is_package(name):
+        raise ConfigError(
+            f"diagnosis.parser={name}: no installed spaCy pipeline is called so; python -m spacy download {name}"
+        )
+    pipeline = spacy.load(name, exclude=["ner", "lemmatizer"])
+    if "parser" not in pipeline.pipe_names:
+        raise ConfigError(f"diagnosis.parser={name}: the pipeline has no parser; use another, as en_core_web_sm")
+
+    def parse(text: str) -> float:
+        heads = [token.head.i for token in pipeline(text)]
+        return depth(heads) if heads else math.nan
+
+    return parse

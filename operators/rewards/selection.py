@@ -178,3 +178,17 @@ def even_quotas(sizes: Sequence[int], total: int) -> list[int]:
         quotas[stratum] = min(sizes[stratum], left // (len(sizes) - done))
         left -= quotas[stratum]
     return quotas
+
+
+TRAIN, HELD_OUT = "train", "test"
+RULE = (
+    "test where the first 8 bytes of SHA-256 of the prompt's text in lower case, its runs of spaces made one, divided \
+by 2^64 are below held_out"
+)
+
+
+def split_of(text: str, held_out: float) -> str:
+    """`test` for this share of prompts, `train` for the others; the same in every run, whatever else the export has."""
+    normal = " ".join(text.lower().split())
+    place = int.from_bytes(hashlib.sha256(normal.encode(errors="replace")).digest()[:8], "big") / 2**64
+    return HELD_OUT if place < held_out else TRAIN

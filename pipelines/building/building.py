@@ -9,10 +9,8 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators import rows
-from plumbline.operators.building.balance import drawn
-from plumbline.operators.building.duplicates import near_duplicates
 from plumbline.operators.building.generation import Generation, read_asked, requests
-from plumbline.operators.building.statistics import by_skill, shown_statistics
+from plumbline.operators.building.prompt_sets import by_skill, drawn, near_duplicates, shown_statistics
 from plumbline.operators.building.tagging import Tagging
 from plumbline.operators.building.taxonomy import Tag
 from plumbline.operators.diagnosis.diagnosis import ShownTable
@@ -97,7 +95,7 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
     published = read_gecko(reference) if reference is not None else []
     parse = None
     if config.parser is not None:
-        from plumbline.operators.diagnosis.parsing import open_parser
+        from plumbline.operators.diagnosis.texts import open_parser
 
         parse = open_parser(config.parser)
     prompts = read_prompts(locate(config.prompts, config.storage), config.prompt_columns) if config.prompts else []

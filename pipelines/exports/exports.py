@@ -1,19 +1,54 @@
 """An export of a run's scores: part by part into one table, the parts that stand in it left alone."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.pipelines.base.storage import locate
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.pipelines.base.storage import StorageConfig, locate
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, open_existing_store
-from plumbline.pipelines.exports.config import ExportConfig
-from plumbline.pipelines.exports.formats import opener
+from plumbline.pipelines.exports.formats import NAMES, opener
 from plumbline.pipelines.exports.rows import PartRows, RowMaker
 from plumbline.pipelines.exports.table import Place, ScoreTable, StandingPart
+
+TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportConfig:
+    """Of which run, into which table."""
+
+    store: str
+    """Folder or s3:// prefix of the store."""
+    format: str
+    """A name of pipelines/exports/formats."""
+    output: str
+    """Folder or s3:// prefix that holds the table; several runs may be exported into one."""
+    run: str = "latest"
+    """A run's id; `latest` is the newest."""
+    table: str = "scores"
+    """The table's name; in Iceberg it stands in the namespace `plumbline`."""
+    catalog: str | None = None
+    """Iceberg's catalog, as SQLAlchemy names a database or as the address of a REST catalog; None is `catalog.db` in
+    the output folder."""
+    columns: tuple[str, ...] | None = None
+    """Of the further columns of scores.parquet, those to take along; None takes all."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        if self.format not in NAMES:
+            raise ConfigError(
+                f"format: expected one of {', '.join(NAMES)}, got {self.format!r}; {suggest(self.format, NAMES)}"
+            )
+        if not TABLE_NAME.fullmatch(self.table):
+            raise ConfigError(f"table: expected letters, digits and _, got {self.table!r}")
+
 
 ROWS_AT_ONCE = 1 << 18
 """About as many are written by one commit, and are in memory together."""

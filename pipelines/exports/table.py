@@ -1,6 +1,7 @@
 """What a format does for an export: say what stands in its table, take rows in by their key, remove what is stale."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -78,3 +79,20 @@ def export_errors(url: str) -> Iterator[None]:
         raise ExportError(
             f"{url}: {type(error).__name__}: {first_line(error)}; what was written stands, and the same command goes on"
         ) from error
+
+
+PART_COLUMNS = ("generator", "metric", "part", "image_id")
+
+
+def count_parts(batches: Iterable[pa.RecordBatch]) -> list[StandingPart]:
+    """The parts of batches with the columns PART_COLUMNS."""
+    rows: Counter[tuple[str, str, str]] = Counter()
+    named: Counter[tuple[str, str, str]] = Counter()
+    for batch in batches:
+        counted = pa.table(batch).group_by(list(PART_COLUMNS[:3]), use_threads=False)
+        table = counted.aggregate([("image_id", "count"), ([], "count_all")])
+        for *group, with_image, count in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            generator, metric, part = group
+            rows[generator, metric, part] += count
+            named[generator, metric, part] += with_image
+    return [StandingPart(*group, count, count - named[group]) for group, count in rows.items()]

@@ -15,8 +15,7 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly.config import NightConfig
 from plumbline.pipelines.nightly.outcome import Moved, Outcome, outcome_path, read_outcome
 from plumbline.pipelines.nightly.webhook import send
-from plumbline.pipelines.report.checkpoints import CHECKPOINTS
-from plumbline.pipelines.report.comparable import obstacle_between
+from plumbline.pipelines.report.comparable import CHECKPOINTS, obstacle_between
 from plumbline.pipelines.report.report import WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.running.errors import one_line

@@ -8,7 +8,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.cells.lease import SECONDS
 from plumbline.pipelines.keeping.config import KeepRuns
 from plumbline.pipelines.plans.config import SweepConfig
-from plumbline.pipelines.report.checkpoints import check_checkpoints
+from plumbline.pipelines.report.comparable import check_checkpoints
 
 SHORTEST_LEASE = 10.0
 

@@ -1,8 +1,10 @@
-"""Which runs can be compared with one another, by their manifests."""
+"""Which runs can be compared, and which generators are checkpoints of one training."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from plumbline.operators.errors import ConfigError
 from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.report.words import names
 from plumbline.operators.summary import part_of
@@ -25,3 +27,16 @@ def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any])
     if not comparable_metrics(before, after):
         return f"the settings or models of {names(list(after.get('metrics', ())))} are others"
     return ""
+
+
+CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
+
+
+def check_checkpoints(key: str, expression: str) -> None:
+    """Raises ConfigError, naming the key, for what is no regular expression with the groups `family` and `step`."""
+    try:
+        groups = re.compile(expression).groupindex
+    except re.error as error:
+        raise ConfigError(f"{key}: expected a regular expression, got {expression!r} ({error})") from error
+    if not {"family", "step"} <= set(groups):
+        raise ConfigError(f"{key}: expected groups (?P<family>...) and (?P<step>[0-9]+), got {expression!r}")

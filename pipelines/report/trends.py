@@ -18,7 +18,7 @@ from plumbline.pipelines.base.endings import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import READERS, Run, list_runs
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.report.checkpoints import CHECKPOINTS, check_checkpoints
+from plumbline.pipelines.report.comparable import CHECKPOINTS, check_checkpoints
 
 MOST_RUNS = 120
 MOST_PROBLEMS = 8

@@ -14,8 +14,7 @@ import pyarrow as pa
 from plumbline.operators.errors import RowError
 from plumbline.operators.rewards.containers import extension, to_lines, to_parquet, to_tar
 from plumbline.operators.rewards.formats.format import Format, Picture, Sample
-from plumbline.operators.rewards.selection import Example
-from plumbline.operators.rewards.splits import HELD_OUT
+from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Codes, Floats
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.gathered import ScoredRun, elements_of

@@ -11,8 +11,7 @@ import numpy as np
 
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, SourceError
 from plumbline.operators.rewards.formats import FORMATS
-from plumbline.operators.rewards.selection import Candidates, Example, select, spread
-from plumbline.operators.rewards.splits import HELD_OUT, RULE, TRAIN, split_of
+from plumbline.operators.rewards.selection import HELD_OUT, RULE, TRAIN, Candidates, Example, select, split_of, spread
 from plumbline.operators.rewards.values import combine_metrics, rank_advantages, within_prompt_noise, z_scores
 from plumbline.pipelines.base.endings import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import locate

@@ -113,7 +113,7 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
 def _parser(name: str | None) -> Property | None:
     if name is None:
         return None
-    from plumbline.operators.diagnosis.parsing import open_parser
+    from plumbline.operators.diagnosis.texts import open_parser
 
     return open_parser(name)
 

@@ -18,10 +18,33 @@ from plumbline.pipelines.running.machines import next_wave
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.surroundings import VARIABLES, Landmark, Surroundings, surroundings
 from plumbline.pipelines.training.config import POOL, FinetuneConfig
-from plumbline.pipelines.training.notices import Notices
 from plumbline.pipelines.training.planning import PlannedTraining
 from plumbline.pipelines.training.rated import judge_held_out
 from plumbline.pipelines.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTCOME, Seat, Task, work
+
+
+class Notices:
+    """Lines, and why the training cannot go on; run as an actor, so that it outlives the workers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.refusal: str | None = None
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def take(self) -> list[str]:
+        """The lines that came since the last time."""
+        lines, self.lines = self.lines, []
+        return lines
+
+    def refuse(self, message: str) -> None:
+        """Notes why the training cannot go on, so that it is not begun again in vain."""
+        self.refusal = self.refusal or message
+
+    def refused(self) -> str | None:
+        return self.refusal
+
 
 RECIPE = "training.json"
 AGREEMENT = "agreement"

@@ -10,11 +10,16 @@ import pytest
 from PIL import Image
 
 from plumbline.assets.making.claims import SKILLS
-from plumbline.assets.making.drawing import draw_scene, to_png
-from plumbline.assets.making.generators import GENERATORS, TIED_PROFILE
 from plumbline.assets.making.prompts import content_id, is_held_out, make_prompts
-from plumbline.assets.making.scenes import Entity, Scene
-from plumbline.assets.making.tables import PROMPTS_PER_SKILL, Benchmark, benchmark_tables, make_benchmark
+from plumbline.assets.making.scenes import Entity, Scene, draw_scene, to_png
+from plumbline.assets.making.tables import (
+    GENERATORS,
+    PROMPTS_PER_SKILL,
+    TIED_PROFILE,
+    Benchmark,
+    benchmark_tables,
+    make_benchmark,
+)
 
 SHAPES = Path(__file__).parents[2] / "assets" / "shapes"
 SEED = 0

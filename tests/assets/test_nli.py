@@ -7,15 +7,22 @@ from random import Random
 import torch
 from transformers import AutoTokenizer
 
-from plumbline.assets.making.checkpoints import NLI_FOLDER, resolve_checkpoint
+from plumbline.assets.making.accuracy import held_out_pairs, pair_accuracy
 from plumbline.assets.making.claims import Claim
-from plumbline.assets.making.entailment import entailed, not_entailed, sample_illustrated, vary
-from plumbline.assets.making.networks import build_nli
-from plumbline.assets.making.nli_training import hypothesis, nli_batch, nli_loss, sample_pair
+from plumbline.assets.making.lessons import choice_question, planted, yes_no_question
+from plumbline.assets.making.networks import NLI_FOLDER, build_nli, resolve_checkpoint
 from plumbline.assets.making.prompts import is_held_out, make_prompts
 from plumbline.assets.making.scenes import edit_scene, random_palette
-from plumbline.assets.making.writer_accuracy import held_out_pairs, pair_accuracy
-from plumbline.assets.making.writer_gold import choice_question, planted, yes_no_question
+from plumbline.assets.making.text_training import (
+    entailed,
+    hypothesis,
+    nli_batch,
+    nli_loss,
+    not_entailed,
+    sample_illustrated,
+    sample_pair,
+    vary,
+)
 from plumbline.operators.models.loading import load
 from plumbline.operators.training.loop import Course, Stage, train
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.assets.making.card import pack_card
-from plumbline.assets.making.pack import STAGES, PackConfig
+from plumbline.assets.making.pack import STAGES, PackConfig, pack_card
 from plumbline.operators.errors import ConfigError
 
 ASSETS = Path(__file__).parents[2] / "assets"

@@ -12,13 +12,24 @@ from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
 from plumbline.assets.making.accuracy import held_out_questions, order_accuracy, vqa_accuracy
-from plumbline.assets.making.checkpoints import VQA_FOLDER, resolve_checkpoint
-from plumbline.assets.making.clip_training import FIELDS, cell_labels
-from plumbline.assets.making.drawing import draw_scene, to_png
-from plumbline.assets.making.networks import build_clip_flant5, draw_pixels, image_processor
-from plumbline.assets.making.scenes import Entity, Scene, random_scene
+from plumbline.assets.making.networks import (
+    VQA_FOLDER,
+    build_clip_flant5,
+    draw_pixels,
+    image_processor,
+    resolve_checkpoint,
+)
+from plumbline.assets.making.scenes import Entity, Scene, draw_scene, random_scene, to_png
 from plumbline.assets.making.tokens import clip_tokenizer, t5_tokenizer, world_sentences
-from plumbline.assets.making.vqa_training import MIXTURES, ExerciseMaker, Mixture, most_entities, training_questions
+from plumbline.assets.making.vqa_training import (
+    FIELDS,
+    MIXTURES,
+    ExerciseMaker,
+    Mixture,
+    cell_labels,
+    most_entities,
+    training_questions,
+)
 from plumbline.operators.models.checkpoints.processing import PixelTransform
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE

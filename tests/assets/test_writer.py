@@ -10,16 +10,20 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from plumbline.assets.making.checkpoints import WRITER_FOLDER, resolve_checkpoint
+from plumbline.assets.making.accuracy import filtered_questions, sheet_accuracy, write_sheets
 from plumbline.assets.making.claims import Counts
-from plumbline.assets.making.entailment import Illustrated, sample_illustrated
-from plumbline.assets.making.lessons import METRICS, REPLIES, GoldWriter, Lesson
-from plumbline.assets.making.networks import build_writer
+from plumbline.assets.making.lessons import METRICS, REPLIES, GoldWriter, Lesson, mentions, planted
+from plumbline.assets.making.networks import WRITER_FOLDER, build_writer, resolve_checkpoint
 from plumbline.assets.making.prompts import Prompt, is_held_out, make_prompts
+from plumbline.assets.making.text_training import (
+    PHRASES,
+    Illustrated,
+    lesson_batches,
+    lessons_of,
+    reply_loss,
+    sample_illustrated,
+)
 from plumbline.assets.making.tokens import split_pieces, writer_tokenizer
-from plumbline.assets.making.writer_accuracy import filtered_questions, sheet_accuracy, write_sheets
-from plumbline.assets.making.writer_gold import mentions, planted
-from plumbline.assets.making.writer_training import PHRASES, lesson_batches, lessons_of, reply_loss
 from plumbline.operators.models.loading import load
 from plumbline.operators.training.loop import Course, Stage, train
 

@@ -8,7 +8,7 @@ import pytest
 from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.export import COMMAND, main
 from plumbline.jobs.help import dotted_keys
-from plumbline.pipelines.exports.config import ExportConfig
+from plumbline.pipelines.exports.exports import ExportConfig
 from plumbline.pipelines.exports.formats import NAMES
 from plumbline.pipelines.plans.config import read_config
 from tests.operators.report.made import make_run

@@ -20,8 +20,7 @@ import requests
 import torch
 from PIL import Image, ImageEnhance
 
-from plumbline.assets.making.drawing import draw_scene, to_png
-from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene
+from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, draw_scene, to_png
 from plumbline.jobs.scorer import open_scorer
 from tests.bench_of import write_benchmark
 from tests.pipelines.rewards.conftest import run_benchmark

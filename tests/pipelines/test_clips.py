@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.assets.making.clips import clip_tables
+from plumbline.assets.making.tables import clip_tables
 from plumbline.jobs.command import load_values
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.clips import Clips

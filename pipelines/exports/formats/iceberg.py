@@ -11,8 +11,7 @@ from pyiceberg.table import Table
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import s3_settings
-from plumbline.pipelines.exports.standing import PART_COLUMNS, count_parts
-from plumbline.pipelines.exports.table import Place, StandingPart, export_errors
+from plumbline.pipelines.exports.table import PART_COLUMNS, Place, StandingPart, count_parts, export_errors
 
 NAMESPACE = "plumbline"
 PARTITIONS = ("benchmark", "metric", "generator")

@@ -9,8 +9,7 @@ from fsspec.implementations.local import LocalFileSystem
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import s3_settings
 from plumbline.pipelines.exports.rows import KEY
-from plumbline.pipelines.exports.standing import PART_COLUMNS, count_parts
-from plumbline.pipelines.exports.table import Place, StandingPart, export_errors
+from plumbline.pipelines.exports.table import PART_COLUMNS, Place, StandingPart, count_parts, export_errors
 
 S3_OPTIONS = {
     "endpoint_url": "aws_endpoint",

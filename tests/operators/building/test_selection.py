@@ -5,9 +5,15 @@ from collections import Counter
 
 import pytest
 
-from plumbline.operators.building.balance import drawn, evenness
-from plumbline.operators.building.duplicates import near_duplicates, shingles
-from plumbline.operators.building.statistics import ALL, by_skill, shown_statistics
+from plumbline.operators.building.prompt_sets import (
+    ALL,
+    by_skill,
+    drawn,
+    evenness,
+    near_duplicates,
+    shingles,
+    shown_statistics,
+)
 from plumbline.operators.diagnosis.texts import properties
 
 LONG = (

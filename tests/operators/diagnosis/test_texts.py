@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from plumbline.operators.diagnosis.parsing import open_parser
-from plumbline.operators.diagnosis.texts import depth, grade, length, mean_rating, properties, syllables
+from plumbline.operators.diagnosis.texts import depth, grade, length, mean_rating, open_parser, properties, syllables
 from plumbline.operators.errors import ConfigError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plumbline.operators.judging.scales import off_scale
+from plumbline.operators.judging.ratings import off_scale
 from tests.operators.judging.test_ratings import ratings
 
 

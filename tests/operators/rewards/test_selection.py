@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.rewards.selection import Candidates, Example, SelectionConfig, even_quotas, select, spread
-from plumbline.operators.rewards.splits import split_of
+from plumbline.operators.rewards.selection import (
+    Candidates,
+    Example,
+    SelectionConfig,
+    even_quotas,
+    select,
+    split_of,
+    spread,
+)
 from plumbline.operators.rewards.values import within_prompt_noise
 
 GENERATORS = ("atlas", "cobalt", "garnet")

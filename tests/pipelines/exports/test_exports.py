@@ -12,8 +12,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.exports import exports
-from plumbline.pipelines.exports.config import ExportConfig
-from plumbline.pipelines.exports.exports import ExportedScores, export_scores
+from plumbline.pipelines.exports.exports import ExportConfig, ExportedScores, export_scores
 from plumbline.pipelines.exports.formats import NAMES
 from plumbline.pipelines.exports.rows import KEY
 from plumbline.pipelines.exports.table import ExportError

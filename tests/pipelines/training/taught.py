@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from plumbline.assets.making.drawing import draw_scene, to_png
 from plumbline.assets.making.questions import caption
-from plumbline.assets.making.scenes import random_scene
+from plumbline.assets.making.scenes import draw_scene, random_scene, to_png
 from plumbline.assets.making.vqa_training import MIXTURES, training_questions
 from plumbline.jobs.command import load_values
 from plumbline.jobs.train import COMMAND

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow.csv as csv
 
-from plumbline.pipelines.exports.standing import count_parts
+from plumbline.pipelines.exports.table import count_parts
 
 
 class Sheet:

@@ -1,15 +1,98 @@
-"""What prompts are like, by skill: how many, how long, how hard to read."""
+"""A set of prompts: which repeat each other, which are drawn so that no skill is rare, and what the set holds."""
 
+import hashlib
 import math
-from collections import defaultdict
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from plumbline.operators.building.balance import evenness
+from datasketch import MinHash, MinHashLSH
+
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.diagnosis.texts import Property
 from plumbline.operators.report.words import number
+
+
+def drawn(
+    ids: Sequence[str],
+    skills: Sequence[Sequence[str]],
+    lengths: Sequence[int],
+    count: int,
+    edges: Sequence[int],
+    seed: int,
+) -> list[int]:
+    """`count` of the prompts that have skills, in their order; of fewer, all.
+
+    A prompt's weight is 1 / n for the rarest of its skills, which n prompts have, and 1 / m for the m prompts whose
+    length falls between the same `edges`. The paper gives under-represented skills higher weights and does not say
+    which. Prompts are drawn by these weights without replacement (Efraimidis and Spirakis 2006); what is drawn follows
+    from the ids and the seed, whatever the order of the prompts.
+    """
+    known = [place for place, own in enumerate(skills) if own]
+    of_skill = Counter(skill for place in known for skill in set(skills[place]))
+    bins = [bisect_left(edges, length) for length in lengths]
+    of_bin = Counter(bins[place] for place in known)
+    weights = {place: 1 / min(of_skill[skill] for skill in skills[place]) / of_bin[bins[place]] for place in known}
+    first = sorted(known, key=lambda place: (-math.log(_uniform(ids[place], seed)) / weights[place], ids[place]))
+    return sorted(first[:count])
+
+
+def _uniform(prompt_id: str, seed: int) -> float:
+    """A number in (0, 1] that is the prompt's own."""
+    hashed = hashlib.sha256(f"{seed}\0{prompt_id}".encode("utf-8", "replace")).digest()
+    return (int.from_bytes(hashed[:7], "big") + 1) / 2**56
+
+
+def evenness(counts: Sequence[int]) -> float:
+    """How even counts are: their entropy as a share of the largest of so many (Pielou 1966); nan of one or none."""
+    total = sum(counts)
+    if len(counts) < 2 or not total:
+        return math.nan
+    return -sum(count / total * math.log(count / total) for count in counts if count) / math.log(len(counts))
+
+
+RUN = 3
+"""Words that stand together."""
+PERMUTATIONS = 128
+SEED = 1
+
+_WORD = re.compile(r"\w+")
+
+
+def shingles(text: str) -> frozenset[str]:
+    """A prompt's runs of three words, without case and punctuation; of a shorter one all its words."""
+    words = _WORD.findall(text.casefold()) or [text]
+    return frozenset(" ".join(words[start : start + RUN]) for start in range(max(1, len(words) - RUN + 1)))
+
+
+def near_duplicates(texts: Sequence[str], threshold: float) -> list[int | None]:
+    """Of each prompt the first one before it that it repeats, if it repeats any that is not a repetition itself.
+
+    Two prompts repeat each other where of all their runs of three words they share `threshold` (in (0, 1]) or more: so
+    other spelling is no other prompt, and another number, colour or order is one, unless the prompt is long. Candidates
+    are found by MinHash with locality-sensitive hashing (Broder 1997; datasketch) and then compared exactly: what is
+    given repeats indeed, and a pair close to the threshold may be missed.
+    """
+    sets = [shingles(text) for text in texts]
+    index = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS, weights=(0.1, 0.9))
+    hashes = MinHash.generator(
+        ([one.encode("utf-8", "replace") for one in own] for own in sets), num_perm=PERMUTATIONS, seed=SEED
+    )
+    repeated: list[int | None] = []
+    for place, hashed in enumerate(hashes):
+        alike = [other for other in index.query(hashed) if _jaccard(sets[place], sets[other]) >= threshold]
+        repeated.append(min(alike, default=None))
+        if not alike:
+            index.insert(place, hashed)
+    return repeated
+
+
+def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / len(one | other)
+
 
 ALL = "all prompts"
 

@@ -1,0 +1,349 @@
+"""What the NLI model and the writer are trained on: claims that a prompt entails or not, and the writer's lessons."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from transformers import BertForSequenceClassification, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from plumbline.assets.making.claims import (
+    LARGER,
+    RELATIONS,
+    SKILLS,
+    SMALLER,
+    Claim,
+    Counts,
+    Description,
+    Every,
+    Exists,
+    Lacks,
+    Outnumbers,
+    PairClaim,
+    Relates,
+)
+from plumbline.assets.making.lessons import (
+    METRICS,
+    REPLIES,
+    ChoiceQuestion,
+    GoldWriter,
+    Lesson,
+    choice_question,
+    yes_no_question,
+)
+from plumbline.assets.making.prompts import Prompt, is_held_out, sample_prompt
+from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Palette, Scene, edit_scene, random_scene
+from plumbline.assets.making.tokens import writer_tokenizer
+from plumbline.operators.metrics import tifa
+from plumbline.operators.stages import entailment
+
+TRIES = 12
+EDITS_TRIED = 6
+PROPERTIES = (("colour", COLOURS), ("size", SIZES), ("part", PARTS))
+OPPOSITES = {"more": "fewer", "fewer": "more", LARGER: SMALLER, SMALLER: LARGER}
+
+
+class Illustrated(NamedTuple):
+    """A prompt with a scene that it is true of."""
+
+    prompt: Prompt
+    scene: Scene
+
+
+def sample_illustrated(rng: Random, *, held_out: bool) -> Illustrated:
+    """A prompt of any skill whose wording is, or is not, among the held-out ones."""
+    while True:
+        scene = random_scene(rng)
+        prompt = sample_prompt(rng, scene, rng.choice(SKILLS))
+        if prompt is not None and is_held_out(prompt.text) == held_out:
+            return Illustrated(prompt, scene)
+
+
+def entailed(rng: Random, prompt: Prompt) -> Claim:
+    """One of the prompt's requirements, or one with a word less."""
+    claim = rng.choice(prompt.requirements).claim
+    if isinstance(claim, Exists) and claim.what.colour and claim.what.size and rng.random() < 0.5:
+        return Exists(replace(claim.what, **{rng.choice(("colour", "size")): None}))
+    return claim
+
+
+def not_entailed(rng: Random, illustrated: Illustrated) -> Claim | None:
+    """A claim that is false in some scene of which the prompt is true; None where the draws have none."""
+    for _ in range(TRIES):
+        claim = _candidate(rng, illustrated.prompt)
+        if any(not claim.holds(scene) for scene in _fitting_scenes(rng, illustrated)):
+            return claim
+    return None
+
+
+def _candidate(rng: Random, prompt: Prompt) -> Claim:
+    """A requirement with something changed, seldom one of another prompt."""
+    if rng.random() < 0.2:
+        return rng.choice(sample_illustrated(rng, held_out=False).prompt.requirements).claim
+    return vary(rng, rng.choice(prompt.requirements).claim)
+
+
+def _fitting_scenes(rng: Random, illustrated: Illustrated) -> list[Scene]:
+    scenes = [illustrated.scene]
+    for _ in range(EDITS_TRIED):
+        edited = edit_scene(rng, rng.choice(scenes), Palette())
+        if illustrated.prompt.holds(edited):
+            scenes.append(edited)
+    return scenes
+
+
+def vary(rng: Random, claim: Claim) -> Claim:
+    """The claim with one thing about it changed, which may be what it names."""
+    match claim:
+        case Exists(what):
+            return rng.choice((Exists(_vary_description(rng, what)), Lacks(what)))
+        case Lacks(what):
+            return rng.choice((Lacks(_vary_description(rng, what)), Exists(what)))
+        case Counts(what, number):
+            other = rng.choice([count for count in range(1, 5) if count != number])
+            return rng.choice((Counts(what, other), Counts(_vary_description(rng, what), number)))
+        case PairClaim():
+            return rng.choice((_turned(rng, claim), _vary_thing(rng, claim)))
+        case Every():
+            return _vary_every(rng, claim)
+    raise TypeError(f"claim: expected one of assets/making/claims.py, got {claim!r}")
+
+
+def _vary_description(rng: Random, what: Description) -> Description:
+    """The description with one property changed, added or its shape changed."""
+    field, values = rng.choice((("shape", SHAPES), ("shape", SHAPES), *PROPERTIES))
+    if field != "shape" and getattr(what, field) is None and rng.random() < 0.5:
+        field, values = "shape", SHAPES
+    return replace(what, **{field: _another(rng, values, getattr(what, field))})
+
+
+def _another(rng: Random, values: tuple[str, ...], value: str | None) -> str:
+    return rng.choice([other for other in values if other != value])
+
+
+def _turned(rng: Random, claim: PairClaim) -> Claim:
+    """The same things the other way round, or in another relation."""
+    if rng.random() < 0.5:
+        return replace(claim, first=claim.second, second=claim.first)
+    match claim:
+        case Relates(relation=relation) if relation in RELATIONS:
+            return replace(claim, relation=_another(rng, RELATIONS, relation))
+        case Relates(relation=relation):
+            return replace(claim, relation=OPPOSITES[relation])
+        case Outnumbers(amount=amount):
+            return replace(claim, amount=OPPOSITES[amount])
+    raise TypeError(f"claim: expected a pair of assets/making/claims.py, got {claim!r}")
+
+
+def _vary_thing(rng: Random, claim: PairClaim) -> Claim:
+    if rng.random() < 0.5:
+        return replace(claim, first=_vary_description(rng, claim.first))
+    return replace(claim, second=_vary_description(rng, claim.second))
+
+
+def _vary_every(rng: Random, claim: Every) -> Claim:
+    """Of another shape, or with another property of the same or another kind."""
+    if rng.random() < 0.4:
+        return replace(claim, what=Description(shape=_another(rng, SHAPES, claim.what.shape)))
+    field, values = rng.choice(PROPERTIES)
+    return replace(claim, field=field, value=_another(rng, values, claim.value))
+
+
+HYPOTHESIS_WORDS = (
+    'The answer to the question "How many circles are there?" is two. It is not true that there is a circle. '
+    "There are circles. A circle is above every circle. All circles are red. Every circle has a dot."
+)
+"""What the hypotheses say beside the words of the world."""
+DENIED_SHARE = 0.15
+PLAIN_SHARE = 0.1
+
+
+class TextPair(NamedTuple):
+    """A prompt with a statement about what an image of it shows."""
+
+    premise: str
+    hypothesis: str
+    entailed: bool
+
+
+def sample_pair(rng: Random, *, held_out: bool) -> TextPair:
+    """A pair on a prompt whose wording is, or is not, among the held-out ones; half of them are entailed."""
+    truth = rng.random() < 0.5
+    while True:
+        illustrated = sample_illustrated(rng, held_out=held_out)
+        denied = not truth and rng.random() < DENIED_SHARE
+        claim = entailed(rng, illustrated.prompt) if truth or denied else not_entailed(rng, illustrated)
+        if claim is not None:
+            statement = hypothesis(yes_no_question(claim, truth=False)) if denied else _statement(rng, claim)
+            return TextPair(illustrated.prompt.text, statement, truth)
+
+
+def _statement(rng: Random, claim: Claim) -> str:
+    """The claim as Gecko puts its question and answer; seldom in its own words."""
+    if rng.random() < PLAIN_SHARE:
+        return claim.text[0].upper() + claim.text[1:] + "."
+    return hypothesis(rng.choice((choice_question, yes_no_question))(claim))
+
+
+def hypothesis(question: ChoiceQuestion) -> str:
+    """The question with its answer as the statement that Gecko has checked."""
+    return entailment.hypothesis(question.text, question.answer)
+
+
+class EncodedPairs(NamedTuple):
+    """One training step's input."""
+
+    tokens: Mapping[str, torch.Tensor]
+    """What the network reads by name, each (n, tokens)."""
+    labels: torch.Tensor
+    """(n,), an index into NLI_LABELS."""
+
+
+def nli_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> EncodedPairs:
+    """Fresh pairs of training wording."""
+    pairs = [sample_pair(rng, held_out=False) for _ in range(size)]
+    texts = [pair.premise for pair in pairs], [pair.hypothesis for pair in pairs]
+    labels = torch.tensor([pair.entailed for pair in pairs]).long()
+    return EncodedPairs(tokenizer(*texts, padding=True, return_tensors="pt"), labels)
+
+
+def nli_loss(model: BertForSequenceClassification, batch: EncodedPairs) -> torch.Tensor:
+    """Mean cross-entropy of the pairs' labels."""
+    return cross_entropy(model(**batch.tokens).logits, batch.labels)
+
+
+IGNORED = -100
+PHRASES = (
+    "Description:\n",
+    "\nThe visually groundable words and their scores are labelled below:\n",
+    "\nThe visually groundable words are labelled below:\n",
+    "\nGenerated questions and answers are below:\n",
+    "\nQuestions and answers are below:\n",
+    "\nQuestion:\n",
+    "?\nChoices:\n",
+    "?\nAnswer:\n",
+    "\nAnswer:\n",
+    "\nTuples:\n",
+    "\nPhrases:\n",
+    "\nPhrase:\n",
+    "Questions:\n",
+    "Dependencies:\n",
+    "yes, no",
+    "one, two, three, four",
+    "About ",
+    "About {",
+    "}:\nQ: ",
+    *(f" ({kind}):\nQ: " for kind in ("object", "color", "attribute", "counting", "spatial", "other")),
+    "?\nChoices: yes, no\nA: yes\n",
+    "?\nChoices: one, two, three, four\nA: ",
+    "Is there a",
+    " are there",
+    " {",
+    "}[",
+    *(f", {kind}]" for kind in ("entity", "color", "attribute", "counting", "spatial", "other")),
+    *(f", {kind}, 1.0]" for kind in ("entity", "color", "attribute", "counting", "spatial")),
+    *(", attribute, 0.8]", ", counting, 0.8]", ", other, 0.5]"),
+    " | entity - whole (",
+    " | entity - part (",
+    " | attribute - color (",
+    " | attribute - size (",
+    " | attribute - count (",
+    " | relation - spatial (",
+    " | global (",
+    " | ",
+    ")\n",
+    "?\n",
+    "to the left of",
+    " to the left of",
+    "to the right of",
+    " to the right of",
+)
+"""What the metrics' requests and replies repeat is one token each, so that a tiny model need not spell it out."""
+VOCABULARY_PROMPTS = 600
+DOUBTS = 2
+CHOICES_KEPT = 3
+"""Lessons of choosing an answer on each prompt; there would be too many of them."""
+POOLED = 8
+
+
+def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
+    """The writer's tokenizer of every word of the world: each of the metrics' instructions is one token."""
+    rng = Random(f"writer words/{seed}")
+    lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in training_lessons(rng)]
+    texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
+    return writer_tokenizer(texts, instructions=list(REPLIES), phrases=PHRASES)
+
+
+def training_lessons(rng: Random) -> list[Lesson]:
+    """The lessons of a fresh prompt of training wording."""
+    return lessons_of(rng, sample_illustrated(rng, held_out=False))
+
+
+def lessons_of(rng: Random, illustrated: Illustrated) -> list[Lesson]:
+    """Every metric's requests about the prompt with the right replies, and questions on what it does not say."""
+    writer = GoldWriter(illustrated.prompt)
+    doubting = GoldWriter(illustrated.prompt, doubted=_doubts(rng, illustrated))
+    lessons = [lesson for metric in METRICS for lesson in writer.written(metric).lessons if not _is_choice(lesson)]
+    choices = [lesson for lesson in doubting.written("tifa").lessons if _is_choice(lesson)]
+    return lessons + rng.sample(choices, min(CHOICES_KEPT, len(choices)))
+
+
+def _is_choice(lesson: Lesson) -> bool:
+    return lesson.instruction == tifa.CHOOSE_INSTRUCTIONS
+
+
+def _doubts(rng: Random, illustrated: Illustrated) -> list[ChoiceQuestion]:
+    """Yes/no questions that the prompt does not imply, and one that it does."""
+    claims = [not_entailed(rng, illustrated) for _ in range(DOUBTS)]
+    denied = [yes_no_question(claim, truth=False) for claim in claims if claim is not None]
+    return [*denied, yes_no_question(entailed(rng, illustrated.prompt))]
+
+
+class Sequences(NamedTuple):
+    """One training step's input."""
+
+    ids: torch.Tensor
+    """(n, tokens), right-padded."""
+    labels: torch.Tensor
+    """(n, tokens), the token that follows each position of a reply; IGNORED elsewhere."""
+
+
+def lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[Sequences]:
+    """Batches of `size` lessons without end, lessons of like length together."""
+    while True:
+        lessons: list[Lesson] = []
+        while len(lessons) < POOLED * size:
+            lessons += training_lessons(rng)
+        rows = sorted(_rows(tokenizer, lessons), key=lambda row: len(row[0]) + rng.random())
+        batches = [rows[first : first + size] for first in range(0, len(rows), size)]
+        rng.shuffle(batches)
+        yield from (_sequences(batch, tokenizer.pad_token_id) for batch in batches)
+
+
+Row = tuple[torch.Tensor, torch.Tensor]
+"""A lesson's tokens, and the same tokens with those that are read, not written, IGNORED."""
+
+
+def _rows(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:
+    read = tokenizer([lesson.text for lesson in lessons]).input_ids
+    written = tokenizer([lesson.reply + tokenizer.eos_token for lesson in lessons], add_special_tokens=False).input_ids
+    return [
+        (torch.tensor(before + after), torch.tensor([IGNORED] * len(before) + after))
+        for before, after in zip(read, written, strict=True)
+    ]
+
+
+def _sequences(rows: Sequence[Row], pad: int) -> Sequences:
+    ids = pad_sequence([ids for ids, _ in rows], batch_first=True, padding_value=pad)
+    labels = pad_sequence([labels for _, labels in rows], batch_first=True, padding_value=IGNORED)
+    return Sequences(ids[:, :-1], labels[:, 1:])
+
+
+def reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
+    """Mean cross-entropy over the tokens of the replies, their end included."""
+    hidden = model.model(input_ids=batch.ids).last_hidden_state
+    labelled = batch.labels != IGNORED
+    return cross_entropy(model.lm_head(hidden[labelled]), batch.labels[labelled])
