@@ -552,5 +552,5 @@ def require_columns(found: Iterable[str], required: Iterable[str], where: str, *
     if missing:
         raise SourceError(
             f"{where}: expected column(s) {', '.join(missing)}, found {', '.join(have) or 'none'}; "
-            f"rename or add them{f', or correct {key}' if key else ''} (README, 'Your own images')"
+            f"rename or add them{f', or correct {key}' if key else ''} (docs/images.md)"
         )
