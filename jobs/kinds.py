@@ -16,7 +16,7 @@ COMMAND = Command(
 def main(config: KindsConfig) -> int:
     """Prints a line for each kind, level by level."""
     console = make_console()
-    pooled = pool_kinds(open_existing_store(config.store, config.storage), config.run, config.of)
+    pooled = pool_kinds(open_existing_store(config), config.run, config.of)
     generators = sorted({row.generator for row in pooled})
     cells = {(row.level, row.kind, row.generator): row for row in pooled}
     rows = [

@@ -77,7 +77,7 @@ def _ended(console: Console, error: PlumblineError | Stopped, code: int) -> int:
 def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
     """A night under its lease."""
     options = config.nightly
-    store = open_store(config.store, config.storage)
+    store = open_store(config)
     store.check()
 
     def watching(other: Sight) -> None:
@@ -136,7 +136,7 @@ def _conclude(
         warn(console, f"no page of trends: {told.without_trends}; make it later by python -m jobs.trends")
     else:
         say(console, f"trends: {outcome.trends}")
-    say(console, f"latest report: {planned.store.location.url}/{LATEST_REPORT}")
+    say(console, f"latest report: {planned.store.place.url}/{LATEST_REPORT}")
     return outcome
 
 

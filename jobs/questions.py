@@ -35,7 +35,7 @@ def _run(config: SweepConfig) -> int:
         return 0
     with ProgressDisplay(console) as display:
         written = write_questions(planned, display.update)
-    show_questions(console, written, planned.store.location.url)
+    show_questions(console, written, planned.store.place.url)
     if written.failed:
         return OVER_BUDGET
     return WITHIN_BUDGET if any(quality.failed for quality in written.quality.values()) else COMPLETE

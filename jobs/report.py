@@ -22,7 +22,7 @@ def main(config: ReportConfig) -> int:
     show_report(
         make_console(),
         write_report(
-            open_existing_store(config.store, config.storage),
+            open_existing_store(config),
             config.run,
             compare=config.compare,
             reward=config.reward,

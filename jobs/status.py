@@ -16,7 +16,7 @@ COMMAND = Command("status", "Show the runs of a store, their coverage and their 
 
 def main(config: StatusConfig) -> int:
     """Prints one line per run; while watching, the sweeps that run, until they have ended or Ctrl-C."""
-    store, console = open_existing_store(config.store, config.storage), make_console()
+    store, console = open_existing_store(config), make_console()
     if config.watch:
         try:
             watch(console, lambda: running_sweeps(store, time.time()), time.sleep)

@@ -16,7 +16,7 @@ COMMAND = Command(
 def main(config: TrendsConfig) -> int:
     """Writes the page and says where it is."""
     console = make_console()
-    store = open_existing_store(config.store, config.storage)
+    store = open_existing_store(config)
     written = write_trends(store, benchmark=config.benchmark, checkpoints=config.checkpoints, runs=config.runs)
     for warning in written.page.warnings:
         warn(console, warning)

@@ -76,7 +76,7 @@ def test_a_recipe_says_what_the_run_says(
     folder = run.folder.parent.parent.parent
     if "data/lake" in recipe:
         form = "lance" if "import lance" in recipe else "iceberg"
-        options = {"store": run.store.url, "format": form, "output": f"{folder}/data/lake"}
+        options = {"store": run.store.place.url, "format": form, "output": f"{folder}/data/lake"}
         export_scores(read_config(options, ExportConfig))
     if "s3://bucket/plumbline" in recipe:
         server: S3Server = request.getfixturevalue("s3_server")

@@ -26,7 +26,7 @@ from plumbline.operators.report.words import count, number
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.poisson import hash_ids
 from plumbline.pipelines.base.pages import write_section
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases import t2iscorescore, tifa160
 from plumbline.pipelines.judging.releases.tables import read_objects, read_sheet
 
@@ -76,14 +76,14 @@ def published_tables(reference: str, storage: StorageConfig) -> list[ShownTable]
 
 
 def _tifa160(reference: str, storage: StorageConfig) -> ReleasedScores:
-    location = locate(f"{reference}/tifa160/tifa160_human_and_scores.json", storage)
+    location = storage.locate(f"{reference}/tifa160/tifa160_human_and_scores.json")
     texts = {str(record["text_id"]): str(record["text"]) for record in read_objects(location).values()}
     return ReleasedScores(_run_scores(tifa160.read(location).scores), _measured(texts))
 
 
 def _t2iscorescore(reference: str, storage: StorageConfig, questions: QuestionCounts) -> ReleasedScores:
-    folder = locate(f"{reference}/ts2", storage)
-    metadata = read_sheet(folder.below("ts2_metadata.csv"))
+    folder = storage.locate(f"{reference}/ts2")
+    metadata = read_sheet(folder / "ts2_metadata.csv")
     texts = dict(zip(metadata.ids("id"), metadata.ids("target_prompt"), strict=True))
     measured = {**_measured(texts), "questions": questions.per_prompt()}
     return ReleasedScores(_run_scores(t2iscorescore.read(folder).scores), measured)
@@ -100,7 +100,7 @@ def _measured(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
 
 def _dsg_questions(reference: str, storage: StorageConfig) -> QuestionCounts:
     """DSG's questions about the prompts of T2IScoreScore."""
-    sheet = read_sheet(locate(f"{reference}/ts2/ts2_dsg_questions.csv", storage))
+    sheet = read_sheet(storage.locate(f"{reference}/ts2/ts2_dsg_questions.csv"))
     columns = [sheet.ids(name) for name in ("id", "question_id", "question", "choices", "answer")]
     counts = QuestionCounts("DSG")
     counts.add(
@@ -163,4 +163,4 @@ def _questions(counts: QuestionCounts) -> ShownTable:
 
 if __name__ == "__main__":
     tables = published_tables(os.environ["REFERENCE_DATA"], StorageConfig())
-    write_section(sys.argv[1], StorageConfig(), "paper", diagnosis_markdown(tables, 3))
+    write_section(StorageConfig().locate(sys.argv[1]), "paper", diagnosis_markdown(tables, 3))

@@ -1,4 +1,4 @@
-"""One way to every file, local or s3://: filesystems, create-only writes, and errors that name the remedy."""
+"""Places: files and folders on a disk or on S3, read and written one way, with errors that name the remedy."""
 
 import errno
 import mimetypes
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from random import random
-from typing import Any
+from typing import IO, Any, NamedTuple, cast
 
 import fsspec
 import pyarrow as pa
@@ -29,20 +29,20 @@ CREDENTIALS = (
 SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
 CHECK_S3 = "check AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
 RENEW = "renew the credentials"
-PERHAPS_RENEW = f"where the credentials are those of a session it may have expired: {RENEW}; or {CHECK_S3}"
-"""S3 answers a HEAD with no more than a status, and an expired session with 400 as it does a malformed call."""
+MAYBE_RENEW = f"where the credentials are those of a session it may have expired: {RENEW}; or {CHECK_S3}"
+"""A HEAD is answered by a status alone, and S3 answers 400 both to an expired session and to a malformed call."""
 ENDED_SESSION = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
-"""What S3 calls credentials that were valid and are no more."""
+"""Error codes of S3 for credentials that have expired."""
 CHECK_DISK = "check the path and the rights to it"
 S3_RETRIES = 5
-"""After a call's first try, with pauses that double; s3fs repeats all of them five times for what may pass."""
-MAY_PASS = (429, 500, 502, 503, 504)
-"""What an S3 server answers where it is busy or broken, and not the call."""
+"""Retries of a call by botocore, with pauses that double; s3fs repeats them all five times for errors that may pass."""
+PASSING_STATUS = (429, 500, 502, 503, 504)
+"""Statuses of an S3 server that is busy or broken; the call itself may be right."""
 TOO_MANY_REQUESTS = 429
-MOST_REMOVED = 1000
-"""Objects that S3 takes off with one call."""
+DELETE_BATCH = 1000
+"""Objects that S3 deletes with one call."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
-"""How an address begins that is no path; with one slash it is a slip of the pen."""
+"""How an address begins that is not a path; one slash is a typing error."""
 REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the quota is used up: free some space",
@@ -52,6 +52,9 @@ REMEDIES = {
     errno.ENAMETOOLONG: "its name is too long: shorten it",
     errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
 }
+
+
+LOCAL = LocalFileSystem()
 
 
 class WriteError(PlumblineError):
@@ -92,47 +95,233 @@ class StorageConfig:
             "use_listings_cache": False,
         }
 
+    def locate(self, url: str) -> "Place":
+        """The place of a local path or an s3:// address; raises ConfigError for any other address."""
+        scheme = SCHEME.match(url)
+        if scheme is None or scheme[0] == "file://":
+            return Place(_absolute(url.removeprefix("file://"), url), self)
+        if not scheme[0].endswith("://"):
+            raise ConfigError(f"{url}: expected a local path or an s3:// URL, got one slash; write {scheme[1]}://")
+        if scheme[1] != "s3":
+            raise ConfigError(f"{url}: expected a local path or an s3:// URL, got {scheme[0]}")
+        path = url.removeprefix("s3://").rstrip("/")
+        if "@" in path.split("/")[0]:
+            raise ConfigError(
+                "s3://: expected an address without credentials; put them into storage.key and storage.secret"
+            )
+        if not path or path.startswith("/"):
+            raise ConfigError(
+                f"{url}: expected s3://BUCKET/PREFIX, got no bucket; name it, or set the variable that does"
+            )
+        _s3(self)  # settings that it refuses are told now
+        return Place(f"s3://{path}", self)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Location:
-    """A folder or file on some filesystem."""
 
-    fs: fsspec.AbstractFileSystem
-    path: str
+class Entry(NamedTuple):
+    """A file, folder or anything else as its filesystem lists it."""
+
+    type: str
+    """`file`, `directory` or `other`: a pipe, a device, a link that leads nowhere."""
+    size: int
+    etag: str
+    """Changes when the file does: the ETag of S3, or the modification time of a local file; empty for a folder."""
+    modified: float
+    """Time of the last write, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file or folder on a disk or on S3, with all it takes to read and write it.
+
+    It is shown, compared in dictionaries and logged by its address; only pickling takes its credentials along.
+    """
+
     url: str
     """The absolute address as a person writes it."""
+    storage: StorageConfig = field(repr=False, hash=False)
 
-    def at(self, relative: str) -> str:
-        """The filesystem path of something below this location."""
-        return f"{self.path.rstrip('/')}/{relative}"
+    def __str__(self) -> str:
+        return self.url
 
-    def relative(self, path: str) -> str:
-        """The path of something at or below this location as it is from here; of the location itself, its name."""
-        return path.removeprefix(self.path).lstrip("/") or path.rpartition("/")[2]
+    def __truediv__(self, relative: str) -> "Place":
+        """What lies below this place."""
+        return Place(f"{self.url.rstrip('/')}/{relative}", self.storage) if relative else self
 
-    def below(self, relative: str) -> "Location":
-        """Something below this location."""
-        return Location(fs=self.fs, path=self.at(relative), url=f"{self.url}/{relative}")
+    @property
+    def is_local(self) -> bool:
+        return not self.url.startswith("s3://")
 
+    @property
+    def fs(self) -> fsspec.AbstractFileSystem:
+        """Its filesystem; all places of one configuration share the client."""
+        return LOCAL if self.is_local else _s3(self.storage)
 
-def locate(url: str, storage: StorageConfig) -> Location:
-    """The filesystem and path of a local path or an s3:// URL; raises ConfigError for what is neither."""
-    scheme = SCHEME.match(url)
-    if scheme is None or scheme[0] == "file://":
-        path = _absolute(url.removeprefix("file://"), url)
-        return Location(fs=LocalFileSystem(), path=path, url=path)
-    if not scheme[0].endswith("://"):
-        raise ConfigError(f"{url}: expected a local path or an s3:// URL, got one slash; write {scheme[1]}://")
-    if scheme[1] != "s3":
-        raise ConfigError(f"{url}: expected a local path or an s3:// URL, got {scheme[0]}")
-    path = url.removeprefix("s3://").rstrip("/")
-    if "@" in path.split("/")[0]:
-        raise ConfigError(
-            "s3://: expected an address without credentials; put them into storage.key and storage.secret"
-        )
-    if not path or path.startswith("/"):
-        raise ConfigError(f"{url}: expected s3://BUCKET/PREFIX, got no bucket; name it, or set the variable that does")
-    return Location(fs=_s3(storage), path=path, url=f"s3://{path}")
+    @property
+    def path(self) -> str:
+        """How its filesystem names it."""
+        return self.url.removeprefix("s3://")
+
+    @property
+    def uri(self) -> str:
+        """Its address with a scheme, file:// for a local path."""
+        return f"file://{self.url}" if self.is_local else self.url
+
+    @property
+    def name(self) -> str:
+        """The last part of its address."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def parent(self) -> "Place":
+        return Place(self.url.rpartition("/")[0] or "/", self.storage)
+
+    def exists(self) -> bool:
+        return bool(self.fs.exists(self.path))
+
+    def is_file(self) -> bool:
+        return bool(self.fs.isfile(self.path))
+
+    def is_folder(self) -> bool:
+        return bool(self.fs.isdir(self.path))
+
+    def entry(self) -> Entry:
+        """Raises FileNotFoundError where there is nothing."""
+        return _entry(self.fs.info(self.path))
+
+    def read(self, most: int | None = None) -> bytes:
+        """Its bytes, at most so many. Whole objects come with one call; s3fs would ask for the size first."""
+        if most is None:
+            return bytes(self.fs.cat_file(self.path, max_concurrency=1))
+        return bytes(self.fs.cat_file(self.path, start=0, end=most))
+
+    def open(self, **options: Any) -> IO[bytes]:
+        """A stream of its bytes."""
+        return cast(IO[bytes], self.fs.open(self.path, "rb", **options))
+
+    def list(self) -> dict[str, Entry]:
+        """The entries of a folder by name, or of the file itself; a local link counts as its target."""
+        found = self.fs.ls(self.path, detail=True)
+        names = (str(item["name"]).rstrip("/").rpartition("/")[2] for item in found)
+        return {name: _followed(item) for name, item in zip(names, found, strict=True)}
+
+    def files(self) -> Iterator[tuple[str, Entry]]:
+        """The files below it by their paths from here, or the file itself by the empty path.
+
+        Local links are followed, and a folder is read once however many links lead to it. The entries come one by one,
+        because they take much memory. Raises OSError for a folder that cannot be listed.
+        """
+        if self.is_local and self.is_folder():
+            yield from _local_files(self.path)
+            return
+        found = self.fs.find(self.path, detail=True)
+        while found:
+            path, item = found.popitem()
+            yield path.removeprefix(self.path).lstrip("/"), _entry(item)
+
+    def glob(self) -> Iterator[tuple["Place", Entry]]:
+        """The files that its address matches, read as a pattern with *."""
+        for path, item in self.fs.glob(self.path, detail=True).items():
+            yield Place(path if self.is_local else f"s3://{path}", self.storage), _entry(item)
+
+    def create(self, data: bytes) -> bool:
+        """Writes a file only if there is none; False where another writer was first. Raises WriteError.
+
+        One conditional PUT on S3; on a disk a finished file is linked into place. Readers never see a part.
+        """
+        with write_errors(self):
+            if self.is_local:
+                return _create_local(Path(self.path), data)
+            return self._put_new(data) or self._is_ours(data)
+
+    def create_mark(self, data: bytes) -> None:
+        """Writes a file that always has the same content, unless it is there.
+
+        Raises ConfigError for an S3 server that would replace existing objects.
+        """
+        if self.is_local:
+            _create_local(Path(self.path), data)
+        elif self._put_new(data) and self._put_new(data):
+            raise ConfigError(
+                f"{self.parent}: the S3 server ignores If-None-Match, so that sweeps would replace each other's "
+                "results; name a bucket of one that honours it, as AWS, SeaweedFS, MinIO and R2 do, or a folder"
+            )
+
+    def _put_new(self, data: bytes) -> bool:
+        """One conditional PUT on S3; False where it was refused because an object is there."""
+        try:
+            self.fs.pipe_file(self.path, data, mode="create")
+        except OSError:
+            if not self.exists():
+                raise
+            return False
+        return True
+
+    def _is_ours(self, data: bytes) -> bool:
+        """Whether the object was written by a try of ours whose answer was lost, so that the next one was refused.
+
+        SeaweedFS refuses with errno 22, where AWS says that the object exists.
+        """
+        return bool(self.fs.cat_file(self.path) == data)
+
+    def write(self, data: bytes) -> None:
+        """Writes a file, or replaces it; readers see the old one or the new one. Raises WriteError."""
+        with write_errors(self):
+            if not self.is_local:
+                kind = mimetypes.guess_type(self.path)[0] or "application/octet-stream"
+                self.fs.pipe_file(self.path, data, ContentType=kind)
+                return
+            with _written_beside(Path(self.path), data) as draft:
+                draft.replace(self.path)
+
+    def write_table(self, table: pa.Table, *, row_group_size: int | None = None) -> None:
+        """Writes a table as Parquet, as `write` does."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", row_group_size=row_group_size)
+        self.write(sink.getvalue().to_pybytes())
+
+    @contextmanager
+    def writing(self) -> Iterator[Path]:
+        """A local file to write, which replaces this one once it is finished; an unfinished one leaves nothing."""
+        local = Path(self.path)
+        if self.is_local:
+            local.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".draft-", dir=local.parent if self.is_local else None) as folder:
+            draft = Path(folder) / "draft"
+            yield draft
+            if self.is_local:
+                draft.replace(local)
+            else:
+                self.fs.put_file(str(draft), self.path)
+
+    def copy_to(self, target: "Place") -> None:
+        """Gives an unchanging file another name, without reading it: by a copy within S3, a hard link on a disk."""
+        if not self.is_local:
+            self.fs.cp_file(self.path, target.path)
+            return
+        Path(target.path).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.link(self.path, target.path)
+
+    def remove(self) -> None:
+        """Removes a file."""
+        self.fs.rm_file(self.path)
+
+    def remove_below(self, relatives: Sequence[str]) -> None:
+        """Removes files below it, on S3 a thousand with one call; missing ones are no error.
+
+        The names are taken as they are: fsspec's own `rm` would read a `*` or a `[` in them as a pattern.
+        """
+        paths = [(self / relative).path for relative in relatives]
+        if self.is_local:
+            for path in paths:
+                Path(path).unlink(missing_ok=True)
+            return
+        for first in range(0, len(paths), DELETE_BATCH):
+            buckets, keys, _ = zip(*map(self.fs.split_path, paths[first : first + DELETE_BATCH]), strict=True)
+            objects = [{"Key": key} for key in keys]
+            reply = self.fs.call_s3("delete_objects", Bucket=buckets[0], Delete={"Objects": objects, "Quiet": True})
+            for refused in reply.get("Errors", ()):
+                raise PermissionError(f"{refused['Key']}: {refused.get('Message') or refused.get('Code')}")
 
 
 def _absolute(path: str, url: str) -> str:
@@ -176,16 +365,6 @@ def s3_settings(storage: StorageConfig) -> dict[str, str]:
     return {name: value for name, value in settings.items() if value}
 
 
-def etag(entry: Mapping[str, Any]) -> str:
-    """What changes when an object does, from its entry in a listing: S3's ETag, or a local file's time."""
-    return str(entry["ETag"]).strip('"') if "ETag" in entry else str(entry["mtime"])
-
-
-def modified(entry: Mapping[str, Any]) -> float:
-    """When an object was last written, in seconds since 1970, from its entry in a listing."""
-    return float(entry["mtime"]) if "mtime" in entry else float(entry["LastModified"].timestamp())
-
-
 @lru_cache(maxsize=8)
 def _s3(storage: StorageConfig) -> fsspec.AbstractFileSystem:
     """The client, made ready without a call to the server; raises ConfigError for settings that it refuses."""
@@ -218,7 +397,7 @@ def _may_pass(error: Exception) -> bool:
     response = getattr(error, "response", None) or {}
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     conflict = response.get("Error", {}).get("Code") == "ConditionalRequestConflict"
-    return status in MAY_PASS or conflict or isinstance(error, FlexibleChecksumError)
+    return status in PASSING_STATUS or conflict or isinstance(error, FlexibleChecksumError)
 
 
 def _pause_where_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) -> float | None:
@@ -237,50 +416,6 @@ def _no_credentials() -> bool:
     return Session().get_credentials() is None
 
 
-def create(location: Location, path: str, data: bytes) -> bool:
-    """Writes an object only if none stands at `path`; False where another writer was first.
-
-    One conditional PUT on S3; on a local disk a finished file is linked into place. Readers never see a part. Raises
-    WriteError.
-    """
-    with write_errors(path):
-        if isinstance(location.fs, LocalFileSystem):
-            return _create_local(Path(path), data)
-        return _put_new(location, path, data) or _is_ours(location, path, data)
-
-
-def create_mark(location: Location, path: str, data: bytes) -> None:
-    """Writes an object that always has the same content, unless it stands; raises ConfigError where an S3 server would
-    replace what stands.
-    """
-    if isinstance(location.fs, LocalFileSystem):
-        _create_local(Path(path), data)
-    elif _put_new(location, path, data) and _put_new(location, path, data):
-        raise ConfigError(
-            f"{location.url}: the S3 server ignores If-None-Match, so that sweeps would replace each other's results; "
-            "name a bucket of one that honours it, as AWS, SeaweedFS, MinIO and R2 do, or a folder"
-        )
-
-
-def _put_new(location: Location, path: str, data: bytes) -> bool:
-    """One conditional PUT on S3; False where it was refused because something stands there."""
-    try:
-        location.fs.pipe_file(path, data, mode="create")
-    except OSError:
-        if not location.fs.exists(path):
-            raise
-        return False
-    return True
-
-
-def _is_ours(location: Location, path: str, data: bytes) -> bool:
-    """Whether what stands was written by a try of ours whose answer was lost, so that the next one was refused.
-
-    SeaweedFS refuses with errno 22, where AWS says that the object exists.
-    """
-    return bool(location.fs.cat_file(path) == data)
-
-
 def _create_local(path: Path, data: bytes) -> bool:
     with _written_beside(path, data) as draft:
         try:
@@ -288,67 +423,6 @@ def _create_local(path: Path, data: bytes) -> bool:
         except FileExistsError:
             return False
     return True
-
-
-def write_file(location: Location, path: str, data: bytes) -> None:
-    """Writes an object whatever stood at `path`; readers see the old one or the new one. Raises WriteError."""
-    with write_errors(path):
-        if not isinstance(location.fs, LocalFileSystem):
-            location.fs.pipe_file(path, data, ContentType=mimetypes.guess_type(path)[0] or "application/octet-stream")
-            return
-        with _written_beside(Path(path), data) as draft:
-            draft.replace(path)
-
-
-def write_table(location: Location, path: str, table: pa.Table, *, row_group_size: int | None = None) -> None:
-    """Writes a table as Parquet, as `write_file`."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", row_group_size=row_group_size)
-    write_file(location, path, sink.getvalue().to_pybytes())
-
-
-def duplicate(location: Location, source: str, target: str) -> None:
-    """Another name for an object that never changes: a copy within S3, a hard link on a disk; no byte passes here."""
-    if not isinstance(location.fs, LocalFileSystem):
-        location.fs.cp_file(source, target)
-        return
-    Path(target).parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        os.link(source, target)
-
-
-def remove_all(location: Location, paths: Sequence[str]) -> None:
-    """Removes files, on S3 by a thousand with one call; those that are gone already are none to it.
-
-    The paths are taken as they are: fsspec's own `rm` would read a `*` or a `[` in them as a pattern.
-    """
-    if isinstance(location.fs, LocalFileSystem):
-        for path in paths:
-            Path(path).unlink(missing_ok=True)
-        return
-    for first in range(0, len(paths), MOST_REMOVED):
-        buckets, keys, _ = zip(*map(location.fs.split_path, paths[first : first + MOST_REMOVED]), strict=True)
-        objects = [{"Key": key} for key in keys]
-        reply = location.fs.call_s3("delete_objects", Bucket=buckets[0], Delete={"Objects": objects, "Quiet": True})
-        for refused in reply.get("Errors", ()):
-            raise PermissionError(f"{refused['Key']}: {refused.get('Message') or refused.get('Code')}")
-
-
-@contextmanager
-def written_whole(location: Location, path: str) -> Iterator[Path]:
-    """A local file to write, which takes the place of `path` once it is finished; nothing is left of one that is
-    not.
-    """
-    local = isinstance(location.fs, LocalFileSystem)
-    if local:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".draft-", dir=Path(path).parent if local else None) as folder:
-        draft = Path(folder) / "draft"
-        yield draft
-        if local:
-            draft.replace(path)
-        else:
-            location.fs.put_file(str(draft), path)
 
 
 @contextmanager
@@ -370,14 +444,14 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def write_errors(path: str) -> Iterator[None]:
+def write_errors(place: Place) -> Iterator[None]:
     """Turns what a storage client raises at a write into a WriteError that names the file and the remedy."""
     try:
         yield
     except Exception as error:
         if not is_storage_error(error):
             raise
-        raise WriteError(f"{path}: cannot be written ({first_line(error)}); {_remedy(error)} and run again") from error
+        raise WriteError(f"{place}: cannot be written ({first_line(error)}); {_remedy(error)} and run again") from error
 
 
 def _remedy(error: Exception) -> str:
@@ -394,72 +468,66 @@ def session_remedy(error: Exception) -> str | None:
         if code in ENDED_SESSION:
             return RENEW
         if code == "400":
-            return PERHAPS_RENEW
+            return MAYBE_RENEW
     return None
 
 
-def list_folder(location: Location) -> list[Mapping[str, Any]]:
-    """What stands in a folder, or the file itself; a local link is taken for what it leads to."""
-    return [_followed(entry) for entry in location.fs.ls(location.path, detail=True)]
-
-
-def list_below(location: Location) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The files at or below a location; local links are followed, and a folder is read once whatever leads to it.
-
-    They come one by one, for an entry takes much more memory than its path. Raises OSError for a folder that cannot be
-    listed.
-    """
-    if not isinstance(location.fs, LocalFileSystem) or not location.fs.isdir(location.path):
-        entries = location.fs.find(location.path, detail=True)
-        while entries:
-            yield entries.popitem()
-        return
+def _local_files(root: str) -> Iterator[tuple[str, Entry]]:
     seen: set[str] = set()
-    for folder, folders, files in os.walk(location.path, onerror=_raise, followlinks=True):
+    for folder, folders, files in os.walk(root, onerror=_raise, followlinks=True):
         if (real := os.path.realpath(folder)) in seen:
             folders.clear()
             continue
         seen.add(real)
         for name in files:
-            yield f"{folder}/{name}", _info(f"{folder}/{name}")
+            path = f"{folder}/{name}"
+            yield path.removeprefix(root).lstrip("/"), local_entry(path)
 
 
 def _raise(error: OSError) -> None:
     raise error
 
 
-def _followed(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _info(entry["name"]) if entry.get("islink") else entry
+def _entry(found: Mapping[str, Any]) -> Entry:
+    """An entry of what fsspec says of a file."""
+    if "ETag" in found:
+        written = found["LastModified"].timestamp() if "LastModified" in found else 0.0
+        return Entry(found["type"], found["size"], str(found["ETag"]).strip('"'), written)
+    written = found.get("mtime", "")
+    return Entry(found["type"], found["size"], str(written), float(written or 0))
 
 
-def _info(path: str) -> Mapping[str, Any]:
-    """A local file's entry, of what is asked of it; a link that leads nowhere is neither file nor folder."""
+def _followed(found: Mapping[str, Any]) -> Entry:
+    return local_entry(found["name"]) if found.get("islink") else _entry(found)
+
+
+def local_entry(path: str) -> Entry:
+    """A local file's entry; a link that leads nowhere is neither file nor folder."""
     try:
         found = Path(path).stat()
     except OSError:
-        return {"name": path, "type": "other", "size": 0, "mtime": 0.0}
+        return Entry("other", 0, "0.0", 0.0)
     kind = "file" if stat.S_ISREG(found.st_mode) else "directory" if stat.S_ISDIR(found.st_mode) else "other"
-    return {"name": path, "type": kind, "size": found.st_size, "mtime": found.st_mtime}
+    return Entry(kind, found.st_size, str(found.st_mtime), found.st_mtime)
 
 
 @contextmanager
-def readable_errors(location: Location, what: str) -> Iterator[None]:
+def readable_errors(place: Place, what: str) -> Iterator[None]:
     """Turns what a storage client raises into a ConfigError that names the address and the remedy."""
     try:
         yield
     except PermissionError as error:
-        local = isinstance(location.fs, LocalFileSystem)
-        remedy = CHECK_DISK if local else session_remedy(error) or "check the credentials' rights"
-        raise ConfigError(f"{what} {location.url}: access denied ({first_line(error)}); {remedy}") from error
+        remedy = CHECK_DISK if place.is_local else session_remedy(error) or "check the credentials' rights"
+        raise ConfigError(f"{what} {place}: access denied ({first_line(error)}); {remedy}") from error
     except FileNotFoundError as error:
-        raise ConfigError(f"{what} {location.url}: not found; check the path and its bucket") from error
+        raise ConfigError(f"{what} {place}: not found; check the path and its bucket") from error
     except Exception as error:
         if not is_storage_error(error):
             raise
         if isinstance(error, OSError) and error.errno in REMEDIES:
-            raise ConfigError(f"{what} {location.url}: {REMEDIES[error.errno]}") from error
-        check = CHECK_DISK if isinstance(location.fs, LocalFileSystem) else session_remedy(error) or CHECK_S3
-        raise ConfigError(f"{what} {location.url}: cannot be reached ({first_line(error)}); {check}") from error
+            raise ConfigError(f"{what} {place}: {REMEDIES[error.errno]}") from error
+        check = CHECK_DISK if place.is_local else session_remedy(error) or CHECK_S3
+        raise ConfigError(f"{what} {place}: cannot be reached ({first_line(error)}); {check}") from error
 
 
 def is_storage_error(error: Exception) -> bool:

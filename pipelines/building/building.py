@@ -19,7 +19,7 @@ from plumbline.operators.errors import PlumblineError, SourceError
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.pipelines.base.endings import exit_code
-from plumbline.pipelines.base.storage import Location, locate, write_file, write_table
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.building.config import BuildConfig
 from plumbline.pipelines.building.reading import GECKO, Prompt, read_gecko, read_prompts
 from plumbline.pipelines.cells.cells import Outcome
@@ -91,14 +91,14 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
 
     Raises ConfigError, SourceError or ModelError, whose message is one line with the remedy.
     """
-    reference = locate(f"{config.reference}/{GECKO}", config.storage) if config.reference else None
+    reference = config.storage.locate(f"{config.reference}/{GECKO}") if config.reference else None
     published = read_gecko(reference) if reference is not None else []
     parse = None
     if config.parser is not None:
         from plumbline.operators.diagnosis.texts import open_parser
 
         parse = open_parser(config.parser)
-    prompts = read_prompts(locate(config.prompts, config.storage), config.prompt_columns) if config.prompts else []
+    prompts = read_prompts(config.storage.locate(config.prompts), config.prompt_columns) if config.prompts else []
     _require_skills(prompts, config)
     read = _unrepeated(prompts, config.near_duplicates)
     writings: dict[str, PlannedSweep] = {}
@@ -127,10 +127,10 @@ def _require_skills(prompts: Sequence[Prompt], config: BuildConfig) -> None:
 
 def _plan(config: BuildConfig, metric: Tagging | Generation, texts: Sequence[tuple[str, str]]) -> PlannedSweep:
     """What it takes to have a model write about the texts, which are kept as a table of prompts."""
-    place = locate(f"{config.output}/.build/{metric.kind}.parquet", config.storage)
+    place = config.storage.locate(f"{config.output}/.build/{metric.kind}.parquet")
     records = [{"prompt_id": text_id, "text": text} for text_id, text in texts]
     table = pa.Table.from_pylist(records, pa.schema([rows.PROMPTS.field("prompt_id"), rows.PROMPTS.field("text")]))
-    write_table(place, place.path, table, row_group_size=config.shard_rows)
+    place.write_table(table, row_group_size=config.shard_rows)
     return plan_sweep(config.writing(metric, place.url), wanted=("questions",))
 
 
@@ -169,7 +169,7 @@ def build(planned: PlannedBuild, written: Mapping[str, Written]) -> Built:
     counts = {
         reason: sum(one.reason == reason for one in left_out) for reason in dict.fromkeys(o.reason for o in left_out)
     }
-    location = locate(config.output, config.storage)
+    location = config.storage.locate(config.output)
     _write(location, config, whole.kept, left_out, tags, table)
     return Built(
         url=location.url,
@@ -256,7 +256,7 @@ def _statistics(planned: PlannedBuild, prompts: Sequence[Prompt]) -> ShownTable:
 
 
 def _write(
-    location: Location,
+    location: Place,
     config: BuildConfig,
     prompts: Sequence[Prompt],
     left_out: Sequence[LeftOut],
@@ -265,14 +265,14 @@ def _write(
 ) -> None:
     """The benchmark's tables; the manifest comes last, so it says that all is there."""
     made = [{**one._asdict(), "suite": config.name} for one in prompts]
-    write_table(location, location.at("prompts.parquet"), rows.table(made, rows.BUILT_PROMPTS))
+    (location / "prompts.parquet").write_table(rows.table(made, rows.BUILT_PROMPTS))
     others = [{**one.prompt._asdict(), **one._asdict()} for one in left_out]
-    write_table(location, location.at("left_out.parquet"), rows.table(others, rows.LEFT_OUT))
-    write_table(location, location.at("tags.parquet"), rows.table(list(_tag_rows(tags, config)), rows.TAGS))
-    write_file(location, location.at("statistics.md"), f"{diagnosis_markdown([table]).strip()}\n".encode())
+    (location / "left_out.parquet").write_table(rows.table(others, rows.LEFT_OUT))
+    (location / "tags.parquet").write_table(rows.table(list(_tag_rows(tags, config)), rows.TAGS))
+    (location / "statistics.md").write(f"{diagnosis_markdown([table]).strip()}\n".encode())
     options = {name: value for name, value in asdict(config).items() if name != "storage"}
     manifest = {"config": options, "prompts": len(prompts), "left_out": len(left_out)}
-    write_file(location, location.at("manifest.json"), (json.dumps(manifest, indent=1) + "\n").encode())
+    (location / "manifest.json").write((json.dumps(manifest, indent=1) + "\n").encode())
 
 
 def _tag_rows(tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
 from plumbline.operators.images import id_text
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import SEPARATORS
 from plumbline.pipelines.judging.releases.tables import read_content, read_sheet, read_text
 from plumbline.pipelines.sources import prompt_files
@@ -29,7 +29,7 @@ class Prompt(NamedTuple):
     origin: Literal["read", "written"]
 
 
-def read_prompts(location: Location, columns: PromptColumnsConfig) -> list[Prompt]:
+def read_prompts(location: Place, columns: PromptColumnsConfig) -> list[Prompt]:
     """The prompts of a file, in its order; those without an id of their own have a hash of their text.
 
     Raises SourceError naming file and row where one has no text, or an id stands twice.
@@ -51,7 +51,7 @@ def read_prompts(location: Location, columns: PromptColumnsConfig) -> list[Promp
     return named
 
 
-def _records(location: Location, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
+def _records(location: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
     suffix = location.path.lower()
     if suffix.endswith(".txt"):
         lines = read_text(location).splitlines()
@@ -83,7 +83,7 @@ def _prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where: str)
     return Prompt(id_text(record.get(columns.prompt_id)) or text_id(text), text, own, "read")
 
 
-def read_gecko(location: Location) -> list[Prompt]:
+def read_gecko(location: Place) -> list[Prompt]:
     """Gecko2K's prompts with their skills and sub-skills, `att/count:additive`; of Gecko(R), the collections.
 
     `dataset_id` has the sub-skill behind its colon, with a number of the prompt.

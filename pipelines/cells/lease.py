@@ -22,7 +22,6 @@ from typing import Literal, NamedTuple, Self
 from pydantic import TypeAdapter
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.pipelines.base.storage import create
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json
 from plumbline.pipelines.cells.store import Store
 
@@ -156,8 +155,7 @@ class Lease:
     def claim(self, number: int) -> bool:
         """Takes that number, and tidies up behind it; False where another has it or a higher one."""
         began = self._clock.now()
-        location = self._store.location
-        if not create(location, location.at(_path(self._name, number)), _encode(self._holder)):
+        if not (self._store.place / _path(self._name, number)).create(_encode(self._holder)):
             return False
         numbers = _numbers(self._store, self._name)
         if max(numbers) > number:
@@ -179,7 +177,7 @@ class Lease:
                 self.lost = True
                 now = see(self._store, self._name)
                 raise LeaseLost(
-                    f"{self._store.location.at(LEASES)}: this {self._holder.job} was not heard of for too long, and "
+                    f"{self._store.place / LEASES}: this {self._holder.job} was not heard of for too long, and "
                     f"{now} took its place; what was computed is kept, run again once that has ended"
                 )
 
@@ -254,7 +252,7 @@ def take(
             if lease.claim(watch.sight.number + 1):
                 return lease
         elif state == "alive" and clock.now() >= until:
-            raise LeaseHeld(f"{store.location.at(LEASES)}: {watch.sight} is at work; run again once it has ended")
+            raise LeaseHeld(f"{store.place / LEASES}: {watch.sight} is at work; run again once it has ended")
         elif not told:
             told = True
             watching(watch.sight)

@@ -17,7 +17,6 @@ from typing_extensions import TypedDict
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.calls import Usage
-from plumbline.pipelines.base.storage import create
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json
 from plumbline.pipelines.cells.lease import LeaseLost
 from plumbline.pipelines.cells.store import LATEST, Store, draft_path
@@ -138,9 +137,7 @@ def by_date(store: Store, began: datetime) -> str:
 
 
 def _claim(store: Store, run_id: str) -> bool:
-    location = store.location
-    path = location.at(f"runs/{run_id}/claim.json")
-    return create(location, path, json.dumps({"claim": uuid.uuid4().hex}).encode())
+    return (store.place / f"runs/{run_id}/claim.json").create(json.dumps({"claim": uuid.uuid4().hex}).encode())
 
 
 def _in_time(run_id: str) -> str:
@@ -148,7 +145,7 @@ def _in_time(run_id: str) -> str:
     return DAY.sub(r"\1\2\3", run_id, count=1) if DAY.match(run_id) else run_id
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a run stands in the order of a store's runs, as the name of an empty file says it: no clock has a part."""
 
     number: int
@@ -167,24 +164,24 @@ def run_of_place(path: str) -> str:
     return path.rpartition("/")[2].partition("-")[2].removesuffix(UNNAMED)
 
 
-def _places(store: Store) -> list[Place]:
+def _places(store: Store) -> list[Position]:
     """All places, the last one last; of a store that was written before there were any, the one that it names."""
     numbers = {path: path.rpartition("/")[2].partition("-")[0] for path in store.files(ORDER)}
     places = [
-        Place(int(number), run_of_place(path), not path.endswith(UNNAMED))
+        Position(int(number), run_of_place(path), not path.endswith(UNNAMED))
         for path, number in numbers.items()
         if number.isdigit()
     ]
     named = (store.read_text(LATEST) or "").strip() if not places else ""
-    return sorted(places) or ([Place(0, named, named=True)] if named and "/" not in named else [])
+    return sorted(places) or ([Position(0, named, named=True)] if named and "/" not in named else [])
 
 
-def _take_place(store: Store, run_id: str, *, named: bool) -> Place:
+def _take_place(store: Store, run_id: str, *, named: bool) -> Position:
     """Puts a run behind all others, where it may stand a second time."""
     places = _places(store)
     if places and places[0].number == 0:  # of a store without places, in which it is no file
         store.write_text(places[0].path, "")
-    place = Place(places[-1].number + 1 if places else 1, run_id, named)
+    place = Position(places[-1].number + 1 if places else 1, run_id, named)
     store.write_text(place.path, "")
     return place
 
@@ -290,17 +287,15 @@ def find_run(store: Store, run: str, key: str = "run") -> str:
     if wanted in standing:
         return str(wanted)
     if not standing:
-        raise ConfigError(f"{key}={run}: {store.location.url} has no runs; start one with: python -m jobs.sweep")
+        raise ConfigError(f"{key}={run}: {store.place.url} has no runs; start one with: python -m jobs.sweep")
     recent = ", ".join(standing[-3:][::-1])
-    raise ConfigError(
-        f"{key}={run}: no such run in {store.location.url}; the newest are {recent} (python -m jobs.status)"
-    )
+    raise ConfigError(f"{key}={run}: no such run in {store.place.url}; the newest are {recent} (python -m jobs.status)")
 
 
 def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
     """A run's manifest; raises ConfigError naming the file where it is gone or damaged."""
     path = _manifest_path(run_id)
-    url = store.location.at(path)
+    url = str(store.place / path)
     text = store.read_text(path)
     if text is None:
         raise ConfigError(f"{url}: not found; the run's folder was deleted, choose another run (python -m jobs.status)")

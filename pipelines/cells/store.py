@@ -8,32 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.models.checkpoints.parts import digest_file
 from plumbline.operators.rows import count_errors, error_kinds, kept_of, usage_of
 from plumbline.pipelines.base.storage import (
-    Location,
+    Entry,
+    Place,
     StorageConfig,
-    create,
-    create_mark,
-    duplicate,
     first_line,
     is_storage_error,
-    list_below,
-    locate,
-    modified,
     readable_errors,
-    remove_all,
     session_remedy,
     write_errors,
-    write_file,
 )
 from plumbline.pipelines.cells.cells import Cell, Outcome
 from plumbline.pipelines.cells.checksums import (
@@ -102,49 +94,41 @@ class StoredFile(NamedTuple):
     """In seconds since 1970."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Store:
     """A folder or bucket prefix; a cell's existence in it is its commit."""
 
-    url: str
-    storage: StorageConfig
-
-    @property
-    def location(self) -> Location:
-        return locate(self.url, self.storage)
+    place: Place
 
     def check(self) -> None:
         """Marks the folder as a store; raises ConfigError where it cannot be reached, or written create-only."""
-        location = self.location
-        with readable_errors(location, "store"):
-            create_mark(location, location.at(MARK), b'{"plumbline_store": 1}\n')
+        with readable_errors(self.place, "store"):
+            (self.place / MARK).create_mark(b'{"plumbline_store": 1}\n')
 
     def listing(self, folder: str) -> dict[str, float]:
         """What stands in a folder, with the time it was written."""
-        return {path: modified(entry) for path, entry in self._below(folder)}
+        return {path: entry.modified for path, entry in self._below(folder)}
 
     def entries(self, folder: str) -> Iterator[StoredFile]:
         """The files of a folder, with their sizes and times."""
         for path, entry in self._below(folder):
-            yield StoredFile(path, int(entry["size"]), modified(entry))
+            yield StoredFile(path, entry.size, entry.modified)
 
     def folders(self, folder: str) -> list[str]:
         """The folders right below a folder, by name; none where it is not there."""
-        location = self.location
-        with readable_errors(location, "store"):
+        with readable_errors(self.place, "store"):
             try:
-                entries = location.fs.ls(location.at(folder), detail=True)
+                entries = (self.place / folder).list()
             except FileNotFoundError:
                 return []
-        return sorted(entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory")
+        return sorted(name for name, entry in entries.items() if entry.type == "directory")
 
-    def _below(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The files of a folder, or the file itself, with their entries; none where nothing stands there."""
-        prefix = self.location.at("")
-        with readable_errors(self.location, "store"), suppress(FileNotFoundError):
-            for name, entry in list_below(self.location.below(path)):
-                if entry["type"] == "file":  # an S3 server may keep a folder that has become empty
-                    yield name.removeprefix(prefix), entry
+    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+        """The files of a folder, or the file itself, with their entries; none where nothing is there."""
+        with readable_errors(self.place, "store"), suppress(FileNotFoundError):
+            for relative, entry in (self.place / path).files():
+                if entry.type == "file":  # an S3 server may keep a folder that has become empty
+                    yield f"{path}/{relative}" if relative else path, entry
 
     def save(self, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
         """Commits a cell by one create-only PUT; the first writer wins and a later one is harmless.
@@ -154,14 +138,14 @@ class Store:
         """
         kinds, kept, usage = error_kinds(table), kept_of(table), usage_of(table)
         errors = sum(kinds.values())
-        location = self.location
         provenance |= {"key": cell.key, "recipe": cell.recipe, "node": cell.node}
         provenance |= {"inputs": cell.upstream, "errors": errors}
         data = encode_cell(table, provenance | ({"usage": usage._asdict()} if usage is not None else {}))
         if count_errors(table, retryable_only=True):
-            self._replace(draft_path(cell.path), data)
+            (self.place / draft_path(cell.path)).write(data)
             return Outcome(state="draft", rows=len(table), kinds=kinds, kept=kept, usage=usage)
-        (write_file if cell.renew else create)(location, location.at(cell.path), data)
+        place = self.place / cell.path
+        (place.write if cell.renew else place.create)(data)
         return Outcome(state="committed", rows=len(table), kinds=kinds, kept=kept, usage=usage)
 
     def read(
@@ -170,19 +154,18 @@ class Store:
         """A cell's table, checked to the last bit; raises BrokenCell where it is damaged or another cell's."""
         cell = self.read_cell(draft_path(path) if draft else path, columns)
         if key is not None and cell.provenance["key"] != key:
-            raise BrokenCell(path, f"{self.location.at(path)}: the cell is of another key; run again")
+            raise BrokenCell(path, f"{self.place / path}: the cell is of another key; run again")
         return cell.table
 
     def read_cell(self, path: str, columns: Sequence[str] | None = None) -> StoredCell:
         """A cell or draft; raises BrokenCell where it is damaged or another's, StoreError where it is out of reach."""
-        location = self.location
         try:
-            stored = decode_cell(_content(location, path), columns)
+            stored = decode_cell(_content(self.place / path), columns)
             _check_key(path, stored.provenance)
             return stored
         except DamagedError as error:
             cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
-            raise BrokenCell(cell, f"{location.at(path)}: the cell is damaged ({error}); run again") from error
+            raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); run again") from error
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A run's output table, of one file or of a folder of parts.
@@ -193,7 +176,7 @@ class Store:
 
     def read_file(self, path: str, columns: Sequence[str] | None = None, *, encoded: Sequence[str] = ()) -> pa.Table:
         """One file of a run's output table; columns `encoded` hold each value once."""
-        return self._parsed(path, _content(self.location, path), columns, encoded)
+        return self._parsed(path, _content(self.place / path), columns, encoded)
 
     def _parsed(
         self, path: str, data: bytes, columns: Sequence[str] | None = None, encoded: Sequence[str] = ()
@@ -206,28 +189,27 @@ class Store:
         except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = first_line(error)
             raise StoreError(
-                f"{self.location.at(path)}: the table is damaged ({problem}); delete it and run the sweep again"
+                f"{self.place / path}: the table is damaged ({problem}); delete it and run the sweep again"
             ) from error
 
     def read_part(self, path: str) -> DigestedTable:
         """One file of a run's output table; raises StoreError where it is damaged or out of reach."""
-        data = _content(self.location, path)
+        data = _content(self.place / path)
         return DigestedTable(self._parsed(path, data), hashlib.sha256(data).hexdigest())
 
     def write_table(self, path: str, table: pa.Table) -> str:
         """A run's output table; the SHA-256 of its file, by which `adopt` knows it."""
         data = encode_table(_subject(path), table)
-        self._replace(path, data)
+        (self.place / path).write(data)
         return hashlib.sha256(data).hexdigest()
 
     def adopt(self, source: str, target: str, sha256: str) -> bool:
         """Takes a run's table into another run; False where its file is gone, or not the one that was written."""
-        location = self.location
         try:
-            if hashlib.sha256(_content(location, source)).hexdigest() != sha256:
+            if hashlib.sha256(_content(self.place / source)).hexdigest() != sha256:
                 return False
             if source != target:
-                duplicate(location, location.at(source), location.at(target))
+                (self.place / source).copy_to(self.place / target)
         except StoreError:
             return False
         except Exception as error:
@@ -242,39 +224,35 @@ class Store:
 
     def remove(self, path: str) -> None:
         """Removes a file."""
-        location = self.location
-        with write_errors(location.at(path)):
-            location.fs.rm_file(location.at(path))
+        with write_errors(self.place / path):
+            (self.place / path).remove()
 
     def remove_all(self, paths: Sequence[str]) -> None:
         """Removes files, many with one call where the store is on S3."""
-        location = self.location
-        with write_errors(location.url):
-            remove_all(location, [location.at(path) for path in paths])
+        with write_errors(self.place):
+            self.place.remove_below(paths)
 
     def remove_folder(self, path: str) -> None:
         """Removes a folder that nobody writes to any more, with all that is in it."""
         self.remove_all([file.path for file in self.entries(path)])
-        location = self.location
-        if isinstance(location.fs, LocalFileSystem):
-            for folder, _, _ in os.walk(location.at(path), topdown=False):
+        if self.place.is_local:
+            for folder, _, _ in os.walk((self.place / path).path, topdown=False):
                 with suppress(OSError):
                     Path(folder).rmdir()
 
     def written(self, path: str) -> float:
         """When a file was written, in seconds since 1970 by the clock that dates the store's files."""
-        location = self.location
-        with readable_errors(location, "store"):
-            return modified(location.fs.info(location.at(path)))
+        with readable_errors(self.place, "store"):
+            return (self.place / path).entry().modified
 
     def write_tally(self, identity: str, table: pa.Table, **provenance: Any) -> None:
         """Keeps what was counted of a part of some run's scores."""
-        self._replace(_tally_path(identity), encode_cell(table, {"part": identity, **provenance}))
+        (self.place / _tally_path(identity)).write(encode_cell(table, {"part": identity, **provenance}))
 
     def read_tally(self, identity: str) -> StoredCell | None:
         """What was counted of a part; None where it is not there, damaged, or another part's."""
         try:
-            tally = decode_cell(_content(self.location, _tally_path(identity)))
+            tally = decode_cell(_content(self.place / _tally_path(identity)))
         except (StoreError, DamagedError):
             return None
         return tally if tally.provenance.get("part") == identity else None
@@ -302,25 +280,20 @@ class Store:
         return {}
 
     def write_text(self, path: str, text: str) -> None:
-        self._replace(path, text.encode())
-
-    def _replace(self, path: str, data: bytes) -> None:
-        location = self.location
-        write_file(location, location.at(path), data)
+        (self.place / path).write(text.encode())
 
     def read_text(self, path: str) -> str | None:
         """A small text object, or None where there is none."""
-        location = self.location
-        with readable_errors(location, "store"):
+        with readable_errors(self.place, "store"):
             try:
-                return str(location.fs.cat_file(location.at(path)).decode(errors="replace"))
+                return (self.place / path).read().decode(errors="replace")
             except FileNotFoundError:
                 return None
 
     def exists(self, path: str) -> bool:
         """Whether an object stands there."""
-        with readable_errors(self.location, "store"):
-            return bool(self.location.fs.exists(self.location.at(path)))
+        with readable_errors(self.place, "store"):
+            return (self.place / path).exists()
 
     def digest_file(self, path: Path, *, remember: bool) -> str:
         """SHA-256 of a local file's content; what was remembered of its path, size and modification time is used."""
@@ -337,34 +310,52 @@ class Store:
         return sha256
 
 
-def open_store(url: str, storage: StorageConfig) -> Store:
-    """The store at a path or s3:// URL; raises ConfigError for what is no address, or a place that Ray empties."""
+class StoreAddress(Protocol):
+    """A configuration that names a store."""
+
+    @property
+    def store(self) -> str: ...
+
+    @property
+    def storage(self) -> StorageConfig: ...
+
+
+def open_store(config: StoreAddress) -> Store:
+    """The store that is configured; raises ConfigError for a bad address, or a folder that Ray deletes."""
     try:
-        location = locate(url, storage)
+        place = config.storage.locate(config.store)
     except ConfigError as error:
         raise ConfigError(f"store: {error}") from error
-    if WORKING_FOLDERS in location.path:
+    if WORKING_FOLDERS in place.path:
         raise ConfigError(
-            f"store {location.url}: lies in the working folder of a Ray job, which Ray deletes; "
+            f"store {place}: lies in the working folder of a Ray job, which Ray deletes; "
             "name a place that lasts, as in store=s3://BUCKET/PREFIX or store=/an/absolute/path"
         )
-    return Store(url=location.url, storage=storage)
+    return Store(place)
 
 
-def open_existing_store(url: str, storage: StorageConfig) -> Store:
-    """As `open_store`, for who reads it and makes none; raises ConfigError where there is none."""
-    store = open_store(url, storage)
+def open_existing_store(config: StoreAddress) -> Store:
+    """As `open_store`, for a job that only reads it; raises ConfigError where there is none."""
+    store = open_store(config)
     if not store.exists(MARK) and not store.folders("runs"):  # runs may have been copied alone
         raise ConfigError(
-            f"store {store.location.url}: there is no store here; correct the address (store=...), or make one by a "
+            f"store {store.place}: there is no store here; correct the address (store=...), or make one by a "
             "sweep: python -m jobs.sweep"
         )
     return store
 
 
-def is_mark(location: Location, path: str) -> bool:
-    """Whether a file says that its folder is a store."""
-    return path.rpartition("/")[2] == MARK and b"plumbline_store" in location.fs.cat_file(path)
+def is_store(folder: Place) -> bool:
+    """Whether a folder is a store, as a file in it says."""
+    mark = folder / MARK
+    return mark.is_file() and b"plumbline_store" in mark.read()
+
+
+def outside_stores(folder: Place, paths: Sequence[str]) -> list[str]:
+    """Those of the files below a folder that are in no store."""
+    marked = [path.removesuffix(MARK) for path in paths if path.rpartition("/")[2] == MARK]
+    stores = tuple(path for path in marked if is_store(folder / path.rstrip("/")))
+    return [path for path in paths if not path.startswith(stores)]
 
 
 def draft_path(path: str) -> str:
@@ -376,16 +367,14 @@ def _tally_path(identity: str) -> str:
     return f"tallies/{identity}.parquet"
 
 
-def _content(location: Location, path: str) -> bytes:
+def _content(place: Place) -> bytes:
     try:
-        return bytes(location.fs.cat_file(location.at(path), max_concurrency=1))  # else s3fs asks for the size first
+        return place.read()
     except Exception as error:
         if not is_storage_error(error):
             raise
         renew = f"{remedy} and " if (remedy := session_remedy(error)) else ""
-        raise StoreError(
-            f"{location.at(path)}: the cell cannot be read ({first_line(error)}); {renew}run again"
-        ) from error
+        raise StoreError(f"{place}: the cell cannot be read ({first_line(error)}); {renew}run again") from error
 
 
 def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError, suggest
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.exports.formats import NAMES, opener
 from plumbline.pipelines.exports.rows import PartRows, RowMaker
-from plumbline.pipelines.exports.table import Place, ScoreTable, StandingPart
+from plumbline.pipelines.exports.table import ScoreTable, StandingPart, Target
 
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
@@ -72,15 +72,15 @@ def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda w
 
     Raises ConfigError where the run or the table cannot be used, and ExportError where it cannot be written.
     """
-    store = open_existing_store(config.store, config.storage)
+    store = open_existing_store(config)
     run_id = find_run(store, config.run)
     manifest = read_manifest(store, run_id)
     benchmark = str(manifest.get("benchmark", ""))
-    place = Place(locate(config.output, config.storage), config.table, config.catalog, config.storage)
+    target = Target(config.storage.locate(config.output), config.table, config.catalog)
     maker = RowMaker(benchmark, run_id, config.columns)
     parts = _parts(store, run_id, maker)
     first = next(parts)
-    table = opener(config.format)(place, first.table.schema)
+    table = opener(config.format)(target, first.table.schema)
     writer = _Writer(table, table.standing(benchmark), report)
     for part in chain([first], parts):
         writer.take(part)

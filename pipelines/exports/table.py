@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError, PlumblineError, install
-from plumbline.pipelines.base.storage import Location, StorageConfig, first_line
+from plumbline.pipelines.base.storage import Place, first_line
 
 
 class ExportError(PlumblineError):
@@ -46,16 +46,15 @@ class ScoreTable(Protocol):
         """Removes the rows of these parts that name no image, by one commit."""
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """Where a table is to be."""
 
-    location: Location
+    place: Place
     table: str
     catalog: str | None
-    storage: StorageConfig
 
 
-OpenTable = Callable[[Place, pa.Schema], ScoreTable]
+OpenTable = Callable[[Target, pa.Schema], ScoreTable]
 """Opens a table, which is made where there is none, and gets the columns of the schema that it lacks."""
 
 

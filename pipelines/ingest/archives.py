@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from fsspec.implementations.local import LocalFileSystem
-
 from plumbline.operators.errors import ConfigError, PlumblineError
-from plumbline.pipelines.base.storage import Location, etag, list_below, locate, readable_errors
+from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Refused, Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.held import HeldFile, stem
@@ -46,37 +44,33 @@ def find_tars(config: IngestConfig) -> list[HeldFile]:
 
     Raises ConfigError, too, for one that lies, with links followed, out of the named folder and of `link_roots`.
     """
-    location = locate(str(config.tars), config.storage)
+    location = config.storage.locate(str(config.tars))
     with readable_errors(location, "tars"):
-        pattern = "*" in location.path
-        listed = location.fs.glob(location.path, detail=True) if pattern else dict(list_below(location))
-    named = {path: entry for path, entry in sorted(listed.items()) if path.endswith(ENDINGS)}
-    if isinstance(location.fs, LocalFileSystem):
-        named = {path: _local_entry(path, location, config.link_roots) for path in named}
-    tars = [
-        HeldFile(
-            location=locate(location.fs.unstrip_protocol(path), config.storage),
-            size=entry["size"],
-            etag=etag(entry),
-            name=stem(path, ENDINGS),
+        listed = (
+            location.glob() if "*" in location.path else ((location / path, entry) for path, entry in location.files())
         )
-        for path, entry in named.items()
-        if entry["type"] == "file" and not PurePosixPath(path).name.startswith(".")
+        named = {place: entry for place, entry in listed if place.path.endswith(ENDINGS)}
+    if location.is_local:
+        named = {place: _local_entry(place, location, config.link_roots) for place in named}
+    tars = [
+        HeldFile(location=place, size=entry.size, etag=entry.etag, name=stem(place.path, ENDINGS))
+        for place, entry in sorted(named.items(), key=lambda found: found[0].url)
+        if entry.type == "file" and not place.name.startswith(".")
     ]
     if not tars:
         raise ConfigError(f"tars {location.url}: expected files that end in {', '.join(ENDINGS)}, found none")
     return tars
 
 
-def _local_entry(path: str, location: Location, others: Sequence[str]) -> Mapping[str, Any]:
+def _local_entry(place: Place, location: Place, others: Sequence[str]) -> Entry:
     """What a local file, or a link, leads to; the tar that was named itself may lie anywhere."""
     folder = location.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in location.path else location.path
-    if path != location.path and leads_out(path, link_roots(folder, others)):
+    if place != location and leads_out(place.path, link_roots(folder, others)):
         raise ConfigError(
-            f"tars {path}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
+            f"tars {place}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
         )
-    with readable_errors(Location(fs=location.fs, path=path, url=path), "tars, a link:"):
-        return dict(location.fs.info(path))
+    with readable_errors(place, "tars, a link:"):
+        return place.entry()
 
 
 class Damage(Refused):
@@ -130,7 +124,7 @@ def read_members(tar: HeldFile, max_bytes: int) -> Iterator[Member | Rejection]:
 class _Stored(io.RawIOBase):
     """A stored file whose storage fails with a ConfigError, which no reader above it takes for damage."""
 
-    def __init__(self, stream: IO[bytes], location: Location) -> None:
+    def __init__(self, stream: IO[bytes], location: Place) -> None:
         self._stream = stream
         self._location = location
 
@@ -147,7 +141,7 @@ class _Stored(io.RawIOBase):
 @contextmanager
 def _open(tar: HeldFile) -> Iterator[IO[bytes]]:
     """The tar's bytes, out of every compressed stream that the file holds."""
-    with tar.location.fs.open(tar.location.path, "rb", block_size=BLOCK_BYTES) as file:
+    with tar.location.open(block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_Stored(file, tar.location), BLOCK_BYTES)
         start = stored.peek(8)
         opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)

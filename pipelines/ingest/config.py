@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import Location, StorageConfig, locate
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.ingest.rows import InputColumnsConfig, check_generator
 from plumbline.pipelines.sources.benchmark import PromptsFrom
@@ -115,7 +115,7 @@ class IngestConfig:
     def identity(self) -> Identity:
         """What is taken in, which says which of an output's ingests this is."""
         places = {"table": self.table, "images": None if self.tars else self.folder.url, "tars": self.tars}
-        urls = {name: locate(url, self.storage).url if url is not None else None for name, url in places.items()}
+        urls = {name: self.storage.locate(url).url if url is not None else None for name, url in places.items()}
         return {**urls, "generator": self.generator}
 
     @property
@@ -124,8 +124,8 @@ class IngestConfig:
         return str(self.tars or self.table or self.images)
 
     @property
-    def folder(self) -> Location:
+    def folder(self) -> Place:
         """The folder that the images' paths start from."""
         if self.images is not None:
-            return locate(self.images, self.storage)
-        return locate(locate(str(self.table), self.storage).url.rpartition("/")[0] or "/", self.storage)
+            return self.storage.locate(self.images)
+        return self.storage.locate(str(self.table)).parent

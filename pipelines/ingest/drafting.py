@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.cluster import HERE
-from plumbline.pipelines.base.storage import Location, first_line, locate
+from plumbline.pipelines.base.storage import Place, first_line
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.placing import Shards
@@ -81,7 +81,7 @@ class Source(ABC):
         """Drafts the unit's shards; its rows that are of none."""
 
     @abstractmethod
-    def end(self, unit: Any, drafted: Drafted, output: Location) -> None:
+    def end(self, unit: Any, drafted: Drafted, output: Place) -> None:
         """Notes that the unit's shards stand."""
 
 
@@ -102,8 +102,8 @@ class Drafter:
         self.schema = source.schema
         config = source.config
         for url in filter(None, (config.table, config.images, config.tars)):
-            locate(url, config.storage)  # makes its client ready
-        self.output = locate(config.output, config.storage)
+            config.storage.locate(url)  # makes its client ready
+        self.output = config.storage.locate(config.output)
         self.drafts: dict[int, list[ShardDraft]] = {}
 
     def draft(self, number: int, unit: Any) -> Drafted:
@@ -211,7 +211,7 @@ class Workers:
             for file in self.source.landmarks()
         ]
         storage = self.source.config.storage
-        folder = locate(f"{self.output.url}/.ingest", storage)
+        folder = storage.locate(f"{self.output.url}/.ingest")
         given = surroundings(f"output {self.output.url}", folder, seen, storage)
         return self._session.enter_context(given).enter
 

@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import Location, etag, locate, readable_errors
+from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
@@ -44,7 +43,7 @@ READERS = 16
 class ImageFile(NamedTuple):
     """An image file that can be read."""
 
-    path: str
+    place: Place
     size: int
     etag: str
 
@@ -79,7 +78,7 @@ class FileSource(Source):
     """A table, or a folder that tells as much, and the folder that its paths start from."""
 
     table: Table | FolderTable
-    folder: Location
+    folder: Place
 
     @cached_property
     def _roots(self) -> list[Path]:
@@ -121,7 +120,7 @@ class FileSource(Source):
         """The table, and the first image that is there."""
         rows = next((unit.rows for unit in self.units([])), [])
         there = (row for row in rows if isinstance(self._find(row).image, ImageFile))
-        images = [locate(f"{self.folder.url}/{row.path}", self.config.storage) for row in islice(there, 1)]
+        images = [self.config.storage.locate(f"{self.folder.url}/{row.path}") for row in islice(there, 1)]
         return [*self.files, *(source_file(image, "images") for image in images)]
 
     def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
@@ -176,7 +175,7 @@ class FileSource(Source):
                         shard.add(offer.candidate, image)
         return []
 
-    def end(self, unit: FileUnit, drafted: Drafted, output: Location) -> None:
+    def end(self, unit: FileUnit, drafted: Drafted, output: Place) -> None:
         """A shard that stands tells by itself that it is there."""
 
     def _content(self, offers: Sequence[Offer]) -> str:
@@ -195,25 +194,24 @@ class FileSource(Source):
         if isinstance(offer.image, Rejection):
             return b""
         if not self.config.copy:
-            return locate(str(self.folder.fs.unstrip_protocol(offer.image.path)), self.config.storage).url
-        with readable_errors(self.folder, f"{offer.image.path} in images"):
-            content = bytes(self.folder.fs.cat_file(offer.image.path))
+            return self.config.storage.locate(offer.image.place.uri).url
+        with readable_errors(self.folder, f"{offer.image.place} in images"):
+            content = offer.image.place.read()
         if len(content) != offer.image.size:
-            raise ConfigError(f"{offer.image.path}: the file changed while it was read; run the same command again")
+            raise ConfigError(f"{offer.image.place}: the file changed while it was read; run the same command again")
         return content
 
 
-def read_image(path: str, folder: Location, config: IngestConfig) -> bytes:
+def read_image(path: str, folder: Place, config: IngestConfig) -> bytes:
     """The image file that a cell of a table names; raises Refused where there is none to read below the folder."""
     relative = relative_path(path, folder)
     image = _find_image(folder, relative, _roots(folder, config), config.limits.max_bytes)
-    with readable_errors(folder, f"{image.path} in images"):
-        return bytes(folder.fs.cat_file(image.path))
+    with readable_errors(folder, f"{image.place} in images"):
+        return image.place.read()
 
 
-def _roots(folder: Location, config: IngestConfig) -> list[Path]:
-    local = isinstance(folder.fs, LocalFileSystem)
-    return link_roots(folder.path, config.link_roots) if local else []
+def _roots(folder: Place, config: IngestConfig) -> list[Path]:
+    return link_roots(folder.path, config.link_roots) if folder.is_local else []
 
 
 def _groups(offers: Sequence[Offer], limits: IngestConfig) -> Iterator[list[Offer]]:
@@ -231,40 +229,39 @@ def _groups(offers: Sequence[Offer], limits: IngestConfig) -> Iterator[list[Offe
         yield group
 
 
-def _find_image(folder: Location, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:
+def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:
     """The image file's size and etag; raises Refused where there is none to read, or a link leads out of `roots`."""
-    path = folder.at(relative)
-    local = isinstance(folder.fs, LocalFileSystem)
-    if local and leads_out(path, roots):
+    place = folder / relative
+    if place.is_local and leads_out(place.path, roots):
         message = (
-            f"{path}: a link leads out of {folder.url}; put the file itself there, or add its folder to link_roots"
+            f"{place}: a link leads out of {folder.url}; put the file itself there, or add its folder to link_roots"
         )
         raise Refused("outside_folder", message)
     with readable_errors(folder, "images"):
         try:
-            entry = _local_entry(path) if local else folder.fs.info(path)
+            entry = _local_entry(place.path) if place.is_local else place.entry()
         except (FileNotFoundError, NotADirectoryError) as error:
-            message = f"no file at {path}; generate the image again, or correct the path"
+            message = f"no file at {place}; generate the image again, or correct the path"
             raise Refused("missing_image", message) from error
         except OSError as error:
-            if not local and not isinstance(error, PermissionError):
+            if not place.is_local and not isinstance(error, PermissionError):
                 raise
-            message = f"{path}: {error.strerror or error}; correct the path or the rights"
+            message = f"{place}: {error.strerror or error}; correct the path or the rights"
             raise Refused("unreadable_image", message) from error
-    if entry["type"] != "file":
-        raise Refused("missing_image", f"{path} is a {entry['type']}; the path of an image file is expected")
-    if entry["size"] == 0:
-        raise Refused("missing_image", f"{path} is empty; generate the image again")
-    if entry["size"] > max_bytes:
-        message = f"{path}: {entry['size']} bytes are over limits.max_bytes={max_bytes}; check it, or raise the limit"
+    if entry.type != "file":
+        raise Refused("missing_image", f"{place} is a {entry.type}; the path of an image file is expected")
+    if entry.size == 0:
+        raise Refused("missing_image", f"{place} is empty; generate the image again")
+    if entry.size > max_bytes:
+        message = f"{place}: {entry.size} bytes are over limits.max_bytes={max_bytes}; check it, or raise the limit"
         raise Refused("image_too_large", message)
-    return ImageFile(path, entry["size"], etag(entry))
+    return ImageFile(place, entry.size, entry.etag)
 
 
-def _local_entry(path: str) -> dict[str, Any]:
+def _local_entry(path: str) -> Entry:
     """A local file's facts; raises OSError."""
     found = os.stat(path)  # noqa: PTH116  # a path of a table: once per row
     kind = "file" if stat.S_ISREG(found.st_mode) else "folder" if stat.S_ISDIR(found.st_mode) else "device"
     if kind == "file" and not os.access(path, os.R_OK):
         raise PermissionError(13, "access denied")
-    return {"type": kind, "size": found.st_size, "mtime": found.st_mtime_ns}
+    return Entry(kind, found.st_size, str(found.st_mtime_ns), found.st_mtime)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Rejection, Row
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import SourceFile
@@ -33,7 +33,7 @@ class _Noted:
 class FolderTable:
     """What the layout of a folder tells of its images."""
 
-    location: Location
+    location: Place
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
     _noted: _Noted = field(default_factory=_Noted)

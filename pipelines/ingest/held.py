@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.pipelines.base import storage
-from plumbline.pipelines.base.storage import Location, readable_errors
+from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
@@ -27,7 +26,7 @@ EXTRAS = pa.schema([("sample", pa.string())])
 class HeldFile:
     """A file that holds images, as the listing shows it."""
 
-    location: Location
+    location: Place
     size: int
     etag: str
     name: str
@@ -78,11 +77,11 @@ class HeldSource(Source):
     def outline(self, file: HeldFile, shards: Shards) -> Drafted | None:
         """What a file became, where it was read to its end before."""
         key = self._key(file)
-        path = shards.output.at(_receipt_path(key))
+        place = shards.output / _receipt_path(key)
         with readable_errors(shards.output, "output"):
-            if not shards.output.fs.exists(path):
+            if not place.exists():
                 return None
-            encoded = shards.output.fs.cat_file(path)
+            encoded = place.read()
         try:
             receipt = json.loads(encoded)
             made = [DraftedShard(name, _content(key, index)) for index, name in enumerate(receipt["generators"])]
@@ -107,10 +106,10 @@ class HeldSource(Source):
             current[generator].add(sample.candidate, sample.image)
         return refused
 
-    def end(self, file: HeldFile, drafted: Drafted, output: Location) -> None:
+    def end(self, file: HeldFile, drafted: Drafted, output: Place) -> None:
         """Leaves a receipt that the file was read to its end, so that it need not be read again."""
         receipt = {"generators": [shard.generator for shard in drafted.shards], "rejected": drafted.rejected}
-        storage.write_file(output, output.at(_receipt_path(self._key(file))), json.dumps(receipt).encode())
+        (output / _receipt_path(self._key(file))).write(json.dumps(receipt).encode())
 
     def _key(self, file: HeldFile) -> str:
         return digest([self.config.recipe, file.location.url, file.size, file.etag])

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import Location, etag, first_line, list_below, locate, readable_errors
+from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.files import read_image
@@ -43,19 +42,21 @@ AGAIN = "it may be truncated: write or download it again"
 
 def find_tables(config: IngestConfig) -> list[HeldFile]:
     """The table, or those below a folder, by name; none where it is neither. Raises ConfigError for links out of it."""
-    location = locate(str(config.table), config.storage)
+    location = config.storage.locate(str(config.table))
     with readable_errors(location, "table"):
-        entries = {path: entry for path, entry in list_below(location) if is_table(location.relative(path), ENDINGS)}
-    roots = link_roots(location.path, config.link_roots) if isinstance(location.fs, LocalFileSystem) else []
+        entries = {path: entry for path, entry in location.files() if is_table(path or location.name, ENDINGS)}
+    roots = link_roots(location.path, config.link_roots) if location.is_local else []
     for path in entries:
-        if roots and path != location.path and leads_out(path, roots):
-            raise ConfigError(f"table {path}: a link leads out of {location.url}; add its folder to link_roots")
+        if roots and path and leads_out((location / path).path, roots):
+            raise ConfigError(
+                f"table {location / path}: a link leads out of {location.url}; add its folder to link_roots"
+            )
     return [
         HeldFile(
-            location=locate(location.fs.unstrip_protocol(path), config.storage),
-            size=entry["size"],
-            etag=etag(entry),
-            name=stem(location.relative(path).replace("/", "-"), ENDINGS),
+            location=location / path,
+            size=entry.size,
+            etag=entry.etag,
+            name=stem((path or location.name).replace("/", "-"), ENDINGS),
         )
         for path, entry in sorted(entries.items())
     ]
@@ -80,9 +81,9 @@ def read_rows(file: HeldFile, config: IngestConfig) -> Iterator[Sample | Rejecti
 
 
 @contextmanager
-def _opened(location: Location) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def _opened(location: Place) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """The table's columns, and its rows some at a time."""
-    with readable_errors(location, "table"), location.fs.open(location.path, "rb") as stream:
+    with readable_errors(location, "table"), location.open() as stream:
         try:
             if location.path.lower().endswith(".parquet"):
                 parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
@@ -114,7 +115,7 @@ class Told(NamedTuple):
     """Their columns; None where there are none as named, nor by the usual names."""
 
 
-def look_at(location: Location, columns: InputColumnsConfig) -> Told:
+def look_at(location: Place, columns: InputColumnsConfig) -> Told:
     """What a table says; nothing where it cannot be read, which is said of it elsewhere."""
     try:
         with _opened(location) as (schema, batches):
@@ -226,7 +227,7 @@ def _image(value: Any, file: HeldFile, config: IngestConfig) -> bytes:
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
         beside = config.images or file.location.url.rpartition("/")[0]
-        return read_image(value, locate(beside, config.storage), config)
+        return read_image(value, config.storage.locate(beside), config)
     if not isinstance(value, bytes):
         raise Refused("missing_image", f"expected an image or its path, found {type(value).__name__}; fill it in")
     if not value:

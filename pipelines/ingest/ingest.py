@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.endings import OVER_BUDGET, exit_code
-from plumbline.pipelines.base.storage import locate, readable_errors
+from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.archives import find_tars
 from plumbline.pipelines.ingest.config import IngestConfig
@@ -65,7 +65,7 @@ def ingest(config: IngestConfig, report: Report) -> Ingested:
     Raises ConfigError where a source or the output cannot be reached, or the output holds other shards in their place.
     """
     source = _open_source(config)
-    records = Records(locate(config.output, config.storage), config.identity)
+    records = Records(config.storage.locate(config.output), config.identity)
     shards = Shards(records, config.on_change)
     with Workers(source) as workers:
         Line(source, shards, workers, report).run()
@@ -82,10 +82,10 @@ def _open_source(config: IngestConfig) -> Source:
     told = (
         FolderTable(location=folder, columns=config.columns, prompts_from=config.prompts_from)
         if config.table is None
-        else open_table(locate(config.table, config.storage))
+        else open_table(config.storage.locate(config.table))
     )
     with readable_errors(folder, "images"):
-        if not folder.fs.isdir(folder.path):
+        if not folder.is_folder():
             raise FileNotFoundError(folder.path)
     return FileSource(config=config, table=told, folder=folder)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import Location, locate
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS
 from plumbline.pipelines.ingest.archives import ENDINGS as TARS
 from plumbline.pipelines.ingest.archives import find_tars
@@ -45,7 +45,7 @@ def take_in(config: SweepConfig, report: Report) -> Own:
     benchmark = config.benchmark
     if benchmark.images is None or benchmark.prompts is not None:
         return Own(config, None)
-    location = locate(benchmark.images, config.storage)
+    location = config.storage.locate(benchmark.images)
     columns = _columns(benchmark.columns)
     folder = list_images(location, "benchmark.images", columns)
     told = _look(location, folder, columns)
@@ -65,7 +65,7 @@ def take_in(config: SweepConfig, report: Report) -> Own:
     return Own(replace(config, benchmark=taken), ingested)
 
 
-def _named_files(location: Location, columns: InputColumnsConfig) -> dict[str, Any] | None:
+def _named_files(location: Place, columns: InputColumnsConfig) -> dict[str, Any] | None:
     """As what a CSV or JSON Lines table of image files is taken in; None for anything else.
 
     Where no column names the generator, it is called as the table is.
@@ -76,16 +76,16 @@ def _named_files(location: Location, columns: InputColumnsConfig) -> dict[str, A
     return {"table": location.url, "copy": False, "generator": None if names.generator else _stem(location)}
 
 
-def _look(location: Location, folder: Folder, columns: InputColumnsConfig) -> Told | None:
+def _look(location: Place, folder: Folder, columns: InputColumnsConfig) -> Told | None:
     """What the first of some tables says; None where there is no table of images."""
     tables = [name for name in folder.names if is_table(name, TABLES)]
     if not tables:
         return None
-    told = look_at(location if location.path.endswith(TABLES) else location.below(tables[0]), columns)
+    told = look_at(location if location.path.endswith(TABLES) else location / tables[0], columns)
     return None if told.image is None and not told.several and folder.images else told
 
 
-def _input(config: SweepConfig, location: Location, folder: Folder, told: Told | None) -> dict[str, Any] | None:
+def _input(config: SweepConfig, location: Place, folder: Folder, told: Told | None) -> dict[str, Any] | None:
     """As what images are taken in; None for what sweeps read themselves, Parquet of one generator or a folder each."""
     if told is not None:
         one_folder = len({name.rpartition("/")[0] for name in folder.names if is_table(name, TABLES)}) == 1
@@ -93,7 +93,7 @@ def _input(config: SweepConfig, location: Location, folder: Folder, told: Told |
         named = told.generator is not None and (one_folder or arrow or config.benchmark.columns.generator is not None)
         foreign = arrow or named or (one_folder and (told.several or told.paths))
         return {"table": location.url, "generator": None if named else _stem(location)} if foreign else None
-    if folder.images and folder.location.fs.isfile(location.path):
+    if folder.images and folder.location.is_file():
         raise ConfigError(f"benchmark.images {location.url}: is one image; name the folder that it lies in")
     if folder.images:
         return {"images": location.url, "copy": False, "prompts_from": config.benchmark.prompts_from}
@@ -105,7 +105,7 @@ def _input(config: SweepConfig, location: Location, folder: Folder, told: Told |
     )
 
 
-def _tars_name_generators(config: SweepConfig, location: Location) -> bool:
+def _tars_name_generators(config: SweepConfig, location: Place) -> bool:
     asked = _ingest_config(config, location, {"tars": location.url})
     return name_generators(find_tars(asked)[0], asked)
 
@@ -117,7 +117,7 @@ def _told(columns: ColumnsConfig, told: Told | None) -> ColumnsConfig:
     return replace(columns, image=told.image or columns.image, prompt=told.prompt or columns.prompt)
 
 
-def _ingest_config(config: SweepConfig, location: Location, given: dict[str, Any]) -> IngestConfig:
+def _ingest_config(config: SweepConfig, location: Place, given: dict[str, Any]) -> IngestConfig:
     asked = [config.benchmark.prompts_from, config.benchmark.columns.generator]
     told = digest([location.url, *asked] if any(asked) else location.url)  # another way may tell other generators
     return IngestConfig(
@@ -145,5 +145,5 @@ def _columns(columns: ColumnsConfig) -> InputColumnsConfig:
     )
 
 
-def _stem(location: Location) -> str:
+def _stem(location: Place) -> str:
     return stem(location.path, (*TARS, *TABLES, *TEXT_TABLES))

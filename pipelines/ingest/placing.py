@@ -73,7 +73,7 @@ class Shards:
             return self._restore(draft.generator, path, key)
         if path in self.standing and self.on_change != "replace":
             raise ConfigError(
-                f"{self.output.at(path)}: the shard that stands there was made from other input or by other options; "
+                f"{self.output / path}: the shard that stands there was made from other input or by other options; "
                 "on_change=replace writes it anew, or choose another output"
             )
         if path in self.standing:
@@ -86,7 +86,7 @@ class Shards:
         """The path and the key of the generator's next shard."""
         if generator in self.others:
             raise ConfigError(
-                f"{self.output.at(generator)}: holds the images of another ingest ({self.others[generator]}); "
+                f"{self.output / generator}: holds the images of another ingest ({self.others[generator]}); "
                 "give this one's generator another name, or choose another output"
             )
         path = _path(generator, self._numbers[generator])
@@ -142,17 +142,17 @@ class Shards:
                 continue
             if generator not in generators:
                 raise ConfigError(
-                    f"{self.output.at(path)}: this ingest made it before, and its input has no rows of {generator!r} "
+                    f"{self.output / path}: this ingest made it before, and its input has no rows of {generator!r} "
                     "now; keep both by choosing another output, or move that folder away"
                 )
             if self.on_change != "replace":
                 raise ConfigError(
-                    f"{self.output.at(path)}: the input has fewer rows of {generator!r} than before; "
+                    f"{self.output / path}: the input has fewer rows of {generator!r} than before; "
                     "on_change=replace removes this shard, or choose another output"
                 )
             self.forget()
             with readable_errors(self.output, "output"):
-                self.output.fs.rm_file(self.output.at(path))
+                (self.output / path).remove()
 
     def refresh(self) -> None:
         """Reads what stands in the output now.

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.rows import table as make_table
-from plumbline.pipelines.base.storage import Location, etag, readable_errors, write_file, written_whole
+from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.config import Identity
 from plumbline.pipelines.ingest.ledger import Prompt
@@ -39,7 +39,7 @@ class Record(NamedTuple):
 class Records:
     """The records in an output, of which one is this ingest's own."""
 
-    def __init__(self, output: Location, source: Identity) -> None:
+    def __init__(self, output: Place, source: Identity) -> None:
         """Raises ConfigError where the manifest names an ingest of which there is no record."""
         self.output = output
         self.source = source
@@ -48,40 +48,40 @@ class Records:
             missing = set(self._named()) - {self._own, *self.listing()}
         if missing:
             raise ConfigError(
-                f"{output.at(RECORDS)}: an ingest that manifest.json names has no record there; "
+                f"{output / RECORDS}: an ingest that manifest.json names has no record there; "
                 "copy .ingest along with its output, or choose another output"
             )
 
     def _named(self) -> Iterator[str]:
         """The records of the ingests in the manifest."""
-        path = self.output.at(MANIFEST)
-        if self.output.fs.exists(path):
+        manifest = self.output / MANIFEST
+        if manifest.exists():
             try:
-                ingests = json.loads(self.output.fs.cat_file(path))["ingests"]
+                ingests = json.loads(manifest.read())["ingests"]
                 yield from [_record_path(ingest["source"]) for ingest in ingests]
             except (ValueError, KeyError, TypeError) as error:
                 remedy = "move it, or choose another output"
-                raise ConfigError(f"{path}: not written by an ingest, or damaged; {remedy}") from error
+                raise ConfigError(f"{manifest}: not written by an ingest, or damaged; {remedy}") from error
 
     def listing(self) -> dict[str, str]:
         """Each record's path below the output with what changes when it does."""
         with readable_errors(self.output, "output"):
             try:
-                entries = self.output.fs.find(self.output.at(RECORDS), detail=True)
+                entries = dict((self.output / RECORDS).files())
             except FileNotFoundError:
                 return {}
-        return {path.removeprefix(self.output.at("")): etag(entry) for path, entry in sorted(entries.items())}
+        return {f"{RECORDS}/{name}": entry.etag for name, entry in sorted(entries.items())}
 
     def write(self, record: Record) -> None:
         """Says that this ingest has ended."""
-        write_file(self.output, self.output.at(self._own), json.dumps(record._asdict()).encode())
+        (self.output / self._own).write(json.dumps(record._asdict()).encode())
 
     def forget(self) -> None:
         """Takes this ingest's end back, before a shard of it changes: a manifest stands beside what it names."""
         with readable_errors(self.output, "output"):
             if self._own in self.listing():
                 self._write_manifest([record for path, record in self._read() if path != self._own], [])
-                self.output.fs.rm_file(self.output.at(self._own))
+                (self.output / self._own).remove()
 
     def publish(self, prompts: Iterator[Prompt], standing: Collection[str]) -> list[str]:
         """Writes the output's tables and manifest; the generators whose shards stand without a record."""
@@ -91,14 +91,14 @@ class Records:
             unfinished = sorted({path.partition("/")[0] for path in standing if path not in recorded})
             rejected = [rejection._asdict() for record in records for rejection in record.rejected]
             self._write_prompts(prompts)
-            write_file(self.output, self.output.at("rejected.parquet"), _encode(make_table(rejected, REJECTED)))
+            (self.output / "rejected.parquet").write(_encode(make_table(rejected, REJECTED)))
             self._write_manifest(records, unfinished)
         return unfinished
 
     def _write_prompts(self, prompts: Iterator[Prompt]) -> None:
         """The prompts by their ids, a row group of them in memory at a time."""
         with (
-            written_whole(self.output, self.output.at("prompts.parquet")) as draft,
+            (self.output / "prompts.parquet").writing() as draft,
             pq.ParquetWriter(draft, PROMPTS, compression="zstd") as writer,
         ):
             while part := list(islice(prompts, PROMPTS_AT_ONCE)):
@@ -108,18 +108,18 @@ class Records:
         """Every record that can be read, by its path: of another, the ingest counts as not ended."""
         for path in self.listing():
             try:
-                values = json.loads(self.output.fs.cat_file(self.output.at(path)))
+                values = json.loads((self.output / path).read())
                 yield path, Record(values["manifest"], [Rejection(*row) for row in values["rejected"]])
             except (ValueError, KeyError, TypeError):
                 continue
 
     def _write_manifest(self, records: Sequence[Record], unfinished: Sequence[str]) -> None:
-        path = self.output.at(MANIFEST)
+        manifest = self.output / MANIFEST
         if records:
             values = {"ingests": [record.manifest for record in records], "unfinished": unfinished}
-            write_file(self.output, path, (json.dumps(values, indent=1) + "\n").encode())
-        elif self.output.fs.exists(path):
-            self.output.fs.rm_file(path)
+            manifest.write((json.dumps(values, indent=1) + "\n").encode())
+        elif manifest.exists():
+            manifest.remove()
 
 
 def _record_path(source: Identity) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, as_list, require_utf8
 from plumbline.pipelines.sources.benchmark import GENERATORS
 from plumbline.pipelines.sources.shards import text_id
@@ -181,7 +181,7 @@ def check_generator(name: str | None) -> str:
     return name
 
 
-def relative_path(value: Any, folder: Location) -> str:
+def relative_path(value: Any, folder: Place) -> str:
     """The path below the folder of images, of which it may hold the whole address; raises Refused for an empty one.
 
     Raises Refused for one that leads out of the folder.

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import Location, readable_errors
+from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.rows import Candidate
@@ -78,7 +77,7 @@ class Placement(NamedTuple):
 class ShardDraft:
     """A shard that is being filled; at most one row group of it is in memory."""
 
-    def __init__(self, config: IngestConfig, output: Location, schema: pa.Schema, generator: str, content: str) -> None:
+    def __init__(self, config: IngestConfig, output: Place, schema: pa.Schema, generator: str, content: str) -> None:
         self.config = config
         self.output = output
         self.schema = schema
@@ -144,7 +143,7 @@ class ShardDraft:
         its worker died and the input changed meanwhile.
         """
         if placement.content != self.content:
-            raise ConfigError(f"{self.output.at(placement.path)}: the input changed while it was read; run again")
+            raise ConfigError(f"{self.output / placement.path}: the input changed while it was read; run again")
         if placement.refused:
             self._leave_out(placement.refused)
         self._flush()
@@ -155,10 +154,10 @@ class ShardDraft:
             writer.close()
             assert self._file is not None
             size = self._file.stat().st_size
-            created = commit_file(self.output, self._file, self.output.at(path), replace=placement.replace)
+            created = commit_file(self._file, self.output / path, replace=placement.replace)
             stands = created or read_footer(self.output, path).key == footer.key
         if not stands:
-            raise ConfigError(f"{self.output.at(path)}: another ingest wrote it meanwhile; choose another output")
+            raise ConfigError(f"{self.output / path}: another ingest wrote it meanwhile; choose another output")
         return size
 
     def _leave_out(self, refused: Collection[int]) -> None:
@@ -199,28 +198,28 @@ def _in_place(value: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
 
 
-def _draft_file(output: Location, generator: str) -> Path:
+def _draft_file(output: Place, generator: str) -> Path:
     """Where a shard is drafted: beside its place on a local disk, so that it can be linked there."""
-    if not isinstance(output.fs, LocalFileSystem):
+    if not output.is_local:
         descriptor, name = tempfile.mkstemp(prefix="plumbline-ingest-", suffix=".parquet")
         os.close(descriptor)
         return Path(name)
-    folder = Path(output.at(generator))
+    folder = Path((output / generator).path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f".draft.parquet.{uuid.uuid4().hex}"
 
 
-def commit_file(output: Location, draft: Path, path: str, *, replace: bool) -> bool:
+def commit_file(draft: Path, place: Place, *, replace: bool) -> bool:
     """Puts a local file in its place whole, and removes it; False where another was first."""
     try:
-        if not isinstance(output.fs, LocalFileSystem):
-            return _upload(output, draft, path, replace=replace)
+        if not place.is_local:
+            return _upload(draft, place, replace=replace)
         with draft.open("rb") as file:
             os.fsync(file.fileno())  # what is committed outlives a machine that stops
         if replace:
-            draft.replace(path)
+            draft.replace(place.path)
         else:
-            os.link(draft, path)
+            os.link(draft, place.path)
     except FileExistsError:
         return False
     finally:
@@ -228,12 +227,12 @@ def commit_file(output: Location, draft: Path, path: str, *, replace: bool) -> b
     return True
 
 
-def _upload(output: Location, draft: Path, path: str, *, replace: bool) -> bool:
+def _upload(draft: Path, place: Place, *, replace: bool) -> bool:
     mode = "overwrite" if replace else "create"
     try:
-        output.fs.put_file(str(draft), path, mode=mode, chunksize=UPLOAD_BYTES, max_concurrency=2)
+        place.fs.put_file(str(draft), place.path, mode=mode, chunksize=UPLOAD_BYTES, max_concurrency=2)
     except OSError:
-        if replace or not output.fs.exists(path):  # SeaweedFS answers a lost race with errno 22
+        if replace or not place.exists():  # SeaweedFS answers a lost race with errno 22
             raise
         return False
     return True

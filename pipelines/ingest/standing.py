@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import Location, etag, readable_errors
+from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.config import Identity
 from plumbline.pipelines.ingest.ledger import Prompt
@@ -40,16 +40,14 @@ class StandingShard(NamedTuple):
     footer: Footer
 
 
-def read_standing(
-    output: Location, known: Mapping[str, StandingShard] = MappingProxyType({})
-) -> dict[str, StandingShard]:
+def read_standing(output: Place, known: Mapping[str, StandingShard] = MappingProxyType({})) -> dict[str, StandingShard]:
     """The shards by their paths; those that are `known` and did not change are not read again.
 
     Raises ConfigError for a Parquet file in a generator's folder that is none, or is damaged.
     """
 
-    def read(path: str, entry: Mapping[str, Any]) -> StandingShard:
-        size, tag = entry["size"], etag(entry)
+    def read(path: str, entry: Entry) -> StandingShard:
+        size, tag = entry.size, entry.etag
         if path in known and (known[path].size, known[path].tag) == (size, tag):
             return known[path]
         return StandingShard(size, tag, read_footer(output, path))
@@ -60,20 +58,19 @@ def read_standing(
         return dict(zip(listed, pool.map(read, listed, listed.values()), strict=True))
 
 
-def _listing(output: Location) -> dict[str, Mapping[str, Any]]:
+def _listing(output: Place) -> dict[str, Entry]:
     try:
-        entries = output.fs.find(output.path, detail=True)
+        entries = dict(output.files())
     except FileNotFoundError:
         return {}
-    below = {path.removeprefix(output.at("")): entry for path, entry in entries.items()}
     return {
         path: entry
-        for path, entry in sorted(below.items())
+        for path, entry in sorted(entries.items())
         if path.endswith(".parquet") and "/" in path and not any(part.startswith(".") for part in path.split("/"))
     }
 
 
-def read_footer(output: Location, path: str) -> Footer:
+def read_footer(output: Place, path: str) -> Footer:
     """Raises ConfigError for what is no shard, or a damaged one."""
     with damage_named(output, path), _opened(output, path) as stream:
         values = json.loads((pq.read_metadata(stream).metadata or {})[METADATA])
@@ -81,17 +78,17 @@ def read_footer(output: Location, path: str) -> Footer:
 
 
 @contextmanager
-def damage_named(output: Location, path: str) -> Iterator[None]:
+def damage_named(output: Place, path: str) -> Iterator[None]:
     """Turns what reading a file that is no shard, or a damaged one, raises into a ConfigError that names it."""
     try:
         yield
     except (pa.ArrowException, ValueError, KeyError, TypeError, Refused) as error:
         raise ConfigError(
-            f"{output.at(path)}: not written by an ingest, or damaged; move it, or choose another output"
+            f"{output / path}: not written by an ingest, or damaged; move it, or choose another output"
         ) from error
 
 
-def read_prompts(output: Location, paths: Sequence[str]) -> Iterator[tuple[str, list[Prompt]]]:
+def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, list[Prompt]]]:
     """These shards with their prompts; raises ConfigError where one is damaged."""
     with ThreadPoolExecutor(READERS) as pool:
         for start in range(0, len(paths), READERS):
@@ -99,14 +96,14 @@ def read_prompts(output: Location, paths: Sequence[str]) -> Iterator[tuple[str, 
             yield from zip(part, pool.map(lambda path: _prompts(output, path), part), strict=True)
 
 
-def _prompts(output: Location, path: str) -> list[Prompt]:
+def _prompts(output: Place, path: str) -> list[Prompt]:
     rows = read_columns(output, path, ["prompt_id", "prompt", "skills"])
     return [
         Prompt(row["prompt_id"], row["prompt"], row.get("skills") or ()) for row in rows if row["prompt"] is not None
     ]
 
 
-def read_columns(output: Location, path: str, names: list[str]) -> list[dict[str, Any]]:
+def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, Any]]:
     """Those of these columns that a shard has, row by row; raises ConfigError where it is damaged."""
     with damage_named(output, path), _opened(output, path) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
@@ -115,9 +112,9 @@ def read_columns(output: Location, path: str, names: list[str]) -> list[dict[str
 
 
 @contextmanager
-def _opened(output: Location, path: str) -> Iterator[Any]:
+def _opened(output: Place, path: str) -> Iterator[Any]:
     """A file opened for the few ranges of it that are read; what Arrow finds wrong with it is an ArrowException."""
-    with readable_errors(output, "output"), output.fs.open(output.at(path), "rb", cache_type="none") as stream:
+    with readable_errors(output, "output"), (output / path).open(cache_type="none") as stream:
         try:
             yield stream
         except OSError as error:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.rows import require_once
-from plumbline.pipelines.base.storage import Location, etag, readable_errors
+from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,
     JSON_LINES,
@@ -47,7 +47,7 @@ TYPES = {
 class Table:
     """A table of images."""
 
-    location: Location
+    location: Place
     kinds: Mapping[str, str]
     """What each column holds, a key of TYPES; in the order of the file."""
 
@@ -99,7 +99,7 @@ def _names_image(cell: str) -> bool:
     return PurePosixPath(cell.removesuffix('"')).suffix[1:].lower() in IMAGES
 
 
-def open_table(location: Location) -> Table:
+def open_table(location: Place) -> Table:
     """Reads a CSV's header, or what the values of a JSON Lines file are; raises ConfigError where it is neither."""
     if not location.path.lower().endswith((*SEPARATORS, *JSON_LINES)):
         known = ", ".join((*SEPARATORS, *JSON_LINES))
@@ -112,20 +112,20 @@ def open_table(location: Location) -> Table:
     return Table(location=location, kinds=dict.fromkeys(names, "text"))
 
 
-def source_file(location: Location, what: str) -> SourceFile:
+def source_file(location: Place, what: str) -> SourceFile:
     """A file as it stands; raises ConfigError where it is not there."""
     with readable_errors(location, what):
-        entry = location.fs.info(location.path)
-    return SourceFile(location.url, entry["size"], etag(entry))
+        entry = location.entry()
+    return SourceFile(location.url, entry.size, entry.etag)
 
 
 @contextmanager
-def opened_table(location: Location) -> Iterator[Any]:
+def opened_table(location: Place) -> Iterator[Any]:
     """The table's bytes; whatever is wrong with the whole of it is the user's to correct."""
     try:
         with (
             readable_errors(location, "table"),
-            location.fs.open(location.path, "rb", block_size=BLOCK_BYTES) as stream,
+            location.open(block_size=BLOCK_BYTES) as stream,
         ):
             yield stream
     except SourceError as error:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, RowError, SourceError
 from plumbline.operators.judging.accumulation import Accumulation, Missing, accumulate
-from plumbline.pipelines.base.storage import StorageConfig, locate, write_table
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.answers import FORMATS, read_answers
 from plumbline.pipelines.judging.answers.answer import Answer, Answered
 from plumbline.pipelines.judging.answers.table import AnswerColumns, read_table
@@ -84,7 +84,7 @@ def accumulated(config: AccumulateConfig) -> Accumulated:
 
 
 def _answered(config: AccumulateConfig) -> Answered:
-    location = locate(config.answers, config.storage)
+    location = config.storage.locate(config.answers)
     if config.format is not None:
         return read_answers(config.format, location, config.given)
     return read_table(location, config.given, config.columns, separator=config.separator, no_parent=config.no_parent)
@@ -108,6 +108,6 @@ def _score(asked: Mapping[str, Answer], config: AccumulateConfig) -> dict[str, A
 def write_accumulated(config: AccumulateConfig) -> Accumulated:
     """Writes the scores, which jobs.metaeval takes, and gives them."""
     found = accumulated(config)
-    location = locate(config.output, config.storage)
-    write_table(location, location.path, found.scores)
+    location = config.storage.locate(config.output)
+    location.write_table(found.scores)
     return found

@@ -8,7 +8,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.matching import IDS
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import scores_cells
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 
 COLUMNS = (*IDS, "metric", "elements")
 
@@ -26,7 +26,7 @@ def read_elements(run: str, storage: StorageConfig, metrics: Collection[str] = (
             f"scores: to judge words, expected a run in its store (STORE/runs/ID), whose cells have the score of every "
             f"question; got {run}"
         )
-    store = open_store(store_url, storage)
+    store = Store(storage.locate(store_url))
     for cell in scores_cells(store, run_id):
         table = store.read_cell(cell.stored, COLUMNS).table
         metric = table.column("metric")[0].as_py() if len(table) else ""

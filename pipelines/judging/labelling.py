@@ -28,7 +28,7 @@ from plumbline.operators.statistics.prediction_powered import (
     powered_mean,
 )
 from plumbline.operators.statistics.sequential import NOBODY, balanced_order
-from plumbline.pipelines.base.storage import StorageConfig, locate, write_file
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
@@ -153,7 +153,7 @@ def _scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:
     falling = frozenset(config.protocol.falling)
     scores = release.scores
     if config.scores is not None:
-        table = locate(config.scores, config.storage)
+        table = config.storage.locate(config.scores)
         scores, falling = read_scores(table), falling | read_falling(table)
     elif not len(scores):
         raise ConfigError(f"scores: {config.protocol.name} holds none; set scores=PATH to a run or a table")
@@ -211,8 +211,8 @@ def write_labels(config: LabelsConfig, plan: LabelPlan) -> None:
     """Writes what to rate next as CSV."""
     sink = pa.BufferOutputStream()
     pcsv.write_csv(plan.next_prompts, sink)
-    location = locate(config.output, config.storage)
-    write_file(location, location.path, sink.getvalue().to_pybytes())
+    location = config.storage.locate(config.output)
+    location.write(sink.getvalue().to_pybytes())
 
 
 def shown_labels(config: LabelsConfig, plan: LabelPlan) -> ShownTable:

@@ -24,7 +24,7 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.agreement import reliable_prompts
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
-from plumbline.pipelines.base.storage import Location, StorageConfig, locate, write_file
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.store import encode_table
 from plumbline.pipelines.judging.elements import read_elements
 from plumbline.pipelines.judging.protocols import MetaevalConfig, ProtocolConfig, Task
@@ -59,7 +59,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     release = open_release(config.protocol, config.storage)
     protocol = config.protocol
     if config.scores is not None:
-        table = locate(config.scores, config.storage)
+        table = config.storage.locate(config.scores)
         scores = read_scores(table, config.metrics)
         protocol = replace(protocol, falling=(*protocol.falling, *read_falling(table)))
     elif len(release.scores):
@@ -69,13 +69,13 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     scored_by = config.scores or protocol.path
     elements = read_elements(scored_by, config.storage, config.metrics) if "words" in protocol.tasks else ()
     findings = judge(protocol, release, scores, config.sampling, scored_by, elements)
-    write_findings(findings, locate(config.output, config.storage))
+    write_findings(findings, config.storage.locate(config.output))
     return findings
 
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
-    read = read_release(protocol.reader, locate(protocol.path, storage), protocol.columns)
+    read = read_release(protocol.reader, storage.locate(protocol.path), protocol.columns)
     release = _in_range(protocol, read)
     release = _reliable(protocol, release) if protocol.reliable else release
     wanted = {name for task in protocol.tasks for name in TASKS[task].reads}
@@ -300,7 +300,7 @@ def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, sco
     )
 
 
-def write_findings(findings: Findings, folder: Location) -> None:
+def write_findings(findings: Findings, folder: Place) -> None:
     """Writes all that was found as Parquet, a file for each kind, and what a paper shows as Markdown and LaTeX.
 
     Graphs and words have files where they were judged.
@@ -313,14 +313,14 @@ def write_findings(findings: Findings, folder: Location) -> None:
     for name, frame in findings.frames.items():
         _write_table(folder, name, frame, FRAMES[name])
     page = to_markdown(findings.judgements, (*findings.warnings, *findings.notes))
-    write_file(folder, folder.at("judgements.md"), page.encode())
-    write_file(folder, folder.at("judgements.tex"), to_latex(findings.judgements).encode())
+    (folder / "judgements.md").write(page.encode())
+    (folder / "judgements.tex").write(to_latex(findings.judgements).encode())
 
 
 def _write_table(
-    folder: Location, name: str, records: Sequence[Mapping[str, Any]] | pd.DataFrame, schema: pa.Schema
+    folder: Place, name: str, records: Sequence[Mapping[str, Any]] | pd.DataFrame, schema: pa.Schema
 ) -> None:
     """Writes the records' columns that the schema has; what is undefined is null."""
     frame = pd.DataFrame(records, columns=schema.names)
     table = pa.Table.from_pandas(frame, schema, preserve_index=False)
-    write_file(folder, folder.at(f"{name}.parquet"), encode_table(name, table))
+    (folder / f"{name}.parquet").write(encode_table(name, table))

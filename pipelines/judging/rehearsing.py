@@ -30,7 +30,7 @@ from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.report.words import names, number, plural
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.pages import write_section
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.labelling import coverage_table
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
@@ -138,7 +138,7 @@ def _judges(config: RehearseConfig) -> Iterator[Judged]:
             yield from _judged(protocol.name, judge, ratings, labels, options, by_pair=True)
         yield from _metrics(protocol.name, of_metrics(release.scores, config.metrics), labels, config, by_pair=False)
     if config.scores is not None:
-        location = locate(config.scores, config.storage)
+        location = config.storage.locate(config.scores)
         name = PurePosixPath(location.path).name
         yield from _metrics(name, read_scores(location, config.metrics), {}, config, by_pair=True)
 
@@ -294,4 +294,4 @@ def _pairs_table(told: Sequence[_Told]) -> ShownTable:
 def write_page(config: RehearseConfig, tables: Sequence[ShownTable]) -> None:
     """Writes the tables into the section `rehearsal` of the page."""
     assert config.page is not None, "a page was asked for"
-    write_section(config.page, config.storage, "rehearsal", diagnosis_markdown(tables, 3))
+    write_section(config.storage.locate(config.page), "rehearsal", diagnosis_markdown(tables, 3))

@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.graphs import measure_graphs
 from plumbline.operators.statistics.options import Sampling
-from plumbline.pipelines.base.storage import StorageConfig, locate, write_file
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulated
 from plumbline.pipelines.judging.metaeval import judge, open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
@@ -134,7 +134,7 @@ def _explained(check: Check, reason: str) -> Check:
 
 
 def _sheet(config: ReproductionConfig, name: str) -> Sheet:
-    return read_sheet(locate(f"{config.protocols['t2iscorescore'].path}/{name}.csv", config.storage))
+    return read_sheet(config.storage.locate(f"{config.protocols['t2iscorescore'].path}/{name}.csv"))
 
 
 def _released(sheet: Sheet) -> pd.DataFrame:
@@ -172,8 +172,8 @@ def _accumulation(config: ReproductionConfig) -> Iterator[Check]:
 
 def write_reproduction(checks: Sequence[Check], config: ReproductionConfig) -> None:
     """Writes the comparison as Markdown."""
-    location = locate(config.output, config.storage)
-    write_file(location, location.path, reproduction_text(checks).encode())
+    location = config.storage.locate(config.output)
+    location.write(reproduction_text(checks).encode())
 
 
 def reproduction_text(checks: Sequence[Check]) -> str:

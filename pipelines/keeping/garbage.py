@@ -88,9 +88,11 @@ def collect_garbage(config: GcConfig) -> Collected:
     Cells of recipes that a sweep at work uses are left alone; a sweep that begins meanwhile waits until the end. Raises
     ConfigError where the folder is no store, and where a run that is kept cannot tell what it refers to.
     """
-    store = open_existing_store(config.store, config.storage)
+    store = open_existing_store(config)
     if not store.exists(MARK):
-        raise ConfigError(f"store {store.url}: it has runs and no {MARK}, so it may be no store; check the address")
+        raise ConfigError(
+            f"store {store.place.url}: it has runs and no {MARK}, so it may be no store; check the address"
+        )
     if not config.delete:
         return _collect(config, store, time(), None)
     with deleting(store, "gc") as (lease, now):
@@ -123,7 +125,7 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
         for free in batch:
             amounts[free.stage, free.why].add(free.file)
     return Collected(
-        store=store.url,
+        store=store.place.url,
         free=dict(amounts),
         runs=tuple(run.run_id for run in dropped),
         in_use={_sweep_name(sign): str(sign.content.get("host", "")) for sign in working},

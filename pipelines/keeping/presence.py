@@ -134,7 +134,7 @@ def wait_for_deletions(store: Store) -> int:
     sight = see(store, DELETING)
     if sight.is_free:
         return sight.number
-    line = f"waiting while cells are removed from {store.location.url} by {sight}; this sweep goes on by itself"
+    line = f"waiting while cells are removed from {store.place.url} by {sight}; this sweep goes on by itself"
     print(line, file=sys.stderr, flush=True)
     LOG.info(line)
     with take(store, DELETING, "sweep", wait=math.inf) as lease:  # so that the next one need not wait for a dead one

@@ -13,7 +13,7 @@ from plumbline.operators.images import FetchUri, ImageLimits, identify
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, make_thumbnail
 from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picking import ImageKey, Pick
-from plumbline.pipelines.base.storage import StorageConfig, first_line, is_storage_error, locate
+from plumbline.pipelines.base.storage import StorageConfig, first_line, is_storage_error
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
 from plumbline.pipelines.cells.store import Store
@@ -26,7 +26,7 @@ STREAM_BYTES = 1 << 20
 GONE = "its place in the sources is not known any more; they have changed since the run"
 
 
-class Place(NamedTuple):
+class StoredRow(NamedTuple):
     """Where one metric's score of an image stands: its cell, that cell's shard, and its row in both."""
 
     cell: str
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     row: int
 
 
-Places = Mapping[ImageKey, Sequence[Place]]
+StoredRows = Mapping[ImageKey, Sequence[StoredRow]]
 Picture = TypeVar("Picture")
 MakePicture = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Picture | RowError]
 """Makes something to show of a row of the sources."""
@@ -53,7 +53,7 @@ def read_details(
     def show(pick: Pick) -> str | RowError:
         if originals is None:
             return RowError("unreadable_uri", run.unreadable)
-        return show_image(pick, cells, store.storage, originals, make_thumbnail)
+        return show_image(pick, cells, store.place.storage, originals, make_thumbnail)
 
     details = read_elements(picks, cells, store)
     with ThreadPoolExecutor(READERS) as pool:
@@ -90,16 +90,16 @@ def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
     return scores_cells(store, run_id) if store.exists(f"runs/{run_id}/cells.parquet") else []
 
 
-def _find_places(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Places:
+def _find_places(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> StoredRows:
     """Where the images stand, one place for each metric that scored them."""
     first_rows = [cell.first_row for cell in cells]
-    places: dict[ImageKey, list[Place]] = {}
+    places: dict[ImageKey, list[StoredRow]] = {}
     for pick in picks:
         for row in pick.rows:
             number = bisect_right(first_rows, row) - 1
             if number >= 0:
                 cell = cells[number]
-                place = Place(cell.stored, _shard_name(cell.path), row - cell.first_row)
+                place = StoredRow(cell.stored, _shard_name(cell.path), row - cell.first_row)
                 places.setdefault(pick.key, []).append(place)
     return places
 
@@ -109,7 +109,7 @@ def _shard_name(path: str) -> str:
     return path.rpartition("/")[2].removesuffix(".parquet")[:-9]
 
 
-def _read_rows(places: Places, store: Store) -> dict[ImageKey, list[Mapping[str, Any]]]:
+def _read_rows(places: StoredRows, store: Store) -> dict[ImageKey, list[Mapping[str, Any]]]:
     """Of every image its rows in all metrics' cells."""
     wanted: dict[str, dict[ImageKey, int]] = {}
     for key, of_image in places.items():
@@ -156,9 +156,9 @@ def show_image(
 
 def read_row(shard: Shard, row: int, storage: StorageConfig) -> dict[str, Any] | None:
     """One row of a shard by our column names, reading no further than it; None where the shard is shorter."""
-    location = locate(shard.url, storage)
+    location = storage.locate(shard.url)
     row = shard.row_in_file(row) - shard.first_row
-    with location.fs.open(location.path, "rb") as stream:
+    with location.open() as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=STREAM_BYTES)
         names = dict(shard.columns)
         wanted = {its: names.get(its, its) for its in IMAGE_COLUMNS}

@@ -123,7 +123,7 @@ def write_report(
         name_newest(store, run_id, hold)
     elif newest_run(store) == run_id:
         show_newest(store)
-    return WrittenReport(page, f"{store.location.url}/runs/{run_id}/report.html", len(html.encode()))
+    return WrittenReport(page, f"{store.place.url}/runs/{run_id}/report.html", len(html.encode()))
 
 
 def _require_metric(run: GatheredRun, reward: str | None) -> None:
@@ -188,7 +188,7 @@ def open_run(store: Store, run_id: str, sources: Sources | None = None) -> Opene
     """A run's manifest and tables, and its sources, or what can still be read of them."""
     manifest = read_manifest(store, run_id)
     try:
-        originals = open_originals(manifest, store.storage, sources)
+        originals = open_originals(manifest, store.place.storage, sources)
     except Exception as error:
         if not isinstance(error, PlumblineError) and not is_storage_error(error):
             raise

@@ -75,7 +75,7 @@ def write_trends(
     folder = f"trends/{UNSAFE.sub('_', made.page.benchmark)}"
     store.write_table(f"{folder}/trends.parquet", pa.Table.from_pandas(made.means, preserve_index=False))
     store.write_text(f"{folder}/trends.html", render_trends(made.page))
-    return WrittenTrends(made.page, f"{store.location.url}/{folder}/trends.html", made.runs)
+    return WrittenTrends(made.page, f"{store.place.url}/{folder}/trends.html", made.runs)
 
 
 def make_trends(
@@ -139,7 +139,7 @@ def _read(store: Store, run: Run) -> TrendRun | str:
     path = f"runs/{run.run_id}/summary.parquet"
     try:
         read = TrendRun(run.run_id, run.manifest or {}, store.read_table(path))
-        return read if read.time and len(read.summary) else f"{store.location.at(path)}: has no rows"
+        return read if read.time and len(read.summary) else f"{store.place / path}: has no rows"
     except PlumblineError as error:
         return str(error)
     except (KeyError, ValueError, TypeError) as error:

@@ -90,7 +90,7 @@ def gather_scores(store: Store, run: str, wanted: Sequence[str] | None) -> Score
     metrics = _metrics(config, wanted)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
     limits = read_config(config.get("limits", {}), ImageLimits)
-    sources = open_sources(benchmark, store.storage, shard_rows=config.get("shard_rows", 256))
+    sources = open_sources(benchmark, store.place.storage, shard_rows=config.get("shard_rows", 256))
     shards, total = _number(sources)
     reader = _Reader(store, f"runs/{run_id}", shards, total, metrics, sources)
     reader.read()
@@ -100,7 +100,7 @@ def gather_scores(store: Store, run: str, wanted: Sequence[str] | None) -> Score
         metrics=metrics,
         sources=sources,
         limits=limits,
-        uris=benchmark_uris(benchmark, store.storage, limits),
+        uris=benchmark_uris(benchmark, store.place.storage, limits),
         shards=list(shards.values()),
         image_ids=reader.image_ids(),
         prompts=reader.prompts,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import Location, create, readable_errors, write_errors, written_whole
+from plumbline.pipelines.base.storage import Place, readable_errors, write_errors
 from plumbline.pipelines.cells.cells import digest
 
 OF_RUN = "@run"
@@ -39,7 +39,7 @@ class ShardRecord(NamedTuple):
 class Output:
     """A place that holds one export."""
 
-    def __init__(self, location: Location, identity: Mapping[str, Any]) -> None:
+    def __init__(self, location: Place, identity: Mapping[str, Any]) -> None:
         self.location = location
         self.identity = identity
         self.key = digest(identity)
@@ -61,9 +61,7 @@ class Output:
 
     def _require_empty(self) -> None:
         with readable_errors(self.location, "output"):
-            stands = self.location.fs.exists(self.location.path) and self.location.fs.ls(
-                self.location.path, detail=False
-            )
+            stands = self.location.exists() and self.location.list()
         if stands:
             raise ConfigError(
                 f"output {self.location.url}: expected an empty folder, or one of this export; choose another"
@@ -77,7 +75,7 @@ class Output:
     def write(self, path: str, data: bytes) -> None:
         """Puts a file in its place once; raises ConfigError where another stands there."""
         if not self._create(path, data) and self._content(path) != data:
-            raise ConfigError(f"{self.location.at(path)}: another file stands there; choose another output")
+            raise ConfigError(f"{self.location / path}: another file stands there; choose another output")
 
     def commit(self, record: ShardRecord) -> None:
         """Says that a shard stands, after all of its files do."""
@@ -90,11 +88,7 @@ class Output:
     def join(self, path: str, names: Iterable[str], *, as_list: bool) -> str:
         """Writes the file of a split from its parts, a part at a time in memory; its SHA-256."""
         sha256 = hashlib.sha256()
-        with (
-            write_errors(self.location.at(path)),
-            written_whole(self.location, self.location.at(path)) as draft,
-            draft.open("wb") as file,
-        ):
+        with (self.location / path).writing() as draft, draft.open("wb") as file:
             for data in _as_list(self._pieces(names)) if as_list else self._pieces(names):
                 sha256.update(data)
                 file.write(data)
@@ -111,19 +105,18 @@ class Output:
 
     def tidy(self) -> None:
         """Removes what only an unfinished export needs."""
-        location = self.location
-        with write_errors(location.url):
-            for path in (RECORDS, UNFINISHED):
-                if location.fs.exists(location.at(path)):
-                    location.fs.rm(location.at(path), recursive=True)
+        with write_errors(self.location):
+            for place in (self.location / RECORDS, self.location / UNFINISHED):
+                if place.exists():
+                    place.fs.rm(place.path, recursive=True)
 
     def _create(self, path: str, data: bytes) -> bool:
-        return create(self.location, self.location.at(path), data)
+        return (self.location / path).create(data)
 
     def _content(self, path: str) -> bytes | None:
         with readable_errors(self.location, "output"):
             try:
-                return bytes(self.location.fs.cat_file(self.location.at(path)))
+                return (self.location / path).read()
             except FileNotFoundError:
                 return None
 
@@ -134,7 +127,7 @@ class Output:
         try:
             return dict(json.loads(content))
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{self.location.at(path)}: not written by an export; choose another output") from error
+            raise ConfigError(f"{self.location / path}: not written by an export; choose another output") from error
 
 
 def _as_list(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -14,7 +14,6 @@ from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import HELD_OUT, RULE, TRAIN, Candidates, Example, select, split_of, spread
 from plumbline.operators.rewards.values import combine_metrics, rank_advantages, within_prompt_noise, z_scores
 from plumbline.pipelines.base.endings import OVER_BUDGET, exit_code
-from plumbline.pipelines.base.storage import locate
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.rewards.config import VERSION, RewardsConfig
@@ -45,11 +44,11 @@ def export_rewards(config: RewardsConfig, report: Callable[[ShardRecord], None])
 
     Raises ConfigError where the run, its sources or the output cannot be used, or nothing is left to export.
     """
-    store = open_existing_store(config.store, config.storage)
+    store = open_existing_store(config)
     run = gather_scores(store, config.run, _wanted(config))
     rewards = _rewards(run, config)
     scorer = _scorer(run, config)
-    place = locate(config.output.replace(OF_RUN, run.run_id), config.storage)
+    place = config.storage.locate(config.output.replace(OF_RUN, run.run_id))
     output = Output(place, _identity(run, config, scorer))
     planned = list(_plan(run, config, rewards))
     if not planned:

@@ -13,13 +13,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.storage import (
-    Location,
+    Place,
     StorageConfig,
     aws_variables,
-    etag,
-    locate,
     readable_errors,
-    write_file,
 )
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Plan
@@ -65,7 +62,7 @@ class Surroundings:
     def _problem(self, landmark: Landmark) -> str | None:
         """What is wrong there, with the remedy; that nothing can be told of a place is not that it is another."""
         try:
-            location = locate(landmark.url, self.storage)
+            location = self.storage.locate(landmark.url)
             with readable_errors(location, "file"):
                 seen = _look(location)
         except PlumblineError as error:
@@ -79,13 +76,13 @@ class Surroundings:
         )
 
 
-def _look(location: Location) -> tuple[int, str] | None:
+def _look(location: Place) -> tuple[int, str] | None:
     """The size and etag of a file; None where it is not there."""
     try:
-        entry = location.fs.info(location.path)
+        entry = location.entry()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return entry["size"], etag(entry)
+    return entry.size, entry.etag
 
 
 def of_sweep(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
@@ -98,20 +95,20 @@ def of_sweep(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
         for shard in shards
         if shard.etag  # which a folder has none of
     ]
-    return surroundings(f"store {store.url}", store.location, sources, store.storage, {*keys, *VARIABLES})
+    return surroundings(f"store {store.place.url}", store.place, sources, store.place.storage, {*keys, *VARIABLES})
 
 
 @contextmanager
 def surroundings(
-    place: str, folder: Location, sources: Collection[Landmark], storage: StorageConfig, names: Collection[str] = ()
+    place: str, folder: Place, sources: Collection[Landmark], storage: StorageConfig, names: Collection[str] = ()
 ) -> Iterator[Surroundings]:
     """What the processes of a run are given; a marker stands in the folder that they write to until the end.
 
     `names` are variables of the driver's environment beside S3's. Raises RunnerError for a machine that does not see
     what the driver sees.
     """
-    marker = locate(f"{folder.url}/markers/{uuid.uuid4().hex}", storage)
-    write_file(marker, marker.path, marker.url.encode())
+    marker = storage.locate(f"{folder.url}/markers/{uuid.uuid4().hex}")
+    marker.write(marker.url.encode())
     try:
         named = {name: os.environ[name] for name in names if name in os.environ}
         given = Surroundings(
@@ -121,13 +118,13 @@ def surroundings(
         yield given
     finally:
         with suppress(OSError):
-            marker.fs.rm_file(marker.path)
+            marker.remove()
 
 
-def landmark(place: str, location: Location) -> Landmark:
+def landmark(place: str, location: Place) -> Landmark:
     """A file as the driver sees it."""
-    entry = location.fs.info(location.path)
-    return Landmark(place=place, url=location.url, size=entry["size"], etag=etag(entry))
+    entry = location.entry()
+    return Landmark(place=place, url=location.url, size=entry.size, etag=entry.etag)
 
 
 def _enter_everywhere(given: Surroundings) -> None:

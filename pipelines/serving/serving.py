@@ -139,7 +139,7 @@ def sentinel_of(config: ServeConfig, served: Served) -> Sentinel | None:
 def _baseline(config: ServeConfig, served: Served, metrics: Sequence[str]) -> Floats | None:
     if config.baseline is None:
         return None
-    store = open_store(config.store, config.storage)
+    store = open_store(config)
     recipes = {name: served.metrics[name] for name in metrics}
     return read_baseline(store, config.baseline, config.baseline_generator, recipes)
 

@@ -44,7 +44,7 @@ def publish_run(config: PublishConfig) -> str:
 
     Nothing of the run or the store is written.
     """
-    store = open_existing_store(config.store, config.storage)
+    store = open_existing_store(config)
     run_id = find_run(store, config.run)
     folder = f"runs/{run_id}"
     story = RunStory(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from plumbline.pipelines.base.storage import Location, readable_errors
+from plumbline.pipelines.base.storage import Place, readable_errors
 
 MANIFEST = "manifest.json"
 """Of an ingest's output."""
@@ -43,14 +43,14 @@ class Origins(NamedTuple):
         return told
 
 
-def read_origins(folder: Location) -> Origins | None:
+def read_origins(folder: Place) -> Origins | None:
     """What the ingests of an output left there of where its prompts and generators came from; None where they did not.
 
     Raises ConfigError where the storage does not answer.
     """
     with readable_errors(folder, "benchmark.images"):
         try:
-            ingests = json.loads(folder.fs.cat_file(folder.at(MANIFEST)))["ingests"]
+            ingests = json.loads((folder / MANIFEST).read())["ingests"]
             origins = [Origins(**ingest["origins"]) for ingest in ingests]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None

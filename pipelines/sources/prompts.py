@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.images import id_text, image_records
-from plumbline.pipelines.base.storage import Location, StorageConfig, etag, locate, readable_errors
+from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import SEPARATORS, as_list
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
@@ -80,8 +79,8 @@ class Prompted(NamedTuple):
 
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Prompts:
     """The prompts of benchmark.prompts; whatever is wrong with them stops the sweep before anything is computed."""
-    place = locate(str(benchmark.prompts), storage)
-    if benchmark.packed is not None and place.url == locate(benchmark.packed.url, storage).url:
+    place = storage.locate(str(benchmark.prompts))
+    if benchmark.packed is not None and place.url == storage.locate(benchmark.packed.url).url:
         return _packed_prompts(benchmark.packed, place, benchmark.name, storage)
     with readable_errors(place, "benchmark.prompts"):
         suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
@@ -102,7 +101,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     return Prompts(pa.concat_tables(tables), keyed, tables)
 
 
-def _packed_prompts(packed: PackFile, place: Location, suite: str, storage: StorageConfig) -> Prompts:
+def _packed_prompts(packed: PackFile, place: Place, suite: str, storage: StorageConfig) -> Prompts:
     """The prompts that a question pack names: one shard, however many they are."""
     try:
         table = read_pack(packed, suite, storage).prompts
@@ -110,10 +109,10 @@ def _packed_prompts(packed: PackFile, place: Location, suite: str, storage: Stor
         raise ConfigError(f"benchmark.prompts: {error}") from error
     if not len(table):
         raise ConfigError(f"benchmark.prompts {place.url}: no prompt can be read of it; is it a {packed.pack}?")
-    entry = place.fs.info(place.path)
-    size, tag = (entry["size"], etag(entry)) if entry["type"] == "file" else (0, "")
+    entry = place.entry()
+    size, tag = (entry.size, entry.etag) if entry.type == "file" else (0, "")
     shard = Shard(
-        group=suite, name=PurePosixPath(place.path).name, url=place.fs.unstrip_protocol(place.path), size=size,
+        group=suite, name=place.name, url=place.uri, size=size,
         etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(pairs_of(table))), pack=packed.pack,
     )  # fmt: skip
     return Prompts(table, [shard], [table])

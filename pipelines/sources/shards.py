@@ -17,16 +17,13 @@ from plumbline.operators.errors import SourceError
 from plumbline.operators.images import id_text
 from plumbline.operators.rows import require_once
 from plumbline.pipelines.base.storage import (
-    Location,
+    Place,
     StorageConfig,
-    etag,
     first_line,
     is_storage_error,
-    list_below,
-    locate,
 )
 from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.cells.store import is_mark
+from plumbline.pipelines.cells.store import outside_stores
 
 FILE_READERS = 16
 ROWS_AT_ONCE = 65_536
@@ -75,20 +72,20 @@ class Listing(NamedTuple):
     """The other files, by their paths from there."""
 
 
-def list_files(location: Location, group: str, suffixes: tuple[str, ...]) -> Listing:
+def list_files(location: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
     """The tables at or below a location, by name, and what lies beside them; raises FileNotFoundError for no place."""
-    found = dict(list_below(location))
-    if not found and not location.fs.exists(location.path):
-        raise FileNotFoundError(location.path)
-    stores = tuple(path.rpartition("/")[0] + "/" for path in found if is_mark(location, path))
-    paths = {location.relative(path): path for path in sorted(found) if not path.startswith(stores)}
+    found = dict(location.files())
+    if not found and not location.exists():
+        raise FileNotFoundError(location.url)
+    paths = {path or location.name: path for path in outside_stores(location, sorted(found))}
     tables = [relative for relative in paths if is_table(relative, suffixes)]
     others = [relative for relative in paths if is_table(relative, ("",)) and not is_table(relative, suffixes)]
 
     def listed(relative: str) -> ListedFile:
-        entry, url = found[paths[relative]], location.fs.unstrip_protocol(paths[relative])
-        regular = entry["type"] == "file"
-        return ListedFile(group, _name(relative, paths), url, entry["size"], etag(entry), regular)
+        entry, place = found[paths[relative]], location / paths[relative]
+        return ListedFile(
+            group, _name(relative, paths), place.uri, entry.size, entry.etag, regular=entry.type == "file"
+        )
 
     return Listing(list(map(listed, tables)), others)
 
@@ -129,13 +126,13 @@ def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
 @read_again
 def read_footer(file: ListedFile, storage: StorageConfig) -> pq.FileMetaData:
     """A Parquet file's footer; raises SourceError naming the file where it has none."""
-    location = locate(file.url, storage)
+    location = storage.locate(file.url)
     if not file.regular:
         raise SourceError(
             f"{file.url}: expected a file, found a link that leads nowhere, a pipe or a device; remove it"
         )
     try:
-        with location.fs.open(location.path, "rb") as stream:
+        with location.open() as stream:
             return pq.read_metadata(stream)
     except Exception as error:
         if not isinstance(error, pa.ArrowException) and not is_storage_error(error):
@@ -320,10 +317,10 @@ def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str]) ->
 @contextmanager
 def opened(shard: Shard, storage: StorageConfig) -> Iterator[Any]:
     """The shard's file, which must be the planned one before it is read and after: keys name what was computed from."""
-    location = locate(shard.url, storage)
+    location = storage.locate(shard.url)
     try:
         _check_unchanged(shard, location)
-        with location.fs.open(location.path, "rb") as stream:
+        with location.open() as stream:
             yield stream
         _check_unchanged(shard, location)
     except Exception as error:
@@ -338,19 +335,19 @@ def _unreadable(shard: Shard, error: Exception) -> UnreadableFile:
     return UnreadableFile(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
 
 
-def _check_unchanged(shard: Shard, location: Location) -> None:
+def _check_unchanged(shard: Shard, location: Place) -> None:
     """Raises SourceError where the file is gone, or has another size or etag than the plan's."""
     try:
-        entry = location.fs.info(location.path)
+        entry = location.entry()
     except FileNotFoundError as error:
         raise SourceError(
             f"{shard.url}: the file was there when the run was planned and is gone; put it back and run again: "
             "the plan is made anew"
         ) from error
-    if (entry["size"], etag(entry)) != (shard.size, shard.etag):
+    if (entry.size, entry.etag) != (shard.size, shard.etag):
         raise SourceError(
             f"{shard.url}: the file has changed since the run was planned ({shard.size} bytes, etag {shard.etag}; now "
-            f"{entry['size']} bytes, etag {etag(entry)}); run again: the plan is made anew"
+            f"{entry.size} bytes, etag {entry.etag}); run again: the plan is made anew"
         )
 
 

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,9 +18,9 @@ from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.summary import Skills
-from plumbline.pipelines.base.storage import Location, StorageConfig, list_folder, locate, readable_errors
+from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.cells.store import MARK, is_mark
+from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import GENERATORS, IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig, check_extra
 from plumbline.pipelines.sources.cuts import LEFT_OUT, cut_images, cut_prompts
 from plumbline.pipelines.sources.origins import MANIFEST, Origins, as_example, count_kinds, pass_over, read_origins
@@ -233,7 +232,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageCo
         )
     choices = pack.questions.filter(pack.questions.column("error").is_null()).column("choices").to_pylist()
     return sources._replace(
-        packed=replace(packed, url=locate(packed.url, storage).url, digest=pack_digest(pack)),
+        packed=replace(packed, url=storage.locate(packed.url).url, digest=pack_digest(pack)),
         pack_problems=tuple(problems),
         pack_choices=frozenset(map(len, choices)),
     )
@@ -261,7 +260,7 @@ def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: 
     return Images(shards, broken, list(places), extra, _origins(benchmark, places, tables, others, storage))
 
 
-def _listing(generator: str, place: Location) -> Listing:
+def _listing(generator: str, place: Place) -> Listing:
     with readable_errors(place, f"benchmark.generators.{generator}"):
         return list_files(place, generator, PARQUET)
 
@@ -279,19 +278,19 @@ def _no_tables(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError
 
 def _origins(
     benchmark: BenchmarkConfig,
-    places: Mapping[str, Location],
+    places: Mapping[str, Place],
     tables: Sequence[_ImagesFile],
     others: Sequence[str],
     storage: StorageConfig,
 ) -> Origins:
     """Where the prompts and the generators come from, and what is there and not read."""
     if benchmark.images is not None and tables and all(table.ingested for table in tables):
-        ingested = read_origins(locate(benchmark.images, storage))
+        ingested = read_origins(storage.locate(benchmark.images))
         if ingested is not None:
             return ingested
     columns = benchmark.columns
     prompts = f"the column {columns.prompt!r} of the images' tables" if benchmark.prompts is None else benchmark.prompts
-    alone = benchmark.images is not None and locate(benchmark.images, storage).url in (
+    alone = benchmark.images is not None and storage.locate(benchmark.images).url in (
         place.url for place in places.values()
     )
     whose = "the name of" if alone else "the folders in"
@@ -305,7 +304,7 @@ def _origins(
     )
 
 
-def _no_files(generator: str, place: Location) -> BrokenFile:
+def _no_files(generator: str, place: Place) -> BrokenFile:
     return BrokenFile(
         generator,
         f"{place.url}: expected Parquet files, found none; add the images, or leave it out (benchmark.generators)",
@@ -315,7 +314,7 @@ def _no_files(generator: str, place: Location) -> BrokenFile:
 class _Places(NamedTuple):
     """Where each generator's images are, in the order of the names or as given."""
 
-    of_generators: dict[str, Location]
+    of_generators: dict[str, Place]
     beside: list[str]
     """The files beside their folders that are no tables."""
 
@@ -323,8 +322,8 @@ class _Places(NamedTuple):
 def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
     """The generators' places; raises ConfigError where there are none, or not those that are asked for."""
     if isinstance(benchmark.generators, Mapping):
-        return _Places({name: locate(url, storage) for name, url in benchmark.generators.items()}, [])
-    images = locate(str(benchmark.images), storage)
+        return _Places({name: storage.locate(url) for name, url in benchmark.generators.items()}, [])
+    images = storage.locate(str(benchmark.images))
     with readable_errors(images, "benchmark.images"):
         found, beside = _layout(images, benchmark, storage)
     wanted = benchmark.generators
@@ -338,20 +337,20 @@ def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
     return _Places({name: found[name] for name in wanted} if wanted is not None else found, beside)
 
 
-def _layout(images: Location, benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
+def _layout(images: Place, benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
     """A folder per generator, or the one generator of a Parquet file or of a folder with such files.
 
     Raises ConfigError for a store, and where images lie beside the folders of generators: whose they are is not told.
     """
-    entries = list_folder(images)
-    if any(is_mark(images, entry["name"]) for entry in entries):
+    entries = images.list()
+    if MARK in entries and is_store(images):
         raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
-    folders = {name: images.below(name) for name in sorted(_named(entries, "directory")) if not name.startswith(".")}
-    folders = {name: folder for name, folder in folders.items() if not _is_store(folder)}
+    folders = {name: images / name for name in sorted(_named(entries, "directory")) if not name.startswith(".")}
+    folders = {name: folder for name, folder in folders.items() if not is_store(folder)}
     files = [name for name in sorted(_named(entries, "file")) if is_table(name, ("",)) and name != MANIFEST]
     tables = [name for name in files if is_table(name, PARQUET)]
     full = [name for name, folder in folders.items() if tables and list_files(folder, name, PARQUET).tables]
-    beside = [name for name in tables if full and _holds_images(images.below(name), benchmark, storage)]
+    beside = [name for name in tables if full and _holds_images(images / name, benchmark, storage)]
     if beside:
         raise ConfigError(
             f"benchmark.images {images.url}: Parquet files ({_some(beside)}) lie beside folders that have some "
@@ -363,24 +362,19 @@ def _layout(images: Location, benchmark: BenchmarkConfig, storage: StorageConfig
     return _Places(folders, [name for name in files if name not in tables])
 
 
-def _named(entries: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
-    return [PurePosixPath(entry["name"]).name for entry in entries if entry["type"] == kind]
+def _named(entries: Mapping[str, Entry], kind: str) -> list[str]:
+    return [name for name, entry in entries.items() if entry.type == kind]
 
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _stem(location: Location) -> str:
-    return PurePosixPath(location.path).name.removesuffix(".parquet")
+def _stem(location: Place) -> str:
+    return location.name.removesuffix(".parquet")
 
 
-def _is_store(folder: Location) -> bool:
-    mark = folder.at(MARK)
-    return bool(folder.fs.isfile(mark)) and is_mark(folder, mark)
-
-
-def _holds_images(file: Location, benchmark: BenchmarkConfig, storage: StorageConfig) -> bool:
+def _holds_images(file: Place, benchmark: BenchmarkConfig, storage: StorageConfig) -> bool:
     """Whether a Parquet file has images, as far as can be told; ingest puts tables without any beside its folders."""
     columns = {benchmark.columns.image, benchmark.columns.uri}
     try:

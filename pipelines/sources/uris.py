@@ -2,17 +2,16 @@
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import PlumblineError, RefusedUri
 from plumbline.operators.images import ImageLimits, image_records
-from plumbline.pipelines.base.storage import Location, StorageConfig, etag, is_storage_error, locate
+from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_storage_error
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 
@@ -27,27 +26,27 @@ class Uris:
     max_bytes: int
     """Of a larger file only this much is read, and one byte more."""
 
-    def locate(self, uri: str) -> Location:
+    def locate(self, uri: str) -> Place:
         """The file that an address names; raises RefusedUri before touching one that lies outside of the roots."""
         address = _resolved(uri)
         if not any(_is_below(address, root) for root in _resolved_roots(self.roots)):
             raise RefusedUri("it lies outside of the benchmark's folders")
-        return locate(address, self.storage)
+        return self.storage.locate(address)
 
     def read(self, uri: str) -> bytes:
         """The file's bytes; raises RefusedUri, or OSError where it cannot be read."""
         location = self.locate(uri)
-        if isinstance(location.fs, LocalFileSystem):
+        if location.is_local:
             return _read_regular(location.path, self.max_bytes + 1)
         try:
-            return bytes(location.fs.cat_file(location.path, start=0, end=self.max_bytes + 1))
+            return location.read(self.max_bytes + 1)
         except OSError:
             raise
         except Exception as error:  # the S3 client has errors of its own for a network that fails
             raise OSError(str(error)) from error
 
 
-LocateImage = Callable[[str], Location]
+LocateImage = Callable[[str], Place]
 
 
 class StoredObjects:
@@ -79,18 +78,18 @@ class StoredObjects:
             location = self.locate_image(uri)
         except PlumblineError:
             return ""
-        if isinstance(location.fs, LocalFileSystem):
-            return _listed(lambda: [location.fs.info(location.path)]).get(location.path, "")
-        folder = location.path.rpartition("/")[0]
-        if folder not in self.listings:
-            self.listings[folder] = _listed(lambda: location.fs.ls(folder, detail=True))
-        return self.listings[folder].get(location.path, "")
+        if location.is_local:
+            return _identities(lambda: {location.name: location.entry()}).get(location.name, "")
+        folder = location.parent
+        if folder.url not in self.listings:
+            self.listings[folder.url] = _identities(folder.list)
+        return self.listings[folder.url].get(location.name, "")
 
 
-def _listed(look: Callable[[], Sequence[Mapping[str, Any]]]) -> dict[str, str]:
-    """The identity of every file by its path; of none where a place is not there or does not answer."""
+def _identities(look: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
+    """The identity of every file by its name; none where a place is missing or does not answer."""
     try:
-        return {entry["name"]: f"{entry['size']} {etag(entry)}" for entry in look() if entry["type"] == "file"}
+        return {name: f"{entry.size} {entry.etag}" for name, entry in look().items() if entry.type == "file"}
     except Exception as error:
         if not is_storage_error(error):
             raise
@@ -129,7 +128,7 @@ def _resolved(url: str) -> str:
 
 
 def _absolute(url: str) -> str:
-    return url if url.startswith("s3://") else locate(url, StorageConfig()).url
+    return url if url.startswith("s3://") else StorageConfig().locate(url).url
 
 
 def _is_below(address: str, root: str) -> bool:

@@ -21,7 +21,7 @@ from plumbline.operators.stages.graph import check_chain, check_models, make_nod
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.poisson import hash_ids
 from plumbline.pipelines.base.pages import write_section
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.judging.releases.tables import read_sheet
@@ -145,7 +145,7 @@ def _variants(config: DiagnoseConfig) -> Iterator[Variant]:
 
 def read_ratings(key: str, words: WordRatings, storage: StorageConfig) -> dict[str, float]:
     """People's ratings by word in lower case; a word that stands there twice has the first."""
-    sheet = read_sheet(locate(words.path, storage))
+    sheet = read_sheet(storage.locate(words.path))
     sheet.require([words.word, words.rating], f"set {key}.word and {key}.rating to the columns of words and ratings")
     pairs = zip(sheet.texts(words.word), sheet.numbers(words.rating).to_pylist(), strict=True)
     ratings: dict[str, float] = {}
@@ -254,4 +254,4 @@ def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:
     """Writes the tables into the section `diagnosis` of the page."""
     assert config.diagnosis.page is not None, "a page was asked for"
     text = diagnosis_markdown(shown_tables(diagnosis), 3)
-    write_section(config.diagnosis.page, config.storage, "diagnosis", text)
+    write_section(config.storage.locate(config.diagnosis.page), "diagnosis", text)

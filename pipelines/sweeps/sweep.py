@@ -23,7 +23,6 @@ from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.summary import best_first
 from plumbline.pipelines.base.endings import exit_code
 from plumbline.pipelines.base.logs import LogConfig, about
-from plumbline.pipelines.base.storage import locate
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
 from plumbline.pipelines.cells.retry import Retried, count_retried
 from plumbline.pipelines.cells.runs import CELLS, NameRun, Run, by_time, commit_run, newest_first
@@ -117,9 +116,9 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
 
     Raises ConfigError or ModelError, whose message is one line with the remedy.
     """
-    store = open_store(config.store, config.storage)
-    if config.benchmark.images and store.url == locate(config.benchmark.images, config.storage).url:
-        raise ConfigError(f"store {store.url}: the images are there too; name a folder of its own")
+    store = open_store(config)
+    if config.benchmark.images and store.place.url == config.storage.locate(config.benchmark.images).url:
+        raise ConfigError(f"store {store.place.url}: the images are there too; name a folder of its own")
     if not config.dry_run:
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
@@ -214,7 +213,7 @@ def _run(
     planned, outcomes = with_waves(planned, outcomes)
     code = exit_code(results.n_null, results.rows, planned.config.max_failed)
     _write_run(planned, run_id, results, outcomes, began=began, exit_code=code, seconds=seconds, hold=hold)
-    folder = planned.store.location
+    folder = planned.store.place
     computed = _counts(planned.plan, results, outcomes)["cells_computed"]
     usage = model_usage(planned.plan, outcomes)
     LOG.info("written: %d rows, coverage %.4f, exit code %d", results.rows, results.coverage, code)
@@ -296,7 +295,7 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     storage = planned.config.storage
     elements = read_elements(finished.folder, storage) if "words" in protocol.tasks else ()
     findings = judge(protocol, release, scores, Sampling(resamples=RESAMPLES), finished.folder, elements)
-    write_findings(findings, locate(f"{finished.folder}/metaeval", storage))
+    write_findings(findings, storage.locate(f"{finished.folder}/metaeval"))
     return findings
 
 
@@ -400,7 +399,7 @@ def _standing_run(planned: PlannedSweep) -> FinishedSweep | None:
         return None
     if _tells_of_the_store(results.errors, planned.sources):
         return None
-    url = f"{store.location.url}/{folder}"
+    url = f"{store.place.url}/{folder}"
     code = manifest["exit_code"]
     return FinishedSweep(run_id, url, results, planned.falling, 0, 0, code, usage={}, costs={}, unchanged=True)
 

@@ -12,7 +12,7 @@ from plumbline.operators.models.checkpoints.parts import digest_file, find_part
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.training.checkpoint import begin
-from plumbline.pipelines.base.storage import locate, readable_errors
+from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.sources.shards import check_columns, cut_shards, list_files, read_footer, require_columns
@@ -52,7 +52,7 @@ def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
 
 def _begun(config: StageConfig, parts: BeginConfig) -> ModelConfig:
     """The model with the checkpoint that the parts make, which is written into the output."""
-    folder = Path(locate(config.output, config.storage).path) / BEGUN
+    folder = Path(config.storage.locate(config.output).path) / BEGUN
     if config.output.startswith("s3://"):
         raise ConfigError(f"output {config.output}: a training that begins with parts wants a folder for them")
     if not (folder / CONFIG).exists():
@@ -108,7 +108,7 @@ def _planned(
         mixed=config.mixed,
         save_every=config.save_every,
         most_failed=int(config.max_failed * stage.steps * stage.size),
-        output=locate(config.output, config.storage).url,
+        output=config.storage.locate(config.output).url,
         storage=config.storage,
         threads=config.pool.threads,
     )
@@ -149,7 +149,7 @@ def _rated_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> E
 
 def _table_examples(config: StageConfig) -> Examples:
     """The rows of the data's Parquet files; raises ConfigError or SourceError for one that lacks a column."""
-    location = locate(config.data, config.storage)
+    location = config.storage.locate(config.data)
     with readable_errors(location, "data"):
         files = list_files(location, config.kind, (".parquet",)).tables
     if not files:

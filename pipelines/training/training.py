@@ -10,7 +10,7 @@ import ray
 
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.operators.training.loop import Report
-from plumbline.pipelines.base.storage import create, locate, write_errors
+from plumbline.pipelines.base.storage import write_errors
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
 from plumbline.pipelines.judging.releases.scores import read_scores
 from plumbline.pipelines.running.errors import RunnerError, one_line
@@ -66,25 +66,25 @@ def run_training(planned: PlannedTraining, report: Report) -> Trained:
 
     Raises ConfigError where the output holds another training, RunnerError where the workers end again and again.
     """
-    output = locate(planned.task.output, planned.task.storage)
-    checkpoint = output.below(CHECKPOINT)
+    output = planned.task.storage.locate(planned.task.output)
+    checkpoint = output / CHECKPOINT
     _claim(planned)
-    if output.fs.exists(checkpoint.at(CONFIG)):
+    if (checkpoint / CONFIG).exists():
         report(f"{checkpoint.url} is trained already")
     else:
         _run_workers(planned, report)
-    outcome = json.loads(output.fs.cat_file(output.at(OUTCOME)))
+    outcome = json.loads((output / OUTCOME).read())
     return Trained(checkpoint.url, outcome["failed"], _findings(planned))
 
 
 def _claim(planned: PlannedTraining) -> None:
     """Writes the recipe into the output; raises ConfigError where it holds the training of another one."""
-    output = locate(planned.task.output, planned.task.storage)
-    path = output.at(RECIPE)
-    with write_errors(path):
-        if create(output, path, (json.dumps(planned.recipe, indent=2) + "\n").encode()):
+    output = planned.task.storage.locate(planned.task.output)
+    recipe = output / RECIPE
+    with write_errors(recipe):
+        if recipe.create((json.dumps(planned.recipe, indent=2) + "\n").encode()):
             return
-        standing = json.loads(output.fs.cat_file(path))
+        standing = json.loads(recipe.read())
     different = [name for name, value in planned.recipe.items() if standing.get(name) != value]
     if different:
         raise ConfigError(
@@ -95,17 +95,17 @@ def _claim(planned: PlannedTraining) -> None:
 def _findings(planned: PlannedTraining) -> Findings | None:
     if planned.release is None or not isinstance(planned.config, FinetuneConfig):
         return None
-    output = locate(planned.task.output, planned.task.storage)
-    scores = output.below(HELD_OUT)
+    output = planned.task.storage.locate(planned.task.output)
+    scores = output / HELD_OUT
     findings = judge_held_out(planned.config, planned.release, read_scores(scores), scores.url)
-    write_findings(findings, output.below(AGREEMENT))
+    write_findings(findings, output / AGREEMENT)
     return findings
 
 
 def _run_workers(planned: PlannedTraining, report: Report) -> None:
     """Runs the workers to the end, started again where one of them dies."""
     config, task = planned.config, planned.task
-    output = locate(task.output, task.storage)
+    output = task.storage.locate(task.output)
     with ray_session(config.cluster) as cluster:
         next_wave({POOL: config.pool}, cluster.wait_seconds)
         shard = task.examples.shards[0].shard

@@ -23,13 +23,8 @@ from plumbline.operators.training.checkpoint import Trainee, load_trainee, save_
 from plumbline.operators.training.exercises import exercise_loss, train_only
 from plumbline.operators.training.loop import Course, Report, Stage, train
 from plumbline.pipelines.base.storage import (
-    Location,
+    Place,
     StorageConfig,
-    locate,
-    write_errors,
-    write_file,
-    write_table,
-    written_whole,
 )
 from plumbline.pipelines.running.process import set_torch_threads
 from plumbline.pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
@@ -93,7 +88,7 @@ class Seat(NamedTuple):
 def work(task: Task, seat: Seat, report: Report) -> None:
     """Trains from the newest state on, or from the checkpoint; the first worker writes."""
     set_torch_threads(task.threads)
-    output = locate(task.output, task.storage)
+    output = task.storage.locate(task.output)
     trainee = load_trainee(task.model, seat.device)
     before = _held_out_scores(task, trainee, seat)
     first = {name: parameter.clone() for name, parameter in _parameters(task, trainee)} if task.blend < 1 else {}
@@ -105,11 +100,11 @@ def work(task: Task, seat: Seat, report: Report) -> None:
     after = _held_out_scores(task, trainee, seat)
     if seat.number == 0:
         outcome = {"steps": task.stage.steps, "failed": failed}
-        write_file(output, output.at(OUTCOME), json.dumps(outcome).encode())
+        (output / OUTCOME).write(json.dumps(outcome).encode())
         if task.held_out is not None:
             _write_scores(task, output, {BEFORE: before, AFTER: after})
         _write_checkpoint(task, trainee, output)
-        remove_states(output.below(STATES))
+        remove_states(output / STATES)
 
 
 def _parameters(task: Task, trainee: Trainee) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -117,12 +112,12 @@ def _parameters(task: Task, trainee: Trainee) -> Iterator[tuple[str, torch.nn.Pa
     return ((name, each) for name, each in trainee.network.named_parameters() if name.startswith(task.trained))
 
 
-def _train(task: Task, trainee: Trainee, seat: Seat, output: Location, report: Report) -> int:
+def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Report) -> int:
     """Takes the steps that are left; gives the number of rows that all workers left out."""
     train_only(trainee.network, task.trained)
     course = Course(trainee.network, task.stage, seed=f"{task.seed}/{seat.number}")
     failed = torch.zeros(1, device=seat.device)
-    state = newest_state(output.below(STATES))
+    state = newest_state(output / STATES)
     if state is not None:
         course.restore(state.tensors, state.step)
         failed += state.failed
@@ -149,7 +144,7 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Location, report: R
             )
         last = course.step == task.stage.steps
         if seat.number == 0 and (last or course.step % task.save_every == 0):
-            save_state(output.below(STATES), State(course.state(), course.step, int(failed)))
+            save_state(output / STATES, State(course.state(), course.step, int(failed)))
 
     train(
         task.examples.kind,
@@ -208,7 +203,7 @@ def _reader(task: Task, trainee: Trainee, examples: Examples, *, keep: int) -> R
     return RowReader(examples=examples, preprocess=trainee.likelihood.preprocess, keep=keep, decoders=task.threads or 1)
 
 
-def _write_scores(task: Task, output: Location, scores: Mapping[str, torch.Tensor]) -> None:
+def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor]) -> None:
     """The held-out scores as a table in schema SCORES, of two metrics."""
     assert task.held_out is not None
     images = [(shard.shard.group, image) for shard in task.held_out.shards for image in (shard.rated or {}).values()]
@@ -221,16 +216,15 @@ def _write_scores(task: Task, output: Location, scores: Mapping[str, torch.Tenso
         ],
         rows.SCORES,
     )
-    write_table(output, output.at(HELD_OUT), table)
+    (output / HELD_OUT).write_table(table)
 
 
-def _write_checkpoint(task: Task, trainee: Trainee, output: Location) -> None:
+def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
     """Writes the checkpoint's files, the one that makes it one last."""
-    folder = output.below(CHECKPOINT)
+    folder = output / CHECKPOINT
     with tempfile.TemporaryDirectory() as drafts:
         save_trainee(trainee, task.model, Path(drafts))
         files = [path for path in sorted(Path(drafts).rglob("*")) if path.is_file()]
         for file in sorted(files, key=lambda file: file == Path(drafts) / CONFIG):
-            path = folder.at(str(file.relative_to(drafts)))
-            with write_errors(path), written_whole(folder, path) as draft:
+            with (folder / str(file.relative_to(drafts))).writing() as draft:
                 shutil.copyfile(file, draft)

@@ -222,7 +222,7 @@ class Pages:
             values = {**request.query_params, **changes}
             return "?" + urlencode({key: value for key, value in values.items() if value not in (None, "")})
 
-        common = {"name": name, "store": self.browser.store.location.url, "run_id": request.path_params.get("run", "")}
+        common = {"name": name, "store": self.browser.store.place.url, "run_id": request.path_params.get("run", "")}
         common |= {"here": here, "rows": ROWS, "title": title}
         return HTMLResponse(render_view(name, common | content))
 

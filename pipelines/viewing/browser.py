@@ -65,7 +65,7 @@ class Browser:
     def check(self) -> None:
         """Raises ConfigError where the store has no run."""
         if not run_ids(self.store):
-            url = self.store.location.url
+            url = self.store.place.url
             raise ConfigError(f"store {url}: has no runs yet; start one with: python -m jobs.sweep store={url}")
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Browser:
     def manifest(self, run_id: str) -> Mapping[str, Any]:
         """What a run of the store says; raises NotThere, and ConfigError where it is damaged."""
         if run_id not in run_ids(self.store):
-            raise NotThere(f"run {run_id}: no such run in {self.store.location.url}")
+            raise NotThere(f"run {run_id}: no such run in {self.store.place.url}")
         return read_manifest(self.store, run_id)
 
     def open(self, run_id: str) -> "Future[OpenedRun]":
@@ -97,7 +97,7 @@ class Browser:
     def _opened(self, run_id: str, manifest: Mapping[str, Any]) -> OpenedRun:
         unreadable, originals = "", None
         try:
-            originals = open_originals(manifest, self.store.storage)
+            originals = open_originals(manifest, self.store.place.storage)
         except Exception as error:
             if not isinstance(error, PlumblineError) and not is_storage_error(error):
                 raise
@@ -123,7 +123,9 @@ class Browser:
         if run.originals is None or score.image_id is None:
             raise NoPicture(run.unreadable or score.message or "the row names no image")
         with self._decoding:
-            picture = show_image(pick_of([score], run.falling), run.cells, self.store.storage, run.originals, make)
+            picture = show_image(
+                pick_of([score], run.falling), run.cells, self.store.place.storage, run.originals, make
+            )
         if isinstance(picture, RowError):
             raise NoPicture(picture.message)
         return picture

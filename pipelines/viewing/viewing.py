@@ -29,7 +29,7 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
         raise ConfigError(f"expected {error.name}, found none; {install('view')}") from error
     token = take_token(config.host, config.token_variable)
     with tempfile.TemporaryDirectory(prefix="plumbline-view-") as folder:
-        browser = Browser(open_existing_store(config.store, config.storage), Database(Path(folder), config.memory))
+        browser = Browser(open_existing_store(config), Database(Path(folder), config.memory))
         try:
             browser.check()
             with listening(config.host, config.port) as listener:

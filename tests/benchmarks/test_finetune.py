@@ -6,7 +6,7 @@ import torch
 
 from plumbline.jobs.command import load_values
 from plumbline.jobs.train import COMMAND
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.scores import read_scores
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.training.config import FinetuneConfig
@@ -27,7 +27,7 @@ def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None
     planned = plan_training(config)
     assert planned.release is not None
     work(planned.task, Seat(0, 1, torch.device("cpu")), print)
-    scores = read_scores(locate(f"{tmp_path}/{HELD_OUT}", StorageConfig()))
+    scores = read_scores(StorageConfig().locate(f"{tmp_path}/{HELD_OUT}"))
     findings = judge_held_out(config, planned.release, scores, HELD_OUT)
     agreement = {
         (judged.metric, judged.statistic): judged.value for judged in findings.judgements if judged.subset == "overall"

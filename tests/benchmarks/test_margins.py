@@ -10,7 +10,7 @@ import pandas as pd
 from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.operators.rewards.values import TIE, within_prompt_noise
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.gathered import ScoredRun, gather_scores
 from tests.bench_of import PACK
 from tests.benchmarks.size import HERE, run_python, sized, wanted
@@ -42,7 +42,7 @@ def pairs_of(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
 
 def shares(store: Path) -> dict[str, dict[bool, Counter[int]]]:
     """By metric and whether the pair is within the default margin, how many pairs are better, as good or worse."""
-    run = gather_scores(open_store(str(store), StorageConfig()), "latest", METRICS)
+    run = gather_scores(Store(StorageConfig().locate(str(store))), "latest", METRICS)
     counts = {metric: {True: Counter[int](), False: Counter[int]()} for metric in METRICS}
     for metric in METRICS:
         for margin, verdict in pairs_of(run, metric):

@@ -27,11 +27,11 @@ MORE = 2.5
 """The most that a report's memory, beyond that of a small one, may grow by while metrics, and so rows, grow tenfold."""
 REPORTS = """
 import json, sys
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.benchmarks.scripted_sweep import peak_megabytes
-peaks = [peak_megabytes() for url in sys.argv[1:] if write_report(open_store(url, StorageConfig()))]
+peaks = [peak_megabytes() for url in sys.argv[1:] if write_report(Store(StorageConfig().locate(url)))]
 print(json.dumps(peaks))
 """
 

@@ -14,7 +14,7 @@ from scipy import stats
 from plumbline.operators.judging.graphs import measure_graphs
 from plumbline.operators.statistics.ordering import permuted_correlations
 from plumbline.operators.statistics.ties import calibrate_ties
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.readers import read_release
 from tests.benchmarks.size import fresh_process, sized, wanted
 from tests.benchmarks.test_scale import peak_memory
@@ -96,7 +96,7 @@ def one_walk_at_a_time(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) ->
 
 @pytest.mark.skipif("REFERENCE_DATA" not in os.environ, reason="REFERENCE_DATA names no folder of published ratings")
 def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = locate(str(Path(os.environ["REFERENCE_DATA"]) / "ts2"), StorageConfig())
+    folder = StorageConfig().locate(str(Path(os.environ["REFERENCE_DATA"]) / "ts2"))
     release = read_release("t2iscorescore", folder)
     measured = seconds(lambda: measure_graphs(release.graph_nodes, release.scores, "published"))
     nodes = release.graph_nodes.to_pandas()

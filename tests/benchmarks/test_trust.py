@@ -62,7 +62,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def content(store: Store, path: str) -> bytes:
-    return Path(store.location.at(path)).read_bytes()
+    return (store.place / path).read()
 
 
 def plain(table: pa.Table) -> bytes:

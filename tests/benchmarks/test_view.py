@@ -21,7 +21,7 @@ MEASURED = """
 import json, sys, tempfile, time
 from pathlib import Path
 import pandas as pd
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.viewing.browser import Browser
 from plumbline.pipelines.viewing.rows import Database, Wanted
@@ -38,7 +38,7 @@ def page(**wanted):
     assert rows.find(asked, first, 50)
 
 middle, folder, run_id = int(sys.argv[2]), Path(sys.argv[1]), Path(sys.argv[1], "store/runs/latest").read_text().strip()
-browser = Browser(open_store(str(folder / "store"), StorageConfig()), Database(Path(tempfile.mkdtemp()), 1000))
+browser = Browser(Store(StorageConfig().locate(str(folder / "store"))), Database(Path(tempfile.mkdtemp()), 1000))
 took = {"opening": seconds(lambda: browser.open(run_id).result())}
 rows = browser.open(run_id).result().rows
 pages = {

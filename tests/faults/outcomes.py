@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 
 ORDER = ["metric", "generator", "prompt_id", "image_id"]
 ORDERS = {
@@ -29,8 +29,8 @@ def scores(folder: str) -> pd.DataFrame:
 
 def table(folder: str, name: str, order: Sequence[str], storage: StorageConfig) -> pd.DataFrame:
     """A table of a run, in one order."""
-    location = locate(folder, storage)
-    rows = pq.read_table(location.at(f"{name}.parquet"), filesystem=location.fs).to_pandas()
+    location = storage.locate(folder)
+    rows = pq.read_table((location / f"{name}.parquet").path, filesystem=location.fs).to_pandas()
     return rows.sort_values(list(order), ignore_index=True)
 
 
@@ -54,8 +54,8 @@ def assert_same_counts(folder: str, undisturbed: str, *, storage: StorageConfig 
 
 
 def _manifest(folder: str, storage: StorageConfig) -> dict[str, Any]:
-    location = locate(folder, storage)
-    read: dict[str, Any] = json.loads(location.fs.cat_file(location.at("manifest.json")))
+    location = storage.locate(folder)
+    read: dict[str, Any] = json.loads((location / "manifest.json").read())
     return read
 
 

@@ -1,15 +1,11 @@
 """The benchmark and the store of a soak's round, in a folder or on S3, as their owner sees them, past all faults."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
-from plumbline.pipelines.base.storage import StorageConfig, etag, modified
+from plumbline.pipelines.base.storage import Entry, Place
 from plumbline.pipelines.cells.runs import LATEST_REPORT, ORDER, newest_run, run_of_place
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping import presence
@@ -48,59 +44,50 @@ class Damaged(NamedTuple):
     content: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a round's benchmark and store stand, and a way to them that nothing disturbs."""
+class Ground(NamedTuple):
+    """The place of a round's benchmark and store, reached in a way that nothing disturbs."""
 
-    fs: fsspec.AbstractFileSystem
-    url: str
-    """With s3:// where it is there."""
-    storage: StorageConfig
+    root: Place
     masters: Path
 
     @property
     def bench(self) -> str:
-        return f"{self.url}/bench"
+        return str(self.root / "bench")
 
     @property
     def store(self) -> Store:
-        return Store(url=f"{self.url}/store", storage=self.storage)
-
-    @property
-    def path(self) -> str:
-        return self.url.removeprefix("s3://")
+        return Store(self.root / "store")
 
     def show(self, bench: str) -> None:
         """Brings the benchmark into a state; a file that stays is not touched."""
         for name, master in BENCHES[bench].items():
-            self._put(self.masters / master, f"{self.path}/bench/{name}")
+            self._put(self.masters / master, self.root / f"bench/{name}")
 
-    def _put(self, master: Path, path: str) -> None:
+    def _put(self, master: Path, place: Place) -> None:
         """On S3 the same content has the same ETag, and on a disk the same file has the same time."""
-        if not isinstance(self.fs, LocalFileSystem):
-            self.fs.pipe_file(path, master.read_bytes())
+        if not place.is_local:
+            place.write(master.read_bytes())
             return
-        target = Path(path)
+        target = Path(place.path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         target.hardlink_to(master)
 
-    def files(self) -> Mapping[str, Mapping[str, Any]]:
+    def files(self) -> Mapping[str, Entry]:
         """All that stands in the store, by its path there."""
-        prefix = f"{self.path}/store/"
-        found = self.fs.find(prefix, detail=True) if self.fs.exists(prefix) else {}
-        return {path.removeprefix(prefix): entry for path, entry in found.items()}
+        store = self.store.place
+        return dict(store.files()) if store.exists() else {}
 
     def cells(self) -> dict[str, tuple[str, float]]:
         """What stands at each committed cell's path, which nothing but a cell that is computed anew changes."""
-        return {path: (etag(entry), modified(entry)) for path, entry in self.files().items() if kind_of(path) == "cell"}
+        return {path: (entry.etag, entry.modified) for path, entry in self.files().items() if kind_of(path) == "cell"}
 
     def damage(self, kind: str, choice: float) -> Damaged | None:
         """Turns a bit of one of the newest files of a kind, or takes away its end; None where there is none."""
         files = {path: entry for path, entry in self.files().items() if kind_of(path) == kind}
         if not files:
             return None
-        newest = sorted(files, key=lambda path: (modified(files[path]), path))[-3:]
+        newest = sorted(files, key=lambda path: (files[path].modified, path))[-3:]
         chance = Random(choice)
         path = chance.choice(newest)
         content = self.read(path)
@@ -113,19 +100,17 @@ class Place:
     def read(self, path: str) -> bytes | None:
         """A file of the store; None where it is gone."""
         try:
-            return bytes(self.fs.cat_file(f"{self.path}/store/{path}"))
+            return (self.store.place / path).read()
         except FileNotFoundError:
             return None
 
     def _put_bytes(self, content: bytes, path: str) -> None:
         """A hard link of another run's part stays whole, as on S3."""
-        if isinstance(self.fs, LocalFileSystem):
-            Path(f"{self.path}/store/{path}").unlink()
-        self.fs.pipe_file(f"{self.path}/store/{path}", content)
+        (self.store.place / path).write(content)
 
     def newest(self) -> str:
         """The address of the newest run."""
-        return f"{self.store.url}/runs/{newest_run(self.store)}"
+        return f"{self.store.place}/runs/{newest_run(self.store)}"
 
     def collect_garbage(self, damaged: Collection[str]) -> None:
         """Has removed what `jobs.gc` would some minutes later, when the signs of killed drivers are known as such.
@@ -134,10 +119,10 @@ class Place:
         """
         newest = newest_run(self.store)
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
-            if run != newest and self.fs.exists(f"{self.path}/store/runs/{run}"):
-                self.fs.rm(f"{self.path}/store/runs/{run}", recursive=True)
+            if run != newest:
+                self.store.remove_folder(f"runs/{run}")
         presence.LIFE_SECONDS = 0.0
-        collect_garbage(GcConfig(store=self.store.url, storage=self.storage, delete=True, grace_days=0.0))
+        collect_garbage(GcConfig(store=self.store.place.url, storage=self.root.storage, delete=True, grace_days=0.0))
 
     def leftovers(self) -> list[str]:
         """What is neither a committed cell nor a whole run's nor the store's own."""

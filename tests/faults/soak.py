@@ -22,8 +22,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from fsspec.implementations.local import LocalFileSystem
-
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.environment import ROOT, set_environment
 from tests.faults.driving import Driver, killed
@@ -31,7 +29,7 @@ from tests.faults.events import DAMAGED, Event, Phase, Round, draw_rounds
 from tests.faults.hook import MEMORY, NOTES, ROOM
 from tests.faults.machines import Machines
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
-from tests.faults.places import BENCHES, SHARD, Damaged, Place, write_masters
+from tests.faults.places import BENCHES, SHARD, Damaged, Ground, write_masters
 from tests.faults.proxy import FaultProxy, faulty
 from tests.histories.damage import kind_of
 from tests.ray_head import RayNode, head_environment
@@ -132,24 +130,22 @@ class Soak:
             "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
         }
 
-    def place(self, kind: str, name: str) -> Place:
+    def place(self, kind: str, name: str) -> Ground:
         """A place for a round of its own."""
         if kind == "folder":
-            url = str(self.folder / name)
-            return Place(fs=LocalFileSystem(), url=url, storage=StorageConfig(), masters=self.masters)
-        fs = self.server.filesystem()
+            return Ground(StorageConfig().locate(str(self.folder / name)), self.masters)
         bucket = f"soak-{name}"
-        fs.mkdir(bucket)
+        self.server.filesystem().mkdir(bucket)
         storage = StorageConfig(
             endpoint_url=self.server.endpoint, region="us-east-1", key=self.server.key, secret=self.server.secret
         )
-        return Place(fs=fs, url=f"s3://{bucket}", storage=storage, masters=self.masters)
+        return Ground(storage.locate(f"s3://{bucket}"), self.masters)
 
 
 class Disturbed:
     """A sweep over one state of a benchmark, started again until it is complete, and what befalls it meanwhile."""
 
-    def __init__(self, soak: Soak, machines: Machines, place: Place, phase: Phase) -> None:
+    def __init__(self, soak: Soak, machines: Machines, place: Ground, phase: Phase) -> None:
         self.soak = soak
         self.machines = machines
         self.place = place
@@ -207,7 +203,9 @@ class Disturbed:
 
     def _sweep(self) -> AbstractContextManager[Driver]:
         place, given = self.place, (*OVERRIDES, *self.phase.options.split())
-        return self.machines.cluster.sweep(place.bench, place.store.url, *given, environment=self.soak.environment())
+        return self.machines.cluster.sweep(
+            place.bench, place.store.place.url, *given, environment=self.soak.environment()
+        )
 
     def _watch(self, job: Driver) -> None:
         """Has events come when they are due, until the driver has ended."""
@@ -439,11 +437,11 @@ def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]
         soak.log.write("undisturbed", bench=bench, options=options, cells=soak.cells_of[bench, options])
 
 
-def run_round(soak: Soak, machines: Machines, place: Place, drawn: Round) -> None:
+def run_round(soak: Soak, machines: Machines, place: Ground, drawn: Round) -> None:
     """Its sweeps, each compared with the undisturbed one; at the end `jobs.gc` leaves nothing to clean."""
     damaged: list[str] = []
     for number, phase in enumerate(drawn.phases):
-        soak.log.write("sweep", store=place.store.url, bench=phase.bench, options=phase.options,
+        soak.log.write("sweep", store=place.store.place.url, bench=phase.bench, options=phase.options,
                        events=[list(e) for e in phase.events])  # fmt: skip
         place.show(phase.bench)
         began = time.monotonic()
@@ -462,7 +460,7 @@ def run_round(soak: Soak, machines: Machines, place: Place, drawn: Round) -> Non
         raise SoakError(f"left in the store: {left}")
 
 
-def run_job(soak: Soak, place: Place, job: str, name: str) -> None:
+def run_job(soak: Soak, place: Ground, job: str, name: str) -> None:
     """What reads the newest run, as somebody calls it; raises SoakError where it does not end well."""
     output = soak.folder / f"{job}-{name}"
     arguments = {
@@ -473,7 +471,7 @@ def run_job(soak: Soak, place: Place, job: str, name: str) -> None:
     printed = soak.folder / f"{job}-{name}.printed"
     with printed.open("wb") as file:
         code = subprocess.run(
-            [sys.executable, "-m", f"jobs.{job}", f"store={place.store.url}", *arguments[job]], cwd=ROOT, check=False,
+            [sys.executable, "-m", f"jobs.{job}", f"store={place.store.place}", *arguments[job]], cwd=ROOT, check=False,
             env=head_environment() | soak.environment(), stdout=file, stderr=file,
         ).returncode  # fmt: skip
     soak.totals["jobs"] += 1
@@ -483,10 +481,10 @@ def run_job(soak: Soak, place: Place, job: str, name: str) -> None:
         raise SoakError(f"jobs.{job} ended with {code}; see {printed}")
 
 
-def _assert_equal(soak: Soak, place: Place, phase: Phase) -> None:
+def _assert_equal(soak: Soak, place: Ground, phase: Phase) -> None:
     undisturbed = soak.undisturbed[phase.bench, phase.options]
-    assert_same_tables(place.newest(), undisturbed, rtol=TOLERANCE, storage=place.storage)
-    assert_same_counts(place.newest(), undisturbed, storage=place.storage)
+    assert_same_tables(place.newest(), undisturbed, rtol=TOLERANCE, storage=place.root.storage)
+    assert_same_counts(place.newest(), undisturbed, storage=place.root.storage)
     soak.log.write("equal", bench=phase.bench, options=phase.options)
 
 
@@ -507,7 +505,7 @@ def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
         except Exception:
             soak.log.write("failed", kept=str(soak.folder), reason=traceback.format_exc())
             if place is not None and place.url.startswith("s3://"):
-                place.fs.get(place.path, str(soak.folder / "kept"), recursive=True)
+                place.root.fs.get(place.root.path, str(soak.folder / "kept"), recursive=True)
         return "failed"
 
 

@@ -63,7 +63,7 @@ def undisturbed(bench: Path, ray_cluster: None, tmp_path_factory: pytest.TempPat
 @pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket")
-    return Store(url=url, storage=StorageConfig())
+    return Store(StorageConfig().locate(url))
 
 
 def run(bench: Path, store: str, *overrides: str) -> FinishedSweep:
@@ -72,7 +72,7 @@ def run(bench: Path, store: str, *overrides: str) -> FinishedSweep:
 
 def etags(store: Store) -> Etags:
     """What stands at each cell's path: S3's ETag and time, or the inode and modification time of a file."""
-    location = store.location
+    location = store.place
     with suppress(FileNotFoundError):
         found = location.fs.find(location.path, detail=True)
         return {path: _etag(entry) for path, entry in found.items() if _is_cell(path)}
@@ -91,7 +91,7 @@ def _etag(entry: Mapping[str, object]) -> object:
 @contextmanager
 def driver(bench: Path, store: Store) -> Iterator[Driver]:
     """A sweep with its own local Ray."""
-    arguments = small_sweep(bench, store.url, "cluster.num_cpus=2", *OVERRIDES)
+    arguments = small_sweep(bench, store.place.url, "cluster.num_cpus=2", *OVERRIDES)
     with driving.driver(arguments, bench, os.environ) as started:
         yield started
 
@@ -106,7 +106,7 @@ def test_failing_every_fifth_call_changes_no_score(
     assert (done.computed, done.exit_code) == (CELLS, 0)
     assert sum(proxy.counts.values()) - proxy.counts["none"] > CELLS / 2
     assert_same_tables(done.folder, undisturbed.folder)
-    assert len(etags(Store(url=bucket, storage=StorageConfig()))) == CELLS
+    assert len(etags(Store(StorageConfig().locate(bucket)))) == CELLS
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -122,7 +122,7 @@ def test_a_killed_driver_loses_no_committed_cell(
             assert started.process.returncode == -signal.SIGKILL, started.printed.read_text()
         assert committed.items() <= etags(store).items(), "a committed cell was computed again"
         committed = etags(store)
-    done = run(bench, store.url)
+    done = run(bench, store.place.url)
     assert (done.computed, done.exit_code) == (CELLS - len(committed), 0)
     assert committed.items() <= etags(store).items(), "a committed cell was computed again"
     assert_same_tables(done.folder, undisturbed.folder)
@@ -130,7 +130,7 @@ def test_a_killed_driver_loses_no_committed_cell(
 
 @pytest.mark.slow
 def test_the_local_ray_of_a_killed_driver_ends_by_itself(bench: Path, tmp_path: Path) -> None:
-    store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(tmp_path / "store")))
     with driver(bench, store) as started:
         assert until(lambda: len(etags(store)) > 0 or started.ended())
         started.kill()
@@ -154,19 +154,19 @@ def test_a_killed_worker_costs_nothing(seed: int, tmp_path: Path, undisturbed: F
 
 @pytest.mark.slow
 def test_two_sweeps_at_once_on_one_store_end_alike(bench: Path, bucket: str, undisturbed: FinishedSweep) -> None:
-    store = Store(url=bucket, storage=StorageConfig())
+    store = Store(StorageConfig().locate(bucket))
     with driver(bench, store) as one, driver(bench, store) as other:
         codes = [started.process.wait(PATIENCE_SECONDS) for started in (one, other)]
         assert codes == [0, 0], one.printed.read_text() + other.printed.read_text()
     assert len(run_ids(store)) == 2
     for run_id in run_ids(store):
-        assert_same_tables(f"{store.url}/runs/{run_id}", undisturbed.folder)
+        assert_same_tables(f"{store.place.url}/runs/{run_id}", undisturbed.folder)
 
 
 def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
     bench: Path, store: Store, undisturbed: FinishedSweep
 ) -> None:
-    planned = [plan_sweep(sweep_config(bench, store.url, *OVERRIDES)) for _ in range(2)]
+    planned = [plan_sweep(sweep_config(bench, store.place.url, *OVERRIDES)) for _ in range(2)]
     first, won = run_sweep(planned[0], lambda progress: None), etags(store)
     second = run_sweep(planned[1], lambda progress: None)
     assert (first.computed, second.computed) == (CELLS, CELLS)
@@ -199,7 +199,7 @@ def test_a_sweep_on_a_disk_that_fills_up_goes_on_when_there_is_room(
         with suppress(WriteError):  # of the run's tables, if there is no room for them either
             assert run(bench, str(disk)).exit_code == 1
         assert leftovers(disk) == []
-        committed = etags(Store(url=str(disk), storage=StorageConfig()))
+        committed = etags(Store(StorageConfig().locate(str(disk))))
         assert 0 < len(committed) < CELLS
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
         again = run(bench, str(disk))

@@ -56,15 +56,15 @@ def undisturbed(bench: Path, here: None, tmp_path: Path) -> pd.DataFrame:
     """The scores of a run in this process."""
     store = str(tmp_path / "undisturbed")
     run_sweep(plan_sweep(sweep_config(bench, store, *OVERRIDES)), lambda progress: None)
-    return newest_scores(Store(url=store, storage=StorageConfig()))
+    return newest_scores(Store(StorageConfig().locate(store)))
 
 
 def newest_scores(store: Store) -> pd.DataFrame:
-    return scores(f"{store.url}/runs/{newest_run(store)}")
+    return scores(f"{store.place.url}/runs/{newest_run(store)}")
 
 
 def committed(store: Store) -> int:
-    return len(store.location.fs.find(store.location.at("similarities")))
+    return len(list((store.place / "similarities").files()))
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothi
     cluster: Cluster, bench: Path, bucket: str, s3_server: S3Server, undisturbed: pd.DataFrame
 ) -> None:
     """Also no credential that the driver hands on to them is in any log of theirs."""
-    store = Store(url=bucket, storage=StorageConfig())
+    store = Store(StorageConfig().locate(bucket))
     with sweep(cluster, bench, bucket, *PLACED) as job, ExitStack() as stack:
         assert until(lambda: "for machines to join: stage similarities:clip" in job.printed.read_text() or job.ended())
         nodes = [stack.enter_context(cluster.node(WORKER)) for _ in range(2)]
@@ -151,7 +151,7 @@ def test_a_run_whose_workers_have_no_room_any_more_goes_on_where_a_machine_joins
     cluster: Cluster, bench: Path, bucket: str, undisturbed: pd.DataFrame
 ) -> None:
     """So it does where the progress log's process is killed."""
-    store = Store(url=bucket, storage=StorageConfig())
+    store = Store(StorageConfig().locate(bucket))
     with cluster.node(WORKER) as lost, sweep(cluster, bench, bucket, *PLACED) as job:
         assert until(lambda: committed(store) > 2 or job.ended())
         (log,) = actors(cluster.head.node, "ProgressLog")

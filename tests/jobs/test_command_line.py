@@ -20,7 +20,7 @@ from plumbline.jobs.help import CONF, describe, dotted_keys
 from plumbline.jobs.status import COMMAND as status_command
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.plans.config import StatusConfig, SweepConfig, read_config
 from plumbline.pipelines.sources.question_packs import PACKS
@@ -489,7 +489,7 @@ def assert_in_one_line(done: subprocess.CompletedProcess[str], remedy: str) -> N
 
 
 def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    open_store(str(tmp_path), StorageConfig()).check()
+    Store(StorageConfig().locate(str(tmp_path))).check()
     with Path("/dev/full").open("w") as full:
         assert_in_one_line(status(store=tmp_path, stdout=full), "the disk is full: free some space")
     reading, writing = os.pipe()

@@ -22,10 +22,10 @@ class Bench:
 
     def __init__(self, folder: Path, store: Path) -> None:
         self.folder = folder
-        self.store = Store(url=str(store), storage=StorageConfig())
+        self.store = Store(StorageConfig().locate(str(store)))
 
     def run(self, job: str, *overrides: str) -> int:
-        given = [f"store={self.store.url}", f"benchmark.prompts={self.folder}/prompts.parquet", "sweep=shapes"]
+        given = [f"store={self.store.place.url}", f"benchmark.prompts={self.folder}/prompts.parquet", "sweep=shapes"]
         given += ["benchmark.name=small", "metric=[gecko]", *SMALL]
         given += [] if job == "questions" else [f"benchmark.images={self.folder}/images"]
         return run_job(JOBS[job].COMMAND, JOBS[job].main, [*given, *overrides])
@@ -33,7 +33,7 @@ class Bench:
     def flip(self, stage: str) -> None:
         """Changes one bit of every cell of a stage."""
         for path in self.store.files(stage):
-            file = Path(self.store.location.at(path))
+            file = Path((self.store.place / path).path)
             content = bytearray(file.read_bytes())
             content[len(content) // 3] ^= 1
             file.write_bytes(content)
@@ -49,7 +49,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture
 def bench(whole: Bench, tmp_path: Path) -> Bench:
-    shutil.copytree(whole.store.url, tmp_path / "store")
+    shutil.copytree(whole.store.place.url, tmp_path / "store")
     return Bench(whole.folder, tmp_path / "store")
 
 

@@ -39,7 +39,7 @@ def test_the_documents_command_says_what_it_wrote_and_where(
 ) -> None:
     run = make_run(tmp_path)
     given = [option for option in shlex.split(line)[3:] if not option.startswith("output=")]
-    options = [*given, f"store={run.store.url}", f"output={tmp_path}/lake"]
+    options = [*given, f"store={run.store.place.url}", f"output={tmp_path}/lake"]
     assert run_job(COMMAND, main, options) == 0
     said = capsys.readouterr().out
     assert f"run {run.run_id}: 72 of 72 rows written" in said and f"table: {tmp_path}/lake" in said
@@ -53,6 +53,6 @@ def test_a_format_whose_library_is_not_there_says_what_to_install(
     run = make_run(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "plumbline.pipelines.exports.formats.lance", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "lance", None)
-    assert run_job(COMMAND, main, ["format=lance", f"store={run.store.url}", f"output={tmp_path}/lake"]) == 1
+    assert run_job(COMMAND, main, ["format=lance", f"store={run.store.place.url}", f"output={tmp_path}/lake"]) == 1
     said = capsys.readouterr().err
     assert "format=lance: " in said and "install the extra 'lance' of plumbline-t2i" in said

@@ -16,7 +16,7 @@ from plumbline.jobs import ingest, score, sweep
 from plumbline.jobs.command import Command, run_job
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping.config import KeepRuns
 from plumbline.pipelines.keeping.retention import drop_runs
 from plumbline.pipelines.plans.config import read_config
@@ -299,7 +299,7 @@ def test_every_folder_is_a_benchmark_of_its_own(tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert score_them(tmp_path, f"images={names_alone(tmp_path / name)}") == 0
         assert manifest(tmp_path)["benchmark"] == name
-    store = open_store(f"{tmp_path}/store", StorageConfig())
+    store = Store(StorageConfig().locate(f"{tmp_path}/store"))
     assert not drop_runs(store, KeepRuns(last=1)), "the newest run of either folder stays"
     with pytest.raises(ConfigError, match=r"cannot be compared with it \(it is of the benchmark 'first'"):
         write_report(store, compare="previous")

@@ -14,7 +14,7 @@ from plumbline.jobs import status
 from plumbline.jobs.command import Terminated, run_job
 from plumbline.jobs.keeping import watch
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping.watching import RunningSweep, StageState, SweepSign, running_sweeps
 from plumbline.pipelines.sweeps.sweep import at_work, plan_sweep
 from tests.bench_of import SMALL, sweep_config, write_benchmark
@@ -101,7 +101,7 @@ def test_ctrl_c_ends_the_view_cleanly(
         raise stop
 
     monkeypatch.setattr(status, "watch", stopped)
-    open_store(str(tmp_path), StorageConfig()).check()  # which makes one
+    Store(StorageConfig().locate(str(tmp_path))).check()  # which makes one
     assert run_job(status.COMMAND, status.main, [f"store={tmp_path}", "--watch"]) == code
 
 

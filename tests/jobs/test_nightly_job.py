@@ -74,7 +74,7 @@ class Nights:
 
     def __init__(self, folder: Path, url: str) -> None:
         self.bench = write_benchmark(folder / "bench", count=PROMPTS)
-        self.store = Store(url=url, storage=StorageConfig())
+        self.store = Store(StorageConfig().locate(url))
         self.quality = {"atlas": 0.8, "flint": 0.5}
         self.seconds = 1_800_000_000
 
@@ -92,11 +92,11 @@ class Nights:
         def score(generator: str, image: Mapping[str, Any]) -> float:
             return self.quality[generator] + sum(image["prompt_id"].encode()) % 17 / 100
 
-        write_scores(sweep_config(self.bench, self.store.url, METRIC), score)
+        write_scores(sweep_config(self.bench, self.store.place.url, METRIC), score)
 
     def arguments(self, *overrides: str) -> list[str]:
         given = [
-            f"store={self.store.url}",
+            f"store={self.store.place.url}",
             f"benchmark.prompts={self.bench}/prompts.parquet",
             "sweep=own_images",
             *SMALL,
@@ -171,7 +171,7 @@ def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_gener
     assert nights.run("nightly.json=true") == 0
     shown = capsys.readouterr()
     assert run_ids(nights.store) == [first]
-    assert f"nothing new since run {first}: {nights.store.location.url}/runs/{first}/report.html" in shown.err
+    assert f"nothing new since run {first}: {nights.store.place.url}/runs/{first}/report.html" in shown.err
     assert json.loads(shown.out) == outcome | {"new": False, "exit_code": 0, "dropped": []}
 
     nights.add("golem", 0.9)
@@ -190,7 +190,7 @@ def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_gener
     moved = f"{worst['before']:.3f} to {worst['after']:.3f} (-0.100 on {PROMPTS} prompts, p < 0.001)"
     assert f"worse flint by clipscore: {moved}" in printed
     assert f"since {first}" in printed and "exit code 3" in printed
-    url = nights.store.location.url
+    url = nights.store.place.url
     assert nights.latest_report() == nights.store.read_text(f"runs/{second}/report.html")
     assert f"latest report: {url}/latest/report.html" in printed
     assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
@@ -391,7 +391,7 @@ def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
     outcome = nights.outcome()
     assert outcome is not None and outcome["webhook"] == "delivered"
     assert sent[1] == {**outcome, "webhook": None}
-    kept = [path for path in Path(nights.store.url).rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
+    kept = [path for path in Path(nights.store.place.url).rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
     assert not kept and "hush" not in capsys.readouterr().out
     assert run_job(COMMAND, main, [*nights.arguments("nightly.webhook=hush-hush")]) == 64
     assert run_job(COMMAND, main, [*nights.arguments("nightly.webhook=http://x/hush-hush"), "--config"]) == 0

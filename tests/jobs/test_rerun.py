@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.jobs.command import run_job
 from plumbline.jobs.sweep import COMMAND, main
-from plumbline.pipelines.base.storage import Location, StorageConfig
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells import store
 from plumbline.pipelines.cells.runs import by_time, find_run, newest_run, run_ids
 from plumbline.pipelines.cells.store import Store, StoreError
@@ -27,15 +27,20 @@ class Sweep:
 
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.bench = write_benchmark(folder / "bench")
-        self.store = Store(url=str(folder / "store"), storage=StorageConfig())
+        self.store = Store(StorageConfig().locate(str(folder / "store")))
         self.overrides = (METRIC, *overrides)
         self.score()
 
     def score(self) -> None:
-        write_scores(sweep_config(self.bench, self.store.url, *self.overrides))
+        write_scores(sweep_config(self.bench, self.store.place.url, *self.overrides))
 
     def arguments(self, *overrides: str) -> list[str]:
-        given = [f"store={self.store.url}", f"benchmark.prompts={self.bench}/prompts.parquet", "sweep=shapes", *SMALL]
+        given = [
+            f"store={self.store.place.url}",
+            f"benchmark.prompts={self.bench}/prompts.parquet",
+            "sweep=shapes",
+            *SMALL,
+        ]
         given += [f"benchmark.images={self.bench}/images", "benchmark.name=small"]
         return [*given, *self.overrides, *overrides]
 
@@ -48,12 +53,12 @@ class Sweep:
         self.score()
 
     def files(self) -> dict[str, int]:
-        return {str(path): path.stat().st_mtime_ns for path in Path(self.store.url).rglob("*") if path.is_file()}
+        return {str(path): path.stat().st_mtime_ns for path in Path(self.store.place.url).rglob("*") if path.is_file()}
 
 
 def mean_of(store: Store, run_id: str) -> float:
     """The mean of the first generator."""
-    summary = pq.read_table(f"{store.url}/runs/{run_id}/summary.parquet").to_pandas()
+    summary = pq.read_table(f"{store.place.url}/runs/{run_id}/summary.parquet").to_pandas()
     return float(summary.query("generator == 'atlas' and skill == 'overall'")["mean"].item())
 
 
@@ -72,7 +77,7 @@ def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(
     assert sweep.run() == 0
     assert sweep.files() == before and newest_run(sweep.store) == run_id
     printed = capsys.readouterr().out
-    report = f"{sweep.store.url}/runs/{run_id}/report.html"
+    report = f"{sweep.store.place.url}/runs/{run_id}/report.html"
     assert f"nothing changed since run {run_id}: {report}" in printed and f"run {run_id}, exit code 0" in printed
     assert "clipscore: overall" not in printed
     means = re.search(r"means.*?atlas +│ +(0\.\d{3})", printed, flags=re.DOTALL)
@@ -89,7 +94,7 @@ HARMS = [
 def test_a_run_that_was_harmed_by_hand_is_made_anew(file: str, harm: str, sweep: Sweep) -> None:
     sweep.run()
     (first,) = run_ids(sweep.store)
-    path = Path(sweep.store.url) / "runs" / first / file
+    path = Path(sweep.store.place.url) / "runs" / first / file
     if harm == "damage":
         path.write_bytes(b"[]\xff")
     elif path.is_dir():
@@ -99,14 +104,14 @@ def test_a_run_that_was_harmed_by_hand_is_made_anew(file: str, harm: str, sweep:
     assert sweep.run() == 0
     newest = newest_run(sweep.store)
     assert newest not in (None, first)
-    names = {file.name for file in (Path(sweep.store.url) / f"runs/{newest}").iterdir()}
+    names = {file.name for file in (Path(sweep.store.place.url) / f"runs/{newest}").iterdir()}
     assert names >= {"report.html", "summary.csv", "summary.md", "manifest.json", "scores.parquet"}
 
 
 def test_a_report_that_is_not_there_is_written_for_the_run_that_stands(sweep: Sweep) -> None:
     sweep.run()
     (first,) = run_ids(sweep.store)
-    report = Path(sweep.store.url) / "runs" / first / "report.html"
+    report = Path(sweep.store.place.url) / "runs" / first / "report.html"
     report.unlink()
     assert sweep.run() == 0
     assert run_ids(sweep.store) == [first] and report.read_text().startswith("<!doctype html>")
@@ -117,10 +122,10 @@ def test_a_run_whose_cells_could_not_be_read_when_it_was_gathered_does_not_stand
 ) -> None:
     """Though nothing is missing any more, and it stands on the same."""
 
-    def unanswered(location: Location, path: str) -> bytes:
-        if path.startswith("scores/"):
-            raise StoreError(f"{path}: the store does not answer")
-        return read(location, path)
+    def unanswered(place: Place) -> bytes:
+        if "/store/scores/" in place.url:
+            raise StoreError(f"{place}: the store does not answer")
+        return read(place)
 
     read = store._content
     with monkeypatch.context() as patch:
@@ -136,7 +141,7 @@ def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> N
     sweep.change("relabelled")
     sweep.run()
     newest = newest_run(sweep.store)
-    summary = pq.read_table(f"{sweep.store.url}/runs/{newest}/summary.parquet")
+    summary = pq.read_table(f"{sweep.store.place.url}/runs/{newest}/summary.parquet")
     assert "relabelled" in summary.column("skill").to_pylist()
     (sweep.bench / "images/golem").mkdir()
     sweep.run()
@@ -146,7 +151,7 @@ def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> N
 def test_what_a_sweep_names_is_the_newest_run_whatever_clock_the_last_one_had(
     sweep: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = sweep_config(sweep.bench, sweep.store.url, *sweep.overrides)
+    config = sweep_config(sweep.bench, sweep.store.place.url, *sweep.overrides)
     ahead = run_sweep(
         plan_sweep(config),
         lambda progress: None,
@@ -174,7 +179,7 @@ def test_agreement_with_people_that_could_not_be_told_is_told_by_the_next_sweep(
     shutil.copytree(PACK, ratings, ignore=shutil.ignore_patterns("images"))
     assert sweep.run() == 0
     (run_id,) = run_ids(sweep.store)
-    assert (Path(sweep.store.url) / f"runs/{run_id}/metaeval/judgements.md").exists()
+    assert (Path(sweep.store.place.url) / f"runs/{run_id}/metaeval/judgements.md").exists()
 
 
 def test_images_that_are_all_unreadable_are_not_said_to_be_in_the_store(

@@ -10,7 +10,7 @@ from plumbline.jobs.help import dotted_keys
 from plumbline.jobs.rewards import COMMAND, main
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import newest_run
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
@@ -82,11 +82,11 @@ def test_the_same_command_every_night_exports_each_run_to_a_folder_of_its_own(
 ) -> None:
     nights = shutil.copytree(store, tmp_path / "store")
     options = ["run=latest", "format=rewards", "metrics=[clipscore]", f"store={nights}"]
-    first = newest_run(open_store(str(nights), StorageConfig()))
+    first = newest_run(Store(StorageConfig().locate(str(nights))))
     for output in ("each/@run", "one"):
         assert run_job(COMMAND, main, [*options, f"output={tmp_path}/{output}"]) == 0
     score(store.parent / "bench", nights, "metric=[clipscore,saturation]")
-    second = newest_run(open_store(str(nights), StorageConfig()))
+    second = newest_run(Store(StorageConfig().locate(str(nights))))
     assert [run_job(COMMAND, main, [*options, f"output={tmp_path}/each/@run"]) for _ in range(2)] == [0, 0]
     assert f"stands already in {tmp_path}/each/{second}/" in capsys.readouterr().out
     assert {folder.name for folder in (tmp_path / "each").iterdir()} == {first, second} and first != second

@@ -10,7 +10,7 @@ from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.operators.errors import ConfigError, without_secrets
 from plumbline.operators.images import ImageLimits, RowError, decode_picture
-from plumbline.pipelines.base.storage import StorageConfig, locate, readable_errors
+from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.sweep import public_config
 
@@ -106,7 +106,7 @@ def test_an_endpoint_with_credentials_is_refused_without_repeating_them(endpoint
 
 def test_an_address_with_credentials_is_refused_without_repeating_them() -> None:
     with pytest.raises(ConfigError, match="expected an address without credentials") as error:
-        locate(f"s3://user:{SECRET}@bucket/store", StorageConfig(anon=True))
+        StorageConfig(anon=True).locate(f"s3://user:{SECRET}@bucket/store")
     assert SECRET not in str(error.value)
 
 
@@ -128,7 +128,7 @@ def test_what_a_client_says_of_its_endpoint_is_shown_without_credentials(tmp_pat
     """The endpoint of AWS_ENDPOINT_URL is the client's own, and stands in its messages."""
     said = f"Could not connect to the endpoint URL: http://user:{SECRET}@host:9000/bucket"
     for error in (OSError(said), PermissionError(said)):
-        with pytest.raises(ConfigError) as raised, readable_errors(locate(str(tmp_path), StorageConfig()), "store"):
+        with pytest.raises(ConfigError) as raised, readable_errors(StorageConfig().locate(str(tmp_path)), "store"):
             raise error
         assert SECRET not in str(raised.value) and "***@host:9000" in str(raised.value)
 

@@ -32,7 +32,7 @@ def test_status_is_readable_on_a_terminal_of_any_width(
         monkeypatch.setenv(name, value)  # a terminal, as Rich sees it
     run_id, metrics = "20261124-030405-000006", ("gecko", "clipscore", "vqascore", "tifa")
     made = make_run(tmp_path, metrics=metrics, run_id=run_id, benchmark="partiprompts", errors={"rate_limited": 12})
-    assert run_job(COMMAND, main, [f"store={made.store.url}"]) == 0
+    assert run_job(COMMAND, main, [f"store={made.store.place.url}"]) == 0
     lines = Text.from_ansi(capsys.readouterr().out).plain.splitlines()
     assert all(len(line) <= width for line in lines)
     words = " ".join(" ".join(lines).split())

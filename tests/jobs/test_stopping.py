@@ -73,7 +73,7 @@ def test_a_sweep_that_is_ended_before_its_report_stands_leaves_the_newest_run_as
     sweep.change("relabelled")
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen([*MODULE, *sweep.arguments()], cwd=ROOT, stdout=log, stderr=log)
-    while len(list(Path(sweep.store.url).glob("runs/*/manifest.json"))) < 2:
+    while len(list(Path(sweep.store.place.url).glob("runs/*/manifest.json"))) < 2:
         assert process.poll() is None, (tmp_path / "log").read_text()
         waiting.wait(0.01)
     process.send_signal(signal.SIGTERM)
@@ -104,7 +104,7 @@ def test_a_sweep_whose_report_cannot_be_written_fails_says_so_and_leaves_the_new
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert "no report: " in printed and f"python -m jobs.report run={left}" in printed and "exit code 1" in printed
     assert newest_run(sweep.store) == first
-    assert run_job(REPORT, report, [f"store={sweep.store.url}", f"run={left}"]) == 0
+    assert run_job(REPORT, report, [f"store={sweep.store.place.url}", f"run={left}"]) == 0
     assert newest_run(sweep.store) == left
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 
 ROOT = Path(__file__).parent.parent.parent
 PACK = ROOT / "assets" / "shapes"
@@ -176,5 +176,5 @@ def test_status_shows_the_runs_and_is_friendly_to_an_empty_store(store: Path, tm
     done = job("status", f"store={store}")
     assert done.returncode == 0
     assert "(latest): shapes, coverage 100.0%" in done.stdout and "7 generators by vqascore, " in done.stdout
-    open_store(str(tmp_path / "empty"), StorageConfig()).check()
+    Store(StorageConfig().locate(str(tmp_path / "empty"))).check()
     assert "no runs yet; start one with" in job("status", f"store={tmp_path}/empty").stdout

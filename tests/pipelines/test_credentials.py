@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig, WriteError, create, locate
+from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.store import Store, StoreError
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
@@ -38,25 +38,25 @@ def test_a_shared_file_that_is_written_anew_is_read_anew_where_the_server_refuse
     file = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     file.write_text(profile(s3_server.other(0)))
-    location = locate(bucket, StorageConfig())
-    assert create(location, location.at("cell"), b"first")
+    location = StorageConfig().locate(bucket)
+    assert (location / "cell").create(b"first")
 
     proxy.valid = s3_server.other(1).key
     with pytest.raises(OSError, match=r"Bad Request|expired|fault of the test"):
-        location.fs.cat_file(location.at("cell"))
+        (location / "cell").read()
     file.write_text(profile(s3_server.other(1)))
-    assert location.fs.cat_file(location.at("cell")) == b"first"
+    assert (location / "cell").read() == b"first"
 
     proxy.valid = s3_server.other(2).key
     file.write_text(profile(s3_server.other(2)))
-    assert not create(location, location.at("cell"), b"second")
-    assert location.fs.exists(location.at("cell"))
+    assert not (location / "cell").create(b"second")
+    assert (location / "cell").exists()
     assert proxy.counts["400"] > 0
 
 
 def test_what_an_expired_session_is_answered_is_told_as_that(bucket: str, proxy: FaultProxy) -> None:
     """Also of a HEAD, whose answer has no word but its status."""
-    store = Store(url=bucket, storage=StorageConfig(key="of-yesterday", secret="secret"))
+    store = Store(StorageConfig(key="of-yesterday", secret="secret").locate(bucket))
     remedy = "may have expired: renew the credentials; or check AWS_ENDPOINT_URL"
     with pytest.raises(ConfigError, match=rf"store {bucket}: cannot be reached \(.*Bad Request\); .*{remedy}"):
         store.exists("note")
@@ -84,7 +84,7 @@ def test_a_process_that_says_when_its_credentials_end_is_asked_again_in_time(
         answer.write_text(json.dumps({"Version": 1, **keys}))
 
     give(0, 1)  # within the time that botocore asks again
-    store = Store(url=bucket, storage=StorageConfig())
+    store = Store(StorageConfig().locate(bucket))
     store.write_text("note", "first")
     proxy.valid = s3_server.other(1).key
     give(1, 60)
@@ -98,7 +98,7 @@ def test_credentials_that_are_given_by_name_are_not_renewed(
     (tmp_path / "credentials").write_text(profile(s3_server.other(1)))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     given = s3_server.other(0)
-    location = locate(bucket, StorageConfig(key=given.key, secret=given.secret))
+    location = StorageConfig(key=given.key, secret=given.secret).locate(bucket)
     proxy.valid = s3_server.other(1).key
-    with pytest.raises(OSError, match=r"Bad Request|expired|fault of the test"):
-        location.fs.pipe_file(location.at("cell"), b"first")
+    with pytest.raises(WriteError, match=r"Bad Request|expired|fault of the test"):
+        (location / "cell").write(b"first")

@@ -10,7 +10,7 @@ from plumbline.jobs.diagnose import main
 from plumbline.operators.diagnosis.diagnosis import Diagnosis
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store, open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.report.run_findings import read_diagnosis
 from plumbline.pipelines.sweeps import sweep
@@ -49,7 +49,7 @@ def store(folder: Path) -> Store:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "_compute", compute_here)
         assert main(config) == 0
-    return open_store(config.store, StorageConfig())
+    return Store(StorageConfig().locate(config.store))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_questions_and_answers_are_those_of_the_cells(diagnosis: Diagnosis) -> N
 
 
 def test_the_report_of_the_run_has_the_diagnosis_and_the_run_has_only_the_metrics(store: Store) -> None:
-    run = Path(store.url) / "runs" / (store.read_text("runs/latest") or "").strip()
+    run = Path(store.place.url) / "runs" / (store.read_text("runs/latest") or "").strip()
     page = (run / "report.html").read_text()
     assert "How good the metrics are" in page and "shuffled_images" in page
     assert "| clipscore | shuffled_words |" in (run / "diagnosis/diagnosis.md").read_text().replace("\\", "")

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig, etag, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.kinds import pool_kinds
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
@@ -82,9 +82,8 @@ def test_every_machine_looks_for_the_file_that_prompts_are_read_of(folder: Path,
     """As it does for any source: by its size and its time (pipelines/running/surroundings.py)."""
     plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
     (shard,) = plan.sources.prompt_shards
-    place = locate(shard.url, StorageConfig())
-    entry = place.fs.info(place.path)
-    assert (shard.size, shard.etag) == (entry["size"], etag(entry)) and shard.etag
+    entry = StorageConfig().locate(shard.url).entry()
+    assert (shard.size, shard.etag) == (entry.size, entry.etag) and shard.etag
 
 
 def test_what_does_not_fit_is_told_by_file_and_row_and_costs_nothing_else(folder: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def run(folder: Path, store: Path, *overrides: str) -> Ran:
     scores: dict[str, dict[str, float | None]] = defaultdict(dict)
     for row in finished.results.read_scores().to_pylist():
         scores[row["metric"]][row["prompt_id"]] = row["score"]
-    opened = Store(url=planned.store.url, storage=StorageConfig())
+    opened = Store(StorageConfig().locate(planned.store.place.url))
     return Ran(scores, answers_of(planned, opened), opened, finished.run_id)
 
 
@@ -189,7 +189,7 @@ def test_the_fixture_tells_the_ways_of_zeroing_apart(zeroing: str, fixed: Ran, f
 
 
 def test_the_levels_are_shown_with_their_numbers(fixed: Ran, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_job(COMMAND, main, [f"store={fixed.store.url}", f"run={fixed.run_id}", "of=dpg_bench_levels"]) == 0
+    assert run_job(COMMAND, main, [f"store={fixed.store.place.url}", f"run={fixed.run_id}", "of=dpg_bench_levels"]) == 0
     said = capsys.readouterr().out
     assert "dpg_bench_levels by kind" in said and "attribute - shape" in said
     assert f"{levels_of(fixed, 1)['entity']:.4f} (8)" in said

@@ -55,7 +55,7 @@ def cells(plan: PlannedSweep, stage: str) -> list[Cell]:
 
 
 def flip(store: Store, path: str) -> None:
-    file = Path(store.location.at(path))
+    file = Path((store.place / path).path)
     content = bytearray(file.read_bytes())
     content[len(content) // 3] ^= 1
     file.write_bytes(content)
@@ -63,7 +63,7 @@ def flip(store: Store, path: str) -> None:
 
 def forget(store: Store, *paths: str) -> None:
     for path in paths:
-        Path(store.location.at(path)).unlink()
+        Path((store.place / path).path).unlink()
 
 
 def rerun(folder: Path, tmp_path: Path) -> FinishedSweep:

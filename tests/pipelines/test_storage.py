@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.base.storage import StorageConfig, create, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import sweep_config, write_benchmark
@@ -23,12 +23,12 @@ def test_every_call_of_a_busy_server_is_made_again(given: bool, bucket: str, s3_
     """The answer is 429, which has a name in its body or, to a HEAD, none."""
     with faulty(FaultProxy(s3_server, 0, share=1.0, faults=["429"], once=True)) as endpoint:
         keys = {"key": s3_server.key, "secret": s3_server.secret} if given else {}
-        location = locate(bucket, StorageConfig(endpoint_url=endpoint, **keys))
-        assert create(location, location.at("cells/a"), b"ours")
-        assert location.fs.exists(location.at("cells/a")) and not location.fs.exists(location.at("cells/b"))
-        assert location.fs.cat_file(location.at("cells/a")) == b"ours"
-        assert location.fs.ls(location.at("cells"), detail=False) == [location.at("cells/a")]
-        location.fs.rm_file(location.at("cells/a"))
+        location = StorageConfig(endpoint_url=endpoint, **keys).locate(bucket)
+        assert (location / "cells/a").create(b"ours")
+        assert (location / "cells/a").exists() and not (location / "cells/b").exists()
+        assert (location / "cells/a").read() == b"ours"
+        assert list((location / "cells").list()) == ["a"]
+        (location / "cells/a").remove()
 
 
 def planned_cells(planned: PlannedSweep) -> set[str]:
@@ -38,9 +38,9 @@ def planned_cells(planned: PlannedSweep) -> set[str]:
 def test_a_plan_whose_downloads_are_garbled_once_is_the_plan(tmp_path: Path, bucket: str, s3_server: S3Server) -> None:
     """Every object, of the sources and of the store: with a checksum of its own, or a part of a table without one."""
     write_benchmark(tmp_path)
-    location = locate(bucket, StorageConfig())
+    location = StorageConfig().locate(bucket)
     for file in ("prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"):
-        location.fs.put_file(str(tmp_path / file), location.at(file))
+        (location / file).write((tmp_path / file).read_bytes())
     expected = planned_cells(plan_sweep(sweep_config(bucket, f"{bucket}/store")))
     proxy = FaultProxy(s3_server, 0, share=1.0, faults=["garbled"], once=True)
     with faulty(proxy) as endpoint:
@@ -82,7 +82,7 @@ def test_a_bucket_that_ignores_conditions_is_refused_before_anything_is_planned(
 def test_a_bucket_that_heeds_them_is_marked_once_and_checked_by_one_call(bucket: str, s3_server: S3Server) -> None:
     proxy = FaultProxy(s3_server, 0, share=0.0)
     with faulty(proxy) as endpoint:
-        store = Store(url=bucket, storage=StorageConfig(endpoint_url=endpoint))
+        store = Store(StorageConfig(endpoint_url=endpoint).locate(bucket))
         store.check()
         assert sum(request.startswith("PUT ") for request in proxy.requests) == 2, "one is written and one is refused"
         store.check()

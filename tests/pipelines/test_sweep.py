@@ -59,7 +59,7 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
     cells = store.read_table(f"runs/{first.run_id}/cells.parquet")
     assert cells.column("state").to_pylist() == ["committed"] * 18 and "cells" not in manifest
     assert [record.latest for record in list_runs(store)] == [False, True]
-    with store.location.fs.open(store.location.at(f"runs/{first.run_id}/summary.parquet"), "rb") as file:
+    with (store.place / f"runs/{first.run_id}/summary.parquet").open() as file:
         assert pq.read_table(file).schema.names == rows.SUMMARY.names
 
 

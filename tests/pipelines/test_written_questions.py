@@ -37,7 +37,7 @@ def done(folder: Path, store: Path) -> FinishedSweep:
 def cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
     plan = plan_sweep(sweep_config(folder, store, METRICS)).plan
     mine = [cell for cell in plan.cells if cell.recipe.stage == stage and cell.recipe.metric == metric]
-    return pa.concat_tables([Store(url=str(store), storage=StorageConfig()).read(cell.path) for cell in mine])
+    return pa.concat_tables([Store(StorageConfig().locate(str(store))).read(cell.path) for cell in mine])
 
 
 def test_every_image_has_a_score_by_every_metric(done: FinishedSweep) -> None:

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from fsspec.implementations.local import LocalFileSystem
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, IsNull, LessThanOrEqual
 from pyiceberg.table import Table
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import s3_settings
-from plumbline.pipelines.exports.table import PART_COLUMNS, Place, StandingPart, count_parts, export_errors
+from plumbline.pipelines.exports.table import PART_COLUMNS, StandingPart, Target, count_parts, export_errors
 
 NAMESPACE = "plumbline"
 PARTITIONS = ("benchmark", "metric", "generator")
@@ -85,18 +84,18 @@ def _groups(rows: pa.Table) -> list[pa.Table]:
     ]
 
 
-def open_table(place: Place, schema: pa.Schema) -> IcebergTable:
+def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
     """The table of a catalog; it is made where there is none, and gets the columns that it lacks."""
-    with export_errors(place.location.url):
-        catalog = _open_catalog(place)
+    with export_errors(target.place.url):
+        catalog = _open_catalog(target)
         catalog.create_namespace_if_not_exists(NAMESPACE)
-        name = f"{NAMESPACE}.{place.table}"
+        name = f"{NAMESPACE}.{target.table}"
         if not catalog.table_exists(name):
-            return IcebergTable(_create(catalog, name, schema), place.location.url)
+            return IcebergTable(_create(catalog, name, schema), target.place.url)
         table = catalog.load_table(name)
         with table.update_schema() as update:
             update.union_by_name(schema)
-        return IcebergTable(table, place.location.url)
+        return IcebergTable(table, target.place.url)
 
 
 def _create(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
@@ -106,20 +105,20 @@ def _create(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
     return catalog.load_table(name)
 
 
-def _open_catalog(place: Place) -> Catalog:
-    local = isinstance(place.location.fs, LocalFileSystem)
-    if place.catalog is None and not local:
+def _open_catalog(target: Target) -> Catalog:
+    local = target.place.is_local
+    if target.catalog is None and not local:
         raise ConfigError(
-            f"catalog: a table in {place.location.url} needs one; name it, as in catalog=sqlite:////absolute/path.db"
+            f"catalog: a table in {target.place.url} needs one; name it, as in catalog=sqlite:////absolute/path.db"
         )
     if local:
-        place.location.fs.makedirs(place.location.path, exist_ok=True)
-    warehouse = f"file://{place.location.path}" if local else place.location.url
-    uri = place.catalog or f"sqlite:///{place.location.at('catalog.db')}"
+        target.place.fs.makedirs(target.place.path, exist_ok=True)
+    warehouse = f"file://{target.place.path}" if local else target.place.url
+    uri = target.catalog or f"sqlite:///{target.place / 'catalog.db'}"
     properties = {"type": "rest" if uri.startswith("http") else "sql", "uri": uri, "warehouse": warehouse}
-    return load_catalog(NAMESPACE, **properties, **({} if local else _s3_properties(place)))
+    return load_catalog(NAMESPACE, **properties, **({} if local else _s3_properties(target)))
 
 
-def _s3_properties(place: Place) -> Mapping[str, str]:
-    settings = s3_settings(place.storage)
+def _s3_properties(target: Target) -> Mapping[str, str]:
+    settings = s3_settings(target.place.storage)
     return {f"s3.{theirs}": settings[name] for name, theirs in S3_PROPERTIES.items() if name in settings}

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import lance
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import s3_settings
 from plumbline.pipelines.exports.rows import KEY
-from plumbline.pipelines.exports.table import PART_COLUMNS, Place, StandingPart, count_parts, export_errors
+from plumbline.pipelines.exports.table import PART_COLUMNS, StandingPart, Target, count_parts, export_errors
 
 S3_OPTIONS = {
     "endpoint_url": "aws_endpoint",
@@ -59,15 +58,15 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def open_table(place: Place, schema: pa.Schema) -> LanceTable:
+def open_table(target: Target, schema: pa.Schema) -> LanceTable:
     """The dataset; it is made where there is none, and gets the columns that it lacks."""
-    if place.catalog is not None:
-        raise ConfigError(f"catalog: format=lance has none; leave out catalog={place.catalog}")
-    url = f"{place.location.url}/{place.table}.lance"
-    local = isinstance(place.location.fs, LocalFileSystem)
-    options = None if local else _s3_options(place)
+    if target.catalog is not None:
+        raise ConfigError(f"catalog: format=lance has none; leave out catalog={target.catalog}")
+    url = f"{target.place.url}/{target.table}.lance"
+    local = target.place.is_local
+    options = None if local else _s3_options(target)
     with export_errors(url):
-        if not place.location.fs.exists(place.location.at(f"{place.table}.lance")):
+        if not (target.place / f"{target.table}.lance").exists():
             return LanceTable(lance.write_dataset(schema.empty_table(), url, storage_options=options), url)
         dataset = lance.dataset(url, storage_options=options)
         lacking = [field for field in schema if field.name not in dataset.schema.names]
@@ -76,7 +75,7 @@ def open_table(place: Place, schema: pa.Schema) -> LanceTable:
         return LanceTable(dataset, url)
 
 
-def _s3_options(place: Place) -> Mapping[str, str]:
-    settings = s3_settings(place.storage)
+def _s3_options(target: Target) -> Mapping[str, str]:
+    settings = s3_settings(target.place.storage)
     options = {theirs: settings[name] for name, theirs in S3_OPTIONS.items() if name in settings}
     return {**options, "allow_http": str(settings.get("endpoint_url", "").startswith("http://")).lower()}

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from plumbline.pipelines.base.storage import Location, list_below, readable_errors
+from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
-from plumbline.pipelines.cells.store import is_mark
+from plumbline.pipelines.cells.store import outside_stores
 from plumbline.pipelines.ingest.rows import FOREIGN_IMAGES, IMAGES, InputColumnsConfig
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 
@@ -26,7 +26,7 @@ NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "
 class Folder:
     """A folder's files, hidden ones left out, by their paths below it."""
 
-    location: Location
+    location: Place
     names: Sequence[str]
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
     """What its tables call theirs."""
@@ -57,7 +57,7 @@ class Folder:
         """A small file; raises Refused for one that is not, or that is gone."""
         with readable_errors(self.location, f"{name} in images"):
             try:
-                content = bytes(self.location.fs.cat_file(self.location.at(name), start=0, end=LARGEST_TEXT + 1))
+                content = (self.location / name).read(LARGEST_TEXT + 1)
             except FileNotFoundError as error:
                 raise Refused("unreadable_line", f"{self.at(name)} is gone; run again") from error
         if len(content) > LARGEST_TEXT:
@@ -77,16 +77,15 @@ class Folder:
             return refused
 
 
-def list_images(location: Location, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
+def list_images(location: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
     """The folder as it is listed, in the order of the names, without the stores in it; raises ConfigError naming `key`
     where there is none.
     """
     with readable_errors(location, key):
-        if not location.fs.exists(location.path):
-            raise FileNotFoundError(location.path)
-        paths = sorted(path for path, _ in list_below(location))
-        stores = tuple(path.rpartition("/")[0] + "/" for path in paths if is_mark(location, path))
-    names = [location.relative(path) for path in paths if not path.startswith(stores)]
+        if not location.exists():
+            raise FileNotFoundError(location.url)
+        paths = outside_stores(location, sorted(path for path, _ in location.files()))
+    names = [path or location.name for path in paths]
     return Folder(
         location=location, names=[name for name in names if not _hidden(name)], columns=columns or InputColumnsConfig()
     )

@@ -31,7 +31,7 @@ FIRST_ROWS = 8
 
 def column_names(folder: Folder, table: str) -> list[str]:
     """The columns of a table, of JSON Lines the fields of its first rows; raises ConfigError for what is no table."""
-    location = folder.location.below(table)
+    location = folder.location / table
     with opened_table(location) as stream:
         if not is_json_lines(location.path):
             return open_csv(stream, location.url).names
@@ -79,7 +79,7 @@ def _read(folder: Folder) -> Iterator[Told | Rejection]:
 
 
 def _rows(folder: Folder, table: str) -> Rows:
-    location = folder.location.below(table)
+    location = folder.location / table
     with opened_table(location) as stream:
         if is_json_lines(location.path):
             yield from read_json_lines(stream, location.url)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics import reading
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.answers.answer import Answer, Answered, asked_for
 from plumbline.pipelines.judging.releases.dsg_tifa160 import LIKERT_FILE
 from plumbline.pipelines.judging.releases.tables import Sheet, files_in, one_that_exists, read_sheet
@@ -46,7 +46,7 @@ class _Row(NamedTuple):
     where: str
 
 
-def read(location: Location, given: Sequence[str]) -> Answered:
+def read(location: Place, given: Sequence[str]) -> Answered:
     """The answers of the files asked for, each a metric of its file's name, such as mplug_dsg."""
     files = {PurePosixPath(file.path).stem: file for file in _files(location)}
     answers: list[Answer] = []
@@ -57,8 +57,8 @@ def read(location: Location, given: Sequence[str]) -> Answered:
     return Answered(answers, list(dict.fromkeys(notes)))
 
 
-def _files(location: Location) -> Iterator[Location]:
-    found = files_in(location.below(ANSWERS), ".csv") or files_in(location, ".csv")
+def _files(location: Place) -> Iterator[Place]:
+    found = files_in(location / ANSWERS, ".csv") or files_in(location, ".csv")
     files = [file for file in found if PurePosixPath(file.path).stem.rpartition("_")[2] in READERS]
     if not files:
         raise SourceError(f"{location.url}: expected a folder with {ANSWERS}/*_dsg.csv, found none; check the path")
@@ -77,7 +77,7 @@ def _answer(metric: str, row: _Row, question_id: str, wanted: str, parents: Sequ
     return Answer(metric, image, row.item, row.generator, question_id, right, parents, row.where)
 
 
-def _of_dsg(metric: str, sheet: Sheet, location: Location, notes: list[str]) -> Iterator[Answer]:
+def _of_dsg(metric: str, sheet: Sheet, location: Place, notes: list[str]) -> Iterator[Answer]:
     """All questions about the prompts of every split that a generator was asked about, with those not answered."""
     sheet.require(("question_id",), RELEASED)
     file = one_that_exists(location, QUESTIONS)
@@ -113,7 +113,7 @@ def _split(item: str) -> str:
     return item.rpartition("_")[0]
 
 
-def _of_tifa(metric: str, sheet: Sheet, location: Location, notes: list[str]) -> Iterator[Answer]:
+def _of_tifa(metric: str, sheet: Sheet, location: Place, notes: list[str]) -> Iterator[Answer]:
     file = one_that_exists(location, TIFA)
     wanted = {(row.prompt_id, row.question.text): _wanted(row.question.choices, row.question.answer)
               for row in _packed(tifa_v1.read(file, "released"), notes) if row.question is not None}  # fmt: skip
@@ -132,7 +132,7 @@ def _wanted(choices: Sequence[str], answer: str | None) -> str:
     return YES if tuple(choices) == reading.YES_NO else answer or ""
 
 
-def _of_vq2(metric: str, sheet: Sheet, location: Location, notes: list[str]) -> Iterator[Answer]:
+def _of_vq2(metric: str, sheet: Sheet, location: Place, notes: list[str]) -> Iterator[Answer]:
     return (_answer(metric, row, row.question, YES) for row in _rows(sheet))
 
 
@@ -148,7 +148,7 @@ def _packed(found: PackRows, notes: list[str]) -> Iterator[PackRow]:
         notes.append(f"{len(lines)} rows are not as they should be, first {lines[0]}")
 
 
-READERS: Mapping[str, Callable[[str, Sheet, Location, list[str]], Iterator[Answer]]] = {
+READERS: Mapping[str, Callable[[str, Sheet, Place, list[str]], Iterator[Answer]]] = {
     "dsg": _of_dsg,
     "tifa": _of_tifa,
     "vq2a": _of_vq2,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.answers.answer import Answer, Answered, asked_for
 from plumbline.pipelines.judging.answers.table import split_parents, truth_of
 from plumbline.pipelines.judging.releases.t2iscorescore import COLUMNS, METADATA, MOST_DIGITS, UPSTREAM
@@ -25,15 +25,15 @@ WIDE = "ts2_dsg_correct.csv"
 KEYS = ("id", "image_row", "question_id", "parents")
 
 
-def read(location: Location, given: Sequence[str]) -> Answered:
+def read(location: Place, given: Sequence[str]) -> Answered:
     """The answers of the models asked for, by the names of their scores, such as mplug_dsg; images by their files."""
     metadata = read_sheet(one_that_exists(location, METADATA)).require(COLUMNS, UPSTREAM)
     found: dict[str, Callable[[str], Iterator[Answer]]] = {}
-    for file in (file for name in FOLDERS for file in files_in(location.below(name) if name else location, OF_ONE)):
+    for file in (file for name in FOLDERS for file in files_in(location / name if name else location, OF_ONE)):
         sheet = read_sheet(file).require(("id", "question_id", "correct"), UPSTREAM)
         found[PurePosixPath(file.path).name.removesuffix(OF_ONE)] = _reader(metadata, sheet, "correct")
-    if exists(location.below(WIDE)):
-        sheet = read_sheet(location.below(WIDE)).require(KEYS, UPSTREAM)
+    if exists(location / WIDE):
+        sheet = read_sheet(location / WIDE).require(KEYS, UPSTREAM)
         found |= {f"{name}_dsg": _reader(metadata, sheet, name) for name in sheet.names if name not in KEYS}
     if not found:
         raise SourceError(f"{location.url}: expected {FOLDERS[0]}/*{OF_ONE} or {WIDE}, found none; check the path")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics import reading
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.answers.answer import Answer, Answered
 from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
 
@@ -29,7 +29,7 @@ class AnswerColumns:
 
 
 def read_table(
-    location: Location, given: Sequence[str], columns: AnswerColumns, *, separator: str, no_parent: str
+    location: Place, given: Sequence[str], columns: AnswerColumns, *, separator: str, no_parent: str
 ) -> Answered:
     """The answers of the columns `given`; raises SourceError naming the file and the row."""
     sheet = read_sheet(location)

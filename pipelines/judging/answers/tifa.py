@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.answers.answer import Answer, Answered
 from plumbline.pipelines.judging.releases.tables import files_in, is_folder, read_json
@@ -24,7 +24,7 @@ METRIC = "tifa"
 RELEASED = "is this a result of tifa_score_benchmark?"
 
 
-def read(location: Location, given: Sequence[str]) -> Answered:
+def read(location: Place, given: Sequence[str]) -> Answered:
     """The answers as one metric, called tifa where none is given; raises ConfigError where several are."""
     if len(given) > 1:
         raise ConfigError(f"given: TIFA's results are of one model, got {', '.join(given)}; name one")

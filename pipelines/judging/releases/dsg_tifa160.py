@@ -8,7 +8,7 @@ An image is named as TIFA names it, `<source_id>_<generator>` with the generator
 scores meet it; prompt and generator have DSG's names, by which DSG's answers do.
 """
 
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, column_ratings, released, skills_of
 from plumbline.pipelines.judging.releases.tables import read_sheet
 
@@ -26,7 +26,7 @@ NAMES = {
 RELEASED = "is this j-min/DSG's tifa160-likert-anns.csv?"
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The table's ratings; a prompt's skill is the set that TIFA took it from (coco, drawbench, ...)."""
     sheet = read_sheet(location)
     generator = next((name for name in GENERATOR if name in sheet.names), GENERATOR[0])

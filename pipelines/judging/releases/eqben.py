@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.release import Release, Sample, paired, remember
 from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_json
@@ -22,7 +22,7 @@ Records = Sequence[tuple[str, Mapping[str, Any]]]
 """With the place that each stands in."""
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The four pairings of each sample, tagged by its part of the benchmark, which is its captions' skill too.
 
     A sample of the first layout is named by its place in the list, from 0; of the second, `<dataset>/<sample_cnt>`.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from plumbline.operators.metrics import reading
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.release import (
     LIKERT,
@@ -29,7 +29,7 @@ from plumbline.pipelines.judging.releases.release import (
 from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_json
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The file's ratings, raters by their places in the lists; the words of its elements; `type` as the skill."""
     ratings: list[Rating] = []
     words: list[Word] = []

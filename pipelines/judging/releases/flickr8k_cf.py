@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import AGAIN, as_object
 from plumbline.pipelines.judging.releases.release import Rating, Release, rating_value, released
 from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_objects, read_text, row_name
@@ -27,7 +27,7 @@ FIELDS = ("the image", "the caption's id", "the share of yeses", "the yeses", "t
 ROUNDING = 1e-3
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """One rating for each judged pair: the share of yeses, from 0 to 1."""
     ratings = _of_json(location) if location.path.lower().endswith(".json") else _of_text(location)
     again = sum(rating.rater != "0" for rating in ratings)
@@ -35,7 +35,7 @@ def read(location: Location) -> Release:
     return released(ratings=ratings, notes=notes)
 
 
-def _of_text(location: Location) -> list[Rating]:
+def _of_text(location: Place) -> list[Rating]:
     lines = read_text(location).split("\n")
     return [_of_line(line, f"{location.url}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
 
@@ -52,7 +52,7 @@ def _of_line(line: str, where: str) -> Rating:
     return _rating(image, caption, 0, share, where)
 
 
-def _of_json(location: Location) -> list[Rating]:
+def _of_json(location: Place) -> list[Rating]:
     return [
         rating
         for row, (image, record) in enumerate(read_objects(location).items())

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import (
     LIKERT,
     Rating,
@@ -48,7 +48,7 @@ RELIABLE = ("reliable", "max_disagreement_less_0.5")
 LAYOUT = "see the layout in the documentation of pipelines/judging/releases/gecko.py"
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The folder's ratings by template, its side-by-side choices, and the prompts' skills with `reliable` as one."""
     sheets = {name: _sheet(location, name) for name in (LIKERT, *SHARES, SIDE_BY_SIDE)}
     if not any(sheets.values()):
@@ -72,7 +72,7 @@ def read(location: Location) -> Release:
     )
 
 
-def _sheet(folder: Location, name: str) -> Sheet | None:
+def _sheet(folder: Place, name: str) -> Sheet | None:
     file = first_that_exists(folder, [f"{name}.csv", f"{name}.parquet"])
     return read_sheet(file) if file else None
 
@@ -150,7 +150,7 @@ def _words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
         yield Word(f"{prompt_id}/{generator}", prompt_id, generator, rater, *known[int(place)], aligned, where)
 
 
-def _prompts(folder: Location) -> Sequence[Mapping[str, Any]]:
+def _prompts(folder: Place) -> Sequence[Mapping[str, Any]]:
     file = first_that_exists(folder, PROMPTS)
     if file is None:
         return ()

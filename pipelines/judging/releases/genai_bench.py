@@ -9,14 +9,14 @@ genai_skills.json: `{skill: [number of the prompt, ...]}`, where prompt 7 has th
 from collections.abc import Iterator
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, ratings_by_generator, released, skills_of
 from plumbline.pipelines.judging.releases.tables import as_list, beside, exists, read_json
 
 SKILLS = "genai_skills.json"
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The ratings by raters 0 to 2, images named `<prompt_id>/<generator>`; with skills where their file is beside."""
     ratings = ratings_by_generator(location)
     file = beside(location, SKILLS)
@@ -28,7 +28,7 @@ def read(location: Location) -> Release:
     return released(ratings=ratings, skills=rated, notes=notes)
 
 
-def _prompts_with_skills(location: Location) -> Iterator[tuple[str, str]]:
+def _prompts_with_skills(location: Place) -> Iterator[tuple[str, str]]:
     prompts_by_skill = read_json(location)
     if not isinstance(prompts_by_skill, dict):
         kind = type(prompts_by_skill).__name__

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import pyarrow as pa
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_list
 from plumbline.pipelines.judging.releases.release import LIKERT, Release, column_ratings, released, skills_of
 from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
@@ -38,7 +38,7 @@ class RatingColumns:
 USUAL = RatingColumns()
 
 
-def read(location: Location, columns: RatingColumns = USUAL) -> Release:
+def read(location: Place, columns: RatingColumns = USUAL) -> Release:
     """The table's ratings and its prompts' skills; an empty rating is a person's being unsure."""
     names = columns.all()
     sheet = read_sheet(location, names.values())

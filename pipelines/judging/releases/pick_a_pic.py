@@ -9,7 +9,7 @@ no id, so it is its own.
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, released
 from plumbline.pipelines.judging.releases.tables import Sheet, files_in, is_folder, read_sheet
 
@@ -20,7 +20,7 @@ IDENTITY = ("image_a", "image_b", "rater", "ranking_id")
 """What makes a choice one's own; without a ranking_id, people may meet the same pair again."""
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The choices of a Parquet file, or of all those in a folder; image 0 is `a`, and a tie is `unsure`.
 
     Where `has_label` is false nothing was chosen: `preferred` is null.
@@ -36,7 +36,7 @@ def read(location: Location) -> Release:
     return released(preferences=choices, notes=[f"{count} {what}" for what, count in counts.items() if count])
 
 
-def _files(location: Location) -> list[Location]:
+def _files(location: Place) -> list[Place]:
     if not is_folder(location):
         return [location]
     files = files_in(location, ".parquet")

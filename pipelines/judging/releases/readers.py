@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.long import RatingColumns
 from plumbline.pipelines.judging.releases.release import Release
 
@@ -25,7 +25,7 @@ RELEASES = (
 )
 
 
-def read_release(name: str, location: Location, columns: RatingColumns | None = None) -> Release:
+def read_release(name: str, location: Place, columns: RatingColumns | None = None) -> Release:
     """What the release of this name holds; raises SourceError naming the file and the row that does not fit.
 
     `columns` are what ratings of one's own (`long`) call theirs.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.tables import NO_NUMBER, Sheet, as_list, read_objects, row_name
 
@@ -185,7 +185,7 @@ def rating_value(value: Any, where: str) -> float | None:
     return None if math.isnan(number) else number
 
 
-def ratings_by_generator(location: Location) -> list[Rating]:
+def ratings_by_generator(location: Place) -> list[Rating]:
     """The ratings of a t2v_metrics file: `{prompt_id: {"prompt": text, "models": {generator: [rating, ...]}}}`.
 
     An image is named `<prompt_id>/<generator>`, its raters by their place in the list.

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Rating, Release, Word, rating_value, released, words_in
 from plumbline.pipelines.judging.releases.tables import beside, exists, files_in, is_folder, read_sheet
 from plumbline.pipelines.judging.releases.tfrecords import read_examples
@@ -29,7 +29,7 @@ RATERS = "mean"
 RELEASED = "is this RichHF-18K's file?"
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The scores of a file, or of those of a folder, by template; with the prompts' table also the words."""
     folder = is_folder(location)
     files = files_in(location, ".tfrecord") if folder else [location]
@@ -37,7 +37,7 @@ def read(location: Location) -> Release:
         raise SourceError(
             f"{location.url}: expected a .tfrecord file or a folder with some, found none; check the path"
         )
-    prompts = _prompts([location.below(name) if folder else beside(location, name) for name in PROMPTS])
+    prompts = _prompts([location / name if folder else beside(location, name) for name in PROMPTS])
     ratings: list[Rating] = []
     words: list[Word] = []
     unknown = 0
@@ -57,7 +57,7 @@ def read(location: Location) -> Release:
     return released(ratings=ratings, words=words, notes=notes)
 
 
-def _prompts(files: Sequence[Location]) -> dict[str, str]:
+def _prompts(files: Sequence[Place]) -> dict[str, str]:
     """Prompts by the file names of their images, of the first table that is there."""
     file = next(filter(exists, files), None)
     if file is None:

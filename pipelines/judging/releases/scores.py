@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.table import falling_metrics
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.runs import parse_manifest
 from plumbline.pipelines.judging.releases.tables import (
     NO_NUMBER,
@@ -39,7 +39,7 @@ REMEDY = (
 )
 
 
-def read_scores(location: Location, metrics: Collection[str] = ()) -> pa.Table:
+def read_scores(location: Place, metrics: Collection[str] = ()) -> pa.Table:
     """The table's scores as rows.SCORES, in its order; a wide one's metric after metric.
 
     Of these `metrics` alone where they are given: what is not asked for need be no number. A score that is NaN or
@@ -60,18 +60,18 @@ def read_scores(location: Location, metrics: Collection[str] = ()) -> pa.Table:
     return of_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
 
 
-def read_falling(location: Location) -> frozenset[str]:
+def read_falling(location: Place) -> frozenset[str]:
     """Of a run of ours, the metrics by which a lower score is better, as its manifest says; of other tables none.
 
     Raises ConfigError where the manifest is damaged.
     """
-    run = beside(location, MANIFEST) if location.path.endswith(RUN) else location.below(MANIFEST)
+    run = beside(location, MANIFEST) if location.path.endswith(RUN) else location / MANIFEST
     return falling_metrics(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
 
 
-def _read_parts(location: Location) -> Sheet:
+def _read_parts(location: Place) -> Sheet:
     """A run's scores, of its folder or the folder of its scores' parts."""
-    run = location if location.path.endswith(RUN) else location.below(RUN)
+    run = location if location.path.endswith(RUN) else location / RUN
     if not is_folder(run):
         return read_sheet(run)
     sheets = [read_sheet(file) for file in files_in(run, ".parquet")]

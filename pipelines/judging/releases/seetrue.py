@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, column_ratings, released, skills_of
 from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
 
@@ -21,7 +21,7 @@ IMAGE = "image.path"
 OURS = "is this SeeTRUE's file?"
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The labels as ratings 0 and 1 of rater 0; a text's skills are the sets it is from.
 
     A pair that stands there again under another `original_dataset_id` counts as labelled by a further rater.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, Word, column_ratings, released, remember, words_in
 from plumbline.pipelines.judging.releases.tables import Sheet, exists, read_sheet
 
@@ -23,7 +23,7 @@ TRUTH = "truth"
 """Who says which words are aligned."""
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The ratings with their images' prompts and generators; and a graph for each prompt, of its last skill."""
     prompts = _sheet(location, "prompts", ("prompt_id", "skills"))
     truth = _sheet(location, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
@@ -47,11 +47,11 @@ def read(location: Location) -> Release:
             raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {PACK}")
     of_prompts, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
     ratings = column_ratings(rated, image_ids, of_prompts, values, generators=generators, raters=rated.ids("rater"))
-    words = _words(location, truth) if exists(location.below(f"{REQUIREMENTS}.parquet")) else ()
+    words = _words(location, truth) if exists(location / f"{REQUIREMENTS}.parquet") else ()
     return released(ratings=ratings, graph_nodes=nodes, words=words, skills=skills)
 
 
-def _words(location: Location, truth: Sheet) -> Iterator[Word]:
+def _words(location: Place, truth: Sheet) -> Iterator[Word]:
     """The words that make a requirement, and whether each image meets it."""
     required = _sheet(location, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
     prompts = _sheet(location, "prompts", ("prompt_id", "text"))
@@ -75,5 +75,5 @@ def _of_place(ids: Sequence[str], text: str, place: Mapping[str, Any], aligned: 
         yield Word(image, prompt, generator, rater, word, first + start, first + end, aligned, where)
 
 
-def _sheet(folder: Location, name: str, columns: tuple[str, ...]) -> Sheet:
-    return read_sheet(folder.below(f"{name}.parquet"), columns).require(columns, PACK)
+def _sheet(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:
+    return read_sheet(folder / f"{name}.parquet", columns).require(columns, PACK)

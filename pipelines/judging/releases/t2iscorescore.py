@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, released, remember
 from plumbline.pipelines.judging.releases.scores import wide_scores
 from plumbline.pipelines.judging.releases.tables import (
@@ -42,7 +42,7 @@ MOST_DIGITS = 6
 UPSTREAM = "is this T2IScoreScore's file?"
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The graphs' images, named by their files, and all scores found: prompt and graph are the `id`, as text."""
     metadata = read_sheet(one_that_exists(location, METADATA)).require(COLUMNS, UPSTREAM)
     nodes, notes = list(_nodes(metadata)), list[str]()
@@ -80,7 +80,7 @@ def _level(rank: str, where: str) -> int:
     return int(digits)
 
 
-def _metrics(folder: Location, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
+def _metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
     """By metric, the scores in the metadata's order: of the file that has all, and of the files that have one each."""
     metrics: dict[str, pa.Array] = {}
     if file := first_that_exists(folder, SCORES):
@@ -88,7 +88,7 @@ def _metrics(folder: Location, metadata: Sheet, notes: list[str]) -> dict[str, p
         for name in sheet.names:
             if name not in KEYS:
                 metrics[name.removesuffix("_score")] = _numbers(sheet, name, notes)
-    for file in [file for name in FOLDERS for file in files_in(folder.below(name) if name else folder, OF_ONE)]:
+    for file in [file for name in FOLDERS for file in files_in(folder / name if name else folder, OF_ONE)]:
         name = PurePosixPath(file.path).name
         if name in SCORES:
             continue

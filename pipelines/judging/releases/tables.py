@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from plumbline.operators.errors import SourceError
 from plumbline.operators.rows import require_once
 from plumbline.pipelines.base import tables
-from plumbline.pipelines.base.storage import Location, first_line, readable_errors
+from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, as_object
 from plumbline.pipelines.cells.checksums import DamagedError, check_table
 
@@ -87,39 +87,38 @@ class Sheet:
             raise SourceError(f"{self.where(row)}: expected a number as {name}, found {cell!r}; {remedy}") from error
 
 
-def beside(location: Location, name: str) -> Location:
+def beside(location: Place, name: str) -> Place:
     """A file in the folder that a file is in."""
-    path, url = (address.rpartition("/")[0] for address in (location.path, location.url))
-    return Location(fs=location.fs, path=f"{path}/{name}", url=f"{url}/{name}")
+    return location.parent / name
 
 
-def exists(location: Location) -> bool:
+def exists(location: Place) -> bool:
     """Whether a file or folder is there."""
     with readable_errors(location, "file"):
-        return bool(location.fs.exists(location.path))
+        return location.exists()
 
 
-def is_folder(location: Location) -> bool:
+def is_folder(location: Place) -> bool:
     """Whether a folder is there."""
     with readable_errors(location, "file"):
-        return bool(location.fs.isdir(location.path))
+        return location.is_folder()
 
 
-def first_that_exists(folder: Location, names: Sequence[str]) -> Location | None:
+def first_that_exists(folder: Place, names: Sequence[str]) -> Place | None:
     """The first of these files that the folder has."""
-    return next((file for file in (folder.below(name) for name in names) if exists(file)), None)
+    return next((file for file in (folder / name for name in names) if exists(file)), None)
 
 
-def files_in(folder: Location, suffix: str) -> list[Location]:
+def files_in(folder: Place, suffix: str) -> list[Place]:
     """The folder's files whose names end so, by name; none where there is no folder."""
     if not is_folder(folder):
         return []
     with readable_errors(folder, "release"):
-        names = sorted(path.rpartition("/")[2] for path in folder.fs.ls(folder.path, detail=False))
-    return [folder.below(name) for name in names if name.endswith(suffix) and not name.startswith(".")]
+        names = sorted(folder.list())
+    return [folder / name for name in names if name.endswith(suffix) and not name.startswith(".")]
 
 
-def one_that_exists(folder: Location, names: Sequence[str]) -> Location:
+def one_that_exists(folder: Place, names: Sequence[str]) -> Place:
     """The first of these files that the folder has; raises SourceError where it has none of them."""
     file = first_that_exists(folder, names)
     if file is None:
@@ -128,7 +127,7 @@ def one_that_exists(folder: Location, names: Sequence[str]) -> Location:
 
 
 @contextmanager
-def _file_errors(location: Location) -> Iterator[None]:
+def _file_errors(location: Place) -> Iterator[None]:
     """Storage errors in words; a folder where a file should be is the user's slip and not the storage's."""
     with readable_errors(location, "file"):
         try:
@@ -137,23 +136,23 @@ def _file_errors(location: Location) -> Iterator[None]:
             raise SourceError(f"{location.url}: expected a file, found a folder; give the file's own path") from error
 
 
-def read_content(location: Location) -> bytes:
+def read_content(location: Place) -> bytes:
     """The whole of a file."""
     with _file_errors(location):
-        return bytes(location.fs.cat_file(location.path))
+        return location.read()
 
 
-def read_text(location: Location) -> str:
+def read_text(location: Place) -> str:
     """The whole of a UTF-8 file; raises SourceError where it is none, or empty."""
     return tables.read_text(read_content(location), location.url)
 
 
-def read_json(location: Location) -> Any:
+def read_json(location: Place) -> Any:
     """What a JSON file holds; raises SourceError where it is none."""
     return tables.read_json(read_content(location), location.url)
 
 
-def read_objects(location: Location) -> dict[str, Mapping[str, Any]]:
+def read_objects(location: Place) -> dict[str, Mapping[str, Any]]:
     """A JSON object of objects by id; raises SourceError naming the first that is none, or that nothing is in it."""
     records = read_json(location)
     if not isinstance(records, dict):
@@ -185,7 +184,7 @@ def row_name(url: str, row: int, key: str) -> str:
     return f"{url}, row {row} ({key!r})"
 
 
-def read_sheet(location: Location, only: Collection[str] | None = None) -> Sheet:
+def read_sheet(location: Place, only: Collection[str] | None = None) -> Sheet:
     """A table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), of `only` these columns where they are given.
 
     Where none of them is there, the first column stands for the rows. Of Parquet nothing else is fetched, so that
@@ -203,7 +202,7 @@ def read_sheet(location: Location, only: Collection[str] | None = None) -> Sheet
     raise SourceError(f"{location.url}: expected a {', '.join(_FORMATS)} file; rename it to what it is")
 
 
-def _parquet(location: Location, only: Collection[str] | None) -> Sheet:
+def _parquet(location: Place, only: Collection[str] | None) -> Sheet:
     with _file_errors(location), _opened(location, only) as stream:
         try:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
@@ -217,10 +216,10 @@ def _parquet(location: Location, only: Collection[str] | None) -> Sheet:
     return Sheet(url=location.url, names=names, table=table)
 
 
-def _opened(location: Location, only: Collection[str] | None) -> IO[bytes]:
+def _opened(location: Place, only: Collection[str] | None) -> IO[bytes]:
     """A file to read columns from; one that is read whole and was written by us is checked first."""
     if only is not None:
-        return cast(IO[bytes], location.fs.open(location.path, "rb"))
+        return location.open()
     content = read_content(location)
     try:
         check_table(content)
@@ -242,13 +241,13 @@ def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:
     return columns or schema.names[:1]
 
 
-def _records(location: Location, only: Collection[str] | None) -> Sheet:
-    with _file_errors(location), location.fs.open(location.path, "rb") as stream:
+def _records(location: Place, only: Collection[str] | None) -> Sheet:
+    with _file_errors(location), location.open() as stream:
         records = tables.read_records(stream, location.url)
     return sheet_of(location.url, records.names, records.rows, only)
 
 
-def _json_list(location: Location, only: Collection[str] | None) -> Sheet:
+def _json_list(location: Place, only: Collection[str] | None) -> Sheet:
     values = read_json(location)
     if not isinstance(values, list):
         raise SourceError(f"{location.url}: expected a list of objects, found {type(values).__name__}")
@@ -285,7 +284,7 @@ def _as_text(column: pa.Array, what: str) -> pa.Array:
         raise SourceError(f"{what} holds {column.type}, which is no text; leave it out or write it as text") from error
 
 
-_FORMATS: Mapping[str, Callable[[Location, Collection[str] | None], Sheet]] = {
+_FORMATS: Mapping[str, Callable[[Place, Collection[str] | None], Sheet]] = {
     ".parquet": _parquet,
     **dict.fromkeys((*SEPARATORS, *JSON_LINES), _records),
     ".json": _json_list,

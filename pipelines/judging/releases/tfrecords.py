@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location, readable_errors
+from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import AGAIN
 
 LONGEST = 1 << 28
@@ -22,12 +22,12 @@ POINTER = b"version http"
 KINDS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
 
 
-def read_examples(location: Location) -> Iterator[dict[str, list[Any]]]:
+def read_examples(location: Place) -> Iterator[dict[str, list[Any]]]:
     """The Examples of a file, each as its features: lists of bytes, of floats or of whole numbers.
 
     Raises SourceError naming the file and the record that cannot be read.
     """
-    with readable_errors(location, "file"), location.fs.open(location.path, "rb") as stream:
+    with readable_errors(location, "file"), location.open() as stream:
         number = 0
         while head := stream.read(HEAD):
             where = f"{location.url}, record {number}"

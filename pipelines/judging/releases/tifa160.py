@@ -6,7 +6,7 @@ An image is named `<text_id>_<generator>`. What is no description is a metric.
 """
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, listed_ratings, released
 from plumbline.pipelines.judging.releases.scores import wide_scores
 from plumbline.pipelines.judging.releases.tables import read_objects, row_name, sheet_of
@@ -14,7 +14,7 @@ from plumbline.pipelines.judging.releases.tables import read_objects, row_name, 
 DESCRIPTIONS = ("text_id", "image_path", "text", "human_scores", "human_avg")
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The file's ratings by raters 0 and 1, and its metrics' scores under their names in the file."""
     records = read_objects(location)
     names = list(dict.fromkeys(name for record in records.values() for name in record))

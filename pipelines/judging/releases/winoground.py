@@ -7,7 +7,7 @@ from any other table with an id. Results are broken down by `collapsed_tag` (Obj
 released code, by the number of main predicates.
 """
 
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, Sample, paired
 from plumbline.pipelines.judging.releases.tables import read_sheet
 
@@ -16,7 +16,7 @@ TAGS = ("collapsed_tag", "tag", "secondary_tag")
 PREDICATES = "num_main_preds"
 
 
-def read(location: Location) -> Release:
+def read(location: Place) -> Release:
     """The four pairings of each sample, tagged by `collapsed_tag`; all tags are the captions' skills."""
     sheet = read_sheet(location, ("id", *TAGS, PREDICATES)).require(COLUMNS, "is this facebook/winoground's file?")
     predicates = [f"{number} Main Pred" if number else None for number in sheet.texts(PREDICATES)]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import StorageConfig, locate, readable_errors
+from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.question_packs.pack import Convention, QuestionPack, gather
 
@@ -28,7 +28,7 @@ def read_pack(file: PackFile, suite: str, storage: StorageConfig) -> QuestionPac
 
     A row that cannot be read is one of the pack's `problems` and costs nothing else.
     """
-    place = locate(file.url, storage)
+    place = storage.locate(file.url)
     with readable_errors(place, "benchmark.questions"):
         pack = gather(import_module(f"{__name__}.{file.pack}").read(place, file.convention), suite)
     if file.digest and pack_digest(pack) != file.digest:

@@ -7,7 +7,7 @@ from typing import Any
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, parse_json, read_json, read_records
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, the_text, unasked
 
@@ -20,14 +20,14 @@ CATEGORIES = {
 """Of a class of questions, what the CSV calls it."""
 
 
-def read_alignment(place: Location, classes: Sequence[str], *, csv: str, prompt: str, suffix: str = "") -> PackRows:
+def read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: str, suffix: str = "") -> PackRows:
     """The questions of scripts/alignment/Q_D about the prompts of `csv`, whose column `prompt` has their texts.
 
     A prompt is called by its class and its id: `object_000`.
     """
-    prompts = _prompts(place.below(csv), prompt)
+    prompts = _prompts(place / csv, prompt)
     for name in classes:
-        file = place.below(f"scripts/alignment/Q_D/{name}{suffix}.json")
+        file = place / f"scripts/alignment/Q_D/{name}{suffix}.json"
         asked = read_json(_content(file), file.url)
         if not isinstance(asked, dict):
             raise SourceError(f"{file.url}: expected an object of questions by id, found {type(asked).__name__}")
@@ -47,14 +47,14 @@ def read_alignment(place: Location, classes: Sequence[str], *, csv: str, prompt:
                 yield from unasked(where, f"{name}_{key}", text, refused)
 
 
-def _prompts(file: Location, prompt: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
+def _prompts(file: Place, prompt: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
     records = read_records(io.BytesIO(_content(file)), file.url, ["category", "id", prompt]).rows
     return {(str(row.get("category")), str(row.get("id"))): row for row in records}
 
 
-def _content(file: Location) -> bytes:
+def _content(file: Place) -> bytes:
     try:
-        content = file.fs.cat_file(file.path)
+        content = file.read()
     except FileNotFoundError as error:
         raise SourceError(f"{file.url}: not found; benchmark.questions names the release's folder") from error
     assert isinstance(content, bytes)

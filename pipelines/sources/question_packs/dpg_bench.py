@@ -9,12 +9,12 @@ prompt's questions; `fixed` reads every row.
 from collections.abc import Sequence
 
 from plumbline.operators.errors import RowError
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.sources.question_packs.pack import Convention, PackRow, PackRows, read_lines, read_rows
 from plumbline.pipelines.sources.question_packs.propositions import proposition, told_dependencies
 
 
-def read(place: Location, convention: Convention) -> PackRows:
+def read(place: Place, convention: Convention) -> PackRows:
     """The questions of dpg_bench.csv, in its order."""
     lines = [*read_lines(place)]
     yield from told_dependencies(lines, "its words do not count")

@@ -7,12 +7,12 @@ lost. So reads `released`; with `fixed` the number counts, and the others' depen
 
 from collections.abc import Iterable, Iterator
 
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.sources.question_packs.pack import Convention, Line, PackRow, PackRows, read_lines, read_rows
 from plumbline.pipelines.sources.question_packs.propositions import proposition, told_dependencies, unread_dependencies
 
 
-def read(place: Location, convention: Convention) -> PackRows:
+def read(place: Place, convention: Convention) -> PackRows:
     """The questions of dsg-1k-anns.csv, in its order."""
     lines = [*read_lines(place)]
     if convention == "fixed":

@@ -11,7 +11,7 @@ from typing import Any
 
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
@@ -26,7 +26,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
 )
 
 
-def read(place: Location, convention: Convention) -> PackRows:
+def read(place: Place, convention: Convention) -> PackRows:
     """The questions of geneval2_data.jsonl, in its order."""
     return read_rows(read_lines(place), _rows)
 

@@ -5,11 +5,11 @@ Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench.csv` and
 of its parents are yes. Both conventions read it alike.
 """
 
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.sources.question_packs.alignment_questions import read_alignment
 from plumbline.pipelines.sources.question_packs.pack import Convention, PackRows
 
 
-def read(place: Location, convention: Convention) -> PackRows:
+def read(place: Place, convention: Convention) -> PackRows:
     """The questions about the English prompts."""
     return read_alignment(place, ("anime", "human", "object"), csv="OneIG-Bench.csv", prompt="prompt_en")

@@ -13,7 +13,7 @@ from plumbline.operators.errors import RowError, SourceError
 from plumbline.operators.images import id_text
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import (
     JSON_LINES,
     SEPARATORS,
@@ -157,9 +157,9 @@ def read_rows(lines: Iterable[Line | str], read: Callable[[Line], Iterable[PackR
             yield f"{line.where}: {refused}; the row is left out"
 
 
-def read_lines(file: Location) -> Iterator[Line | str]:
+def read_lines(file: Place) -> Iterator[Line | str]:
     """The rows of a CSV, TSV or JSON Lines file, or of the list of a JSON file, by its suffix."""
-    content = file.fs.cat_file(file.path)
+    content = file.read()
     suffix = PurePosixPath(file.path).suffix.lower()
     if suffix in SEPARATORS:
         found: Iterable[Row | Rejection] = open_csv(io.BytesIO(content), file.url).rows
@@ -175,7 +175,7 @@ def read_lines(file: Location) -> Iterator[Line | str]:
             yield Line(where, row.values)
 
 
-def _listed(content: bytes, file: Location) -> Iterator[Row | Rejection]:
+def _listed(content: bytes, file: Place) -> Iterator[Row | Rejection]:
     listed = read_json(content, file.url)
     if not isinstance(listed, list):
         found = type(listed).__name__

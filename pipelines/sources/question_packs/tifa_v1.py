@@ -8,7 +8,7 @@ as in `tifascore/tifa_score.py`. The file has no slips that we know of: both con
 from collections.abc import Iterator
 
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
@@ -23,7 +23,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
 )
 
 
-def read(place: Location, convention: Convention) -> PackRows:
+def read(place: Place, convention: Convention) -> PackRows:
     """The questions of tifa_v1.0_question_answers.json, in its order."""
     return read_rows(read_lines(place), _row)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, parse_json
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
@@ -32,7 +32,7 @@ DESCRIPTIONS = ("Testpoint Description", "考点对应描述")
 THEMES = ("Primary Categories", "一级垂类")
 
 
-def read(place: Location, convention: Convention) -> PackRows:
+def read(place: Place, convention: Convention) -> PackRows:
     """The checkpoints of test_prompts_*.csv; a prompt's skill is its theme."""
     return read_rows(read_lines(place), _rows)
 

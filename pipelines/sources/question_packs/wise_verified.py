@@ -9,7 +9,7 @@ conventions read the files alike.
 from collections.abc import Iterator
 
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
@@ -27,10 +27,10 @@ LAST = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 88
 """Of every category the last prompt's number."""
 
 
-def read(place: Location, convention: Convention) -> PackRows:
+def read(place: Place, convention: Convention) -> PackRows:
     """The explanations of merge.json, or of the three files of a folder."""
     whole = place.path.lower().endswith(".json")
-    for file in [place] if whole else [place.below(f"{part}_verified.json") for part in PARTS]:
+    for file in [place] if whole else [place / f"{part}_verified.json" for part in PARTS]:
         yield from read_rows(read_lines(file), _row)
 
 

@@ -96,7 +96,7 @@ def make_run(
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
     _write_sources(folder / "bench", texts, ids, generators, skills, picture)
-    store = Store(url=str(folder / "store"), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(folder / "store")))
     store.check()
     cells, tables = [], []
     for number, metric in enumerate(metrics):
@@ -113,7 +113,7 @@ def make_run(
             tables.append(rows.table(records, rows.ELEMENT_SCORES).select(rows.SCORES.names))
     scores = pa.concat_tables(tables)
     skills_of = {one: _skills(at) if skills else [] for at, one in enumerate(ids)}
-    run = store.location.at(f"runs/{run_id}")
+    run = (store.place / f"runs/{run_id}").path
     summary = summarise(scores, skills_of)
     made = {"scores": scores, "summary": summary, "errors": _errors(scores), "cells": rows.table(cells, CELLS)}
     for name, table in made.items():

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.building.reading import Prompt, read_gecko, read_prompts
 from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
 from plumbline.pipelines.sources.shards import text_id
@@ -18,7 +18,7 @@ RECORDS = [{"prompt_id": p.prompt_id, "text": p.text, "skills": [*p.skills]} for
 
 
 def read(path: Path, **columns: str) -> list[Prompt]:
-    return read_prompts(locate(str(path), StorageConfig()), PromptColumnsConfig(**columns))
+    return read_prompts(StorageConfig().locate(str(path)), PromptColumnsConfig(**columns))
 
 
 def test_every_kind_of_file_gives_the_same_prompts(tmp_path: Path) -> None:
@@ -76,5 +76,5 @@ def test_geckos_prompts_have_their_sub_skills(tmp_path: Path) -> None:
         "dataset_id,prompt,prompt_type,prompt_id,reliable\n"
         "att/count:additive_2,1 cat and 2 dogs,Gecko(S),0,True\ntifa_45,A bus,Gecko(R),1,True\n"
     )
-    first, second = read_gecko(locate(str(tmp_path / "gecko_prompts.csv"), StorageConfig()))
+    first, second = read_gecko(StorageConfig().locate(str(tmp_path / "gecko_prompts.csv")))
     assert first.skills == ("Gecko(S)", "att/count", "att/count:additive") and second.skills == ("Gecko(R)", "tifa")

@@ -202,7 +202,7 @@ def test_a_cell_of_another_recipe_lends_no_row_wherever_it_was_put(
 def question_files(planned: PlannedSweep) -> list[Path]:
     """The files of a plan's cells of questions."""
     return [
-        Path(planned.store.location.at(cell.path)) for cell in planned.plan.cells if cell.recipe.stage == "questions"
+        Path((planned.store.place / cell.path).path) for cell in planned.plan.cells if cell.recipe.stage == "questions"
     ]
 
 

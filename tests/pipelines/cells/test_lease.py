@@ -25,11 +25,11 @@ HOLDER = """
 import sys
 from plumbline.pipelines.cells import lease as module
 from plumbline.pipelines.cells.lease import LeaseLost, take
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.base.storage import StorageConfig
 
 module.BEATS = float(sys.argv[3])
-with take(open_store(sys.argv[1], StorageConfig()), "night", "another night", seconds=float(sys.argv[2])) as lease:
+with take(Store(StorageConfig().locate(sys.argv[1])), "night", "another night", seconds=float(sys.argv[2])) as lease:
     print("held", flush=True)
     for _ in sys.stdin:
         try:
@@ -58,7 +58,7 @@ class Script(Clock):
 @pytest.fixture(params=["folder", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
-    return Store(url=url, storage=StorageConfig())
+    return Store(StorageConfig().locate(url))
 
 
 def taken(store: Store, clock: Clock, wait: float = 0.0, job: str = "nightly") -> Lease:
@@ -160,7 +160,7 @@ def test_a_number_that_was_tidied_away_is_not_taken_twice(store: Store) -> None:
 def test_a_holder_whose_store_is_out_of_reach_for_a_while_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(tmp_path / "store")))
     lease = taken(store, Script())
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "store").write_text("in the way")
@@ -203,7 +203,7 @@ class Late(Script):
 
 
 def test_a_late_holder_whose_disk_is_full_keeps_trying_and_is_told_once_another_took_its_place(tmp_path: Path) -> None:
-    store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(tmp_path / "store")))
     clock, told = Late(), Queue[LeaseLost]()
     with take(store, "night", "nightly", seconds=0.3, clock=clock) as lease:
         lease.when_lost = told.put
@@ -239,7 +239,7 @@ def test_who_is_alive_is_told_of_all_leases_at_once(store: Store) -> None:
 def holder(store: Store, beats: int) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lease for an hour, and says whether it does when it is written to."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, store.url, str(HOUR), str(beats)],
+        [sys.executable, "-c", HOLDER, store.place.url, str(HOUR), str(beats)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -105,8 +105,8 @@ def test_a_run_whose_parts_or_tallies_are_exchanged_is_made_anew_of_its_cells(st
 
 def test_a_run_that_was_written_before_files_held_digests_is_read_as_it_is(standing: Standing) -> None:
     """As pandas and DuckDB write a table, and as jq writes a manifest."""
-    store = Store(url=str(standing.restored()), storage=StorageConfig())
-    folder = Path(store.url) / "runs" / standing.first.run_id
+    store = Store(StorageConfig().locate(str(standing.restored())))
+    folder = Path(store.place.url) / "runs" / standing.first.run_id
     pd.read_parquet(folder / "summary.parquet").to_parquet(folder / "summary.parquet")
     manifest = read_manifest(store, standing.first.run_id)
     store.write_text(f"runs/{standing.first.run_id}/manifest.json", json.dumps(manifest))
@@ -150,18 +150,18 @@ def every_turned_bit(store: Store, path: str, read: Callable[[], object], expect
 
     Or it is what was written: a bit in the name of the field that holds the digest harms nothing else.
     """
-    location, sound = store.location, read()
-    whole = bytearray(location.fs.cat_file(location.at(path)))
+    location, sound = store.place, read()
+    whole = bytearray((location / path).read())
     for place in random.Random(0).sample(range(8 * len(whole)), 200):
         harmed = bytearray(whole)
         harmed[place // 8] ^= 1 << place % 8
-        location.fs.pipe_file(location.at(path), bytes(harmed))
+        (location / path).write(bytes(harmed))
         assert read() in (expected, sound), f"bit {place}"
-    location.fs.pipe_file(location.at(path), bytes(whole))
+    (location / path).write(bytes(whole))
 
 
 def test_a_damaged_digest_of_weights_is_computed_anew(tmp_path: Path) -> None:
-    store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(tmp_path / "store")))
     weights, others = tmp_path / "weights", tmp_path / "others"
     weights.write_bytes(b"one")
     others.write_bytes(b"two")
@@ -181,7 +181,7 @@ def test_a_damaged_digest_of_weights_is_computed_anew(tmp_path: Path) -> None:
 
 
 def test_a_damaged_lease_sign_or_outcome_is_taken_for_none(tmp_path: Path) -> None:
-    store = Store(url=str(tmp_path / "store"), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(tmp_path / "store")))
     lease = take(store, "nightly", "nightly")
     assert isinstance(see(store, "nightly").holder, Holder) and lease.number == 1
     (path,) = store.files("leases/nightly")
@@ -199,7 +199,7 @@ def test_a_damaged_lease_sign_or_outcome_is_taken_for_none(tmp_path: Path) -> No
 
 
 def test_no_turned_bit_of_a_runs_table_is_read_as_another_value(standing: Standing) -> None:
-    store = Store(url=str(standing.restored()), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(standing.restored())))
     path = f"runs/{standing.first.run_id}/summary.parquet"
     whole = store.read_table(path)
 

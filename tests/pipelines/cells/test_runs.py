@@ -46,7 +46,7 @@ def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(
     name: str, place: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     root = str(tmp_path) if place == "folder" else request.getfixturevalue("bucket")
-    store = Store(url=f"{root}/{name}", storage=StorageConfig())
+    store = Store(StorageConfig().locate(f"{root}/{name}"))
     assert run_ids(store) == [] and newest_run(store) is None
     for run_id in ("b", "a"):
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
@@ -54,15 +54,15 @@ def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(
     store.write_text("runs/a/metaeval/manifest.json", "")
     store.write_text(LATEST, "a\n")
     for other in ("seeds1", "ab", "whats"):
-        Store(url=f"{root}/{other}", storage=StorageConfig()).write_text("runs/c/manifest.json", "{}")
+        Store(StorageConfig().locate(f"{root}/{other}")).write_text("runs/c/manifest.json", "{}")
     assert run_ids(store) == ["b", "a"] and newest_run(store) == "a"
 
 
 @pytest.mark.parametrize("latest", [b"20991231-000000-000000", b"\xff\xfe\x00", b""])
 def test_where_the_newest_run_is_gone_the_one_before_it_is_the_newest(latest: bytes, store: Store) -> None:
-    store.location.fs.pipe_file(store.location.at(LATEST), latest)
+    (store.place / LATEST).write(latest)
     assert newest_run(store) == NEW and find_run(store, "latest") == NEW
-    store.location.fs.rm(store.location.at(f"runs/{NEW}"), recursive=True)
+    store.remove_folder(f"runs/{NEW}")
     assert find_run(store, "latest") == OLD
     assert write_report(store, "latest").page.run_id == OLD
 
@@ -82,8 +82,8 @@ def test_where_the_newest_run_is_gone_the_one_before_it_is_the_newest(latest: by
 def test_a_damaged_manifest_is_one_line_and_the_other_runs_are_shown(
     content: bytes, complaint: str, store: Store
 ) -> None:
-    path = store.location.at(f"runs/{NEW}/manifest.json")
-    store.location.fs.pipe_file(path, content)
+    path = store.place / f"runs/{NEW}/manifest.json"
+    path.write(content)
     with pytest.raises(ConfigError, match=r"run the sweep again, .* or delete the run's folder") as refusal:
         read_manifest(store, NEW)
     assert str(refusal.value).startswith(f"{path}: not a manifest (") and complaint in str(refusal.value)
@@ -98,16 +98,16 @@ def test_an_old_manifest_is_listed_with_what_it_has(
 ) -> None:
     content = {key: value for key, value in read_manifest(store, NEW).items() if key in kept}
     store.write_text(f"runs/{NEW}/manifest.json", json.dumps(content))
-    assert run_job(COMMAND, main, [f"store={store.url}"]) == 0
+    assert run_job(COMMAND, main, [f"store={store.place.url}"]) == 0
     assert f"{NEW} (latest)" in capsys.readouterr().out
 
 
 def test_status_shows_a_damaged_run_with_what_is_wrong(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.write_text(f"runs/{NEW}/manifest.json", "[]")
-    assert run_job(COMMAND, main, [f"store={store.url}"]) == 0
+    assert run_job(COMMAND, main, [f"store={store.place.url}"]) == 0
     printed = capsys.readouterr().out
     assert OLD in printed and f"{NEW} (latest): damaged" in printed
-    assert f"warning {store.url}/runs/{NEW}/manifest.json: not a manifest" in printed
+    assert f"warning {store.place.url}/runs/{NEW}/manifest.json: not a manifest" in printed
 
 
 def test_what_a_run_is_compared_to_is_told_by_its_own_key(store: Store) -> None:
@@ -141,7 +141,7 @@ class Runs:
     """Runs of a store, whatever clock they are called by."""
 
     def __init__(self, url: str) -> None:
-        self.store = Store(url=url, storage=StorageConfig())
+        self.store = Store(StorageConfig().locate(url))
 
     def write(self, run_id: str) -> None:
         commit_run(self.store, run_id, {"run_id": run_id})
@@ -201,7 +201,7 @@ def test_the_newest_run_is_known_where_its_name_is_damaged_and_another_one_where
     runs.end(AHEAD)
     runs.end(BEHIND)
     for harmed in (b"", b"\xff\xfe", AHEAD.encode(), b"20991231-000000-000000"):
-        store.location.fs.pipe_file(store.location.at(LATEST), harmed)
+        (store.place / LATEST).write(harmed)
         assert newest_run(store) == BEHIND
         name_newest(store, BEHIND)
         assert runs.shown() == {BEHIND}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base import storage
-from plumbline.pipelines.base.storage import StorageConfig, WriteError, create
+from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.checksums import DamagedError
 from plumbline.pipelines.cells.store import (
@@ -27,6 +27,7 @@ from plumbline.pipelines.cells.store import (
     encode_cell,
     open_store,
 )
+from plumbline.pipelines.keeping.config import GcConfig
 from tests.faults.hook import ROOM, scarce
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
@@ -38,7 +39,7 @@ CELL = Cell(node="n", stage="scores", metric="m", key="k" * 64, path=f"{FOLDER}/
 @pytest.fixture(params=["folder", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
-    return Store(url=url, storage=StorageConfig())
+    return Store(StorageConfig().locate(url))
 
 
 def forget_connections() -> None:
@@ -64,30 +65,30 @@ def test_a_cell_is_committed_once_and_the_first_writer_wins(store: Store) -> Non
 
 
 def test_one_of_many_racing_writers_wins_and_readers_see_it_whole(store: Store) -> None:
-    location = store.location
+    location = store.place
     contents = [bytes([n]) * 100_000 for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda data: create(location, location.at("race"), data), contents))
+        won = list(pool.map(lambda data: (location / "race").create(data), contents))
     assert sum(won) == 1
-    assert location.fs.cat_file(location.at("race")) == contents[won.index(True)]
-    assert [path.split("/")[-1] for path in location.fs.find(location.path)] == ["race"], "no leftovers"
+    assert (location / "race").read() == contents[won.index(True)]
+    assert [path for path, _ in location.files()] == ["race"], "no leftovers"
 
 
 @pytest.mark.parametrize("fault", ["lost-500", "lost-reset"])
 def test_a_commit_whose_answer_is_lost_is_ours(fault: str, bucket: str, s3_server: S3Server) -> None:
     with faulty(FaultProxy(s3_server, 1, share=0.4, faults=[fault])) as endpoint:
-        location = Store(url=bucket, storage=StorageConfig(endpoint_url=endpoint)).location
-        paths = [location.at(f"cells/{n}") for n in range(3)]
-        assert all(create(location, path, b"ours") for path in paths)
-        assert not any(create(location, path, b"a rival's") for path in paths)
-        assert {location.fs.cat_file(path) for path in paths} == {b"ours"}
+        place = StorageConfig(endpoint_url=endpoint).locate(bucket)
+        cells = [place / f"cells/{n}" for n in range(3)]
+        assert all(cell.create(b"ours") for cell in cells)
+        assert not any(cell.create(b"a rival's") for cell in cells)
+        assert {cell.read() for cell in cells} == {b"ours"}
 
 
 def test_a_full_disk_is_named_with_the_remedy_and_nothing_half_written_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "write_new", scarce(storage.write_new))
-    store = Store(url=str(tmp_path), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(tmp_path)))
     (tmp_path / ROOM).write_text("0")
     with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
         store.save(CELL, scores(0.5))
@@ -112,21 +113,21 @@ def test_a_damaged_cell_and_one_of_another_key_are_refused_by_name(store: Store)
     store.save(CELL, scores(0.5))
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is of another key; run again"):
         store.read(CELL.path, key="another")
-    location = store.location
+    location = store.place
     neighbour = "scores/12345678/atlas/1-jjjjjjjj.parquet"
     for path in (neighbour, draft_path(neighbour)):
-        location.fs.pipe_file(location.at(path), location.fs.cat_file(location.at(CELL.path)))
+        (location / path).write((location / CELL.path).read())
         with pytest.raises(
             BrokenCell, match=r"1-jjjjjjjj\..*parquet: .* \(another cell stands in its place\); run again"
         ):
             store.read_cell(path)
-    location.fs.pipe_file(location.at(CELL.path), b"PAR1 cut short")
+    (location / CELL.path).write(b"PAR1 cut short")
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is damaged"):
         store.read(CELL.path, key=CELL.key)
 
 
 def test_a_cell_opens_in_any_parquet_reader_with_its_provenance(tmp_path: Path) -> None:
-    store = Store(url=str(tmp_path), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(tmp_path)))
     store.save(CELL, scores(0.5))
     assert pq.read_table(tmp_path / CELL.path).to_pandas()["score"].tolist() == [0.5]
     assert CELL.key in pq.read_metadata(tmp_path / CELL.path).metadata[b"plumbline"].decode()
@@ -136,9 +137,9 @@ def test_a_file_digest_is_remembered_and_follows_the_file(store: Store, tmp_path
     file = tmp_path / "weights"
     file.write_bytes(b"one")
     first = store.digest_file(file, remember=False)
-    assert not store.location.fs.exists(store.location.at("digests"))
+    assert not (store.place / "digests").exists()
     assert store.digest_file(file, remember=True) == store.digest_file(file, remember=True) == first
-    assert len(store.location.fs.find(store.location.at("digests"))) == 1
+    assert len(store.files("digests")) == 1
     file.write_bytes(b"other")
     assert store.digest_file(file, remember=True) != first
 
@@ -146,7 +147,7 @@ def test_a_file_digest_is_remembered_and_follows_the_file(store: Store, tmp_path
 def test_a_store_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match=r"store .*file/store: cannot be reached"):
-        Store(url=str(tmp_path / "file" / "store"), storage=StorageConfig()).check()
+        Store(StorageConfig().locate(str(tmp_path / "file" / "store"))).check()
 
 
 @pytest.mark.parametrize("url", ["", " ", "s3://", "s3:///prefix", "s3:/bucket", "file://", "~nobody-here/x", "a\0b"])
@@ -155,7 +156,7 @@ def test_what_is_no_address_is_refused_and_nothing_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"^store: .*(; write|; name it, or set the variable)"):
-        open_store(url, StorageConfig())
+        open_store(GcConfig(store=url))
     assert not list(tmp_path.iterdir())
 
 
@@ -164,8 +165,8 @@ def test_a_store_that_ray_would_delete_is_refused(tmp_path: Path, monkeypatch: p
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
     with pytest.raises(ConfigError, match=r"working folder of a Ray job, which Ray deletes; name a place that lasts"):
-        open_store("store", StorageConfig())
-    assert open_store(f"{tmp_path}/store", StorageConfig()).url == f"{tmp_path}/store"
+        open_store(GcConfig(store="store"))
+    assert open_store(GcConfig(store=f"{tmp_path}/store")).place.url == f"{tmp_path}/store"
 
 
 @pytest.mark.parametrize("name, value", [("AWS_ENDPOINT_URL", "foo"), ("AWS_PROFILE", "nobodys")])
@@ -176,33 +177,33 @@ def test_settings_that_the_s3_client_refuses_are_one_line(
     for key, secret in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", name: value}.items():
         monkeypatch.setenv(key, secret)
     with pytest.raises(ConfigError, match=rf"store: s3://: .*{value}.*; correct AWS_ENDPOINT_URL"):
-        open_store("s3://bucket/x", StorageConfig())
+        open_store(GcConfig(store="s3://bucket/x"))
     forget_connections()
 
 
 def test_a_circle_of_links_is_named(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(ConfigError, match=r"loop/store: its symbolic links lead in a circle"):
-        open_store(f"{tmp_path}/loop/store", StorageConfig()).check()
+        Store(StorageConfig().locate(f"{tmp_path}/loop/store")).check()
 
 
 def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_connections()
     with pytest.raises(ConfigError, match="no credentials found; set AWS_ACCESS_KEY_ID"):
-        Store(url="s3://anywhere/x", storage=StorageConfig()).check()
+        Store(StorageConfig().locate("s3://anywhere/x")).check()
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     wrong = StorageConfig(key="testkey", secret="wrong", endpoint_url=s3_server.endpoint)
     with pytest.raises(ConfigError, match="access denied") as refusal:
-        Store(url="s3://anywhere/x", storage=wrong).check()
+        Store(wrong.locate("s3://anywhere/x")).check()
     assert "wrong" not in str(refusal.value) and "wrong" not in repr(wrong)
     with pytest.raises(ConfigError, match=r"no-such-bucket/x: not found"):
-        Store(url="s3://no-such-bucket/x", storage=StorageConfig()).check()
+        Store(StorageConfig().locate("s3://no-such-bucket/x")).check()
     nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", key="a", secret="b")
     with pytest.raises(ConfigError, match=r"cannot be reached.*check AWS_ENDPOINT_URL or storage\.endpoint_url"):
-        Store(url="s3://anywhere/x", storage=nobody).check()
+        Store(nobody.locate("s3://anywhere/x")).check()
     with pytest.raises(ConfigError, match="expected a local path or an s3:// URL, got gs://"):
-        Store(url="gs://bucket", storage=StorageConfig()).check()
+        Store(StorageConfig().locate("gs://bucket")).check()
 
 
 def test_a_table_may_be_a_folder_of_parts(store: Store) -> None:
@@ -224,9 +225,9 @@ def test_a_part_is_taken_over_only_as_it_was_written(store: Store) -> None:
     assert not store.adopt("runs/a/scores.parquet/0.parquet", "runs/c/scores.parquet/0.parquet", written)
     part = "runs/b/scores.parquet/1.parquet"
     assert not store.adopt(part, "runs/c/scores.parquet/0.parquet", "0" * 64) and store.is_sound(part)
-    content = bytearray(store.location.fs.cat_file(store.location.at(part)))
+    content = bytearray((store.place / part).read())
     content[len(content) // 2] ^= 1
-    store.location.fs.pipe_file(store.location.at(part), bytes(content))
+    (store.place / part).write(bytes(content))
     assert not store.adopt(part, "runs/c/scores.parquet/0.parquet", written) and not store.is_sound(part)
     assert store.files("runs/c") == []
 
@@ -285,7 +286,7 @@ def test_a_cell_to_renew_takes_the_place_of_what_stands(store: Store) -> None:
 
 
 def test_a_runs_table_that_is_damaged_is_refused_by_name(tmp_path: Path) -> None:
-    store = Store(url=str(tmp_path), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(tmp_path)))
     store.write_table("runs/r/scores.parquet", scores(*[0.5] * 100))
     path = tmp_path / "runs/r/scores.parquet"
     content = bytearray(path.read_bytes())

@@ -10,7 +10,7 @@ import pytest
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store, open_store
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.exports import exports
 from plumbline.pipelines.exports.exports import ExportConfig, ExportedScores, export_scores
 from plumbline.pipelines.exports.formats import NAMES
@@ -48,7 +48,7 @@ def form(request: pytest.FixtureRequest) -> str:
 
 def export(store: Store, form: str, output: str | Path, **options: Any) -> ExportedScores:
     return export_scores(
-        read_config({"store": store.url, "format": form, "output": str(output), **options}, ExportConfig)
+        read_config({"store": store.place.url, "format": form, "output": str(output), **options}, ExportConfig)
     )
 
 
@@ -150,7 +150,7 @@ def test_an_export_that_is_stopped_goes_on_where_it_was(
         if len(commits) == 2:
             raise KeyboardInterrupt
 
-    config = {"store": run.store.url, "format": form, "output": str(tmp_path / "out")}
+    config = {"store": run.store.place.url, "format": form, "output": str(tmp_path / "out")}
     with pytest.raises(KeyboardInterrupt):
         export_scores(read_config(config, ExportConfig), stop_after_two)
     assert commits == [18, 36] and len(read(form, tmp_path / "out")) == 36
@@ -211,8 +211,8 @@ def test_a_table_on_s3_needs_no_more_than_the_aws_variables(
     form: str, tmp_path: Path, bucket: str, s3_server: S3Server
 ) -> None:
     run = make_run(tmp_path, score=some_failed)
-    s3_server.filesystem().put(run.store.url, f"{bucket}/store", recursive=True)
-    store = open_store(f"{bucket}/store", StorageConfig())
+    s3_server.filesystem().put(run.store.place.url, f"{bucket}/store", recursive=True)
+    store = Store(StorageConfig().locate(f"{bucket}/store"))
     catalog = {"catalog": f"sqlite:///{tmp_path}/catalog.db"} if form == "iceberg" else {}
     for written in (72, 0):
         assert export(store, form, f"{bucket}/lake", **catalog).written == written

@@ -229,7 +229,7 @@ def test_every_file_of_a_folder_is_written_rejected_or_told_of(tmp_path: Path) -
 
 def test_a_store_among_the_images_is_passed_over(tmp_path: Path) -> None:
     folder = put(tmp_path / "in", {"three cats.png": PIXELS, "a red dog.png": PIXELS})
-    Store(url=str(folder / "store"), storage=StorageConfig()).check()
+    Store(StorageConfig().locate(str(folder / "store"))).check()
     put(folder / "store", {"latest/two small birds.png": PIXELS})
     assert sorted(told(take(folder))) == ["a red dog.png", "three cats.png"]
 

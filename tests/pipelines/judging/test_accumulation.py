@@ -10,7 +10,7 @@ from plumbline.jobs.command import load_values
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.judging.accumulation import accumulate
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulated
 from plumbline.pipelines.judging.releases.scores import read_scores
 from plumbline.pipelines.plans.config import read_config
@@ -56,7 +56,7 @@ def config(folder: Path, content: str, *overrides: str) -> AccumulateConfig:
 def test_answers_are_compared_with_the_right_ones_and_written_for_metaeval(tmp_path: Path) -> None:
     asked = config(tmp_path, RELEASED, "columns.answer=wanted", "accumulation=direct")
     assert main(asked) == 2, "an image without an answer has a null score"
-    scores = read_scores(locate(asked.output, StorageConfig()))
+    scores = read_scores(StorageConfig().locate(asked.output))
     assert scores.schema == rows.SCORES
     found = {(row["image_id"], row["metric"]): (row["score"], row["n_questions"]) for row in scores.to_pylist()}
     assert found == {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators import images as module
 from plumbline.operators.errors import ConfigError, RowError
-from plumbline.pipelines.base.storage import StorageConfig, locate, remove_all
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import take
 from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_place
 from plumbline.pipelines.cells.store import Store, draft_path
@@ -114,7 +114,7 @@ def test_after_a_collection_every_kept_run_is_whole_and_its_sweep_computes_nothi
     bench: Path, tmp_path_factory: pytest.TempPathFactory, nights: list[Night], keep: int, breaks_off: int
 ) -> None:
     folder = tmp_path_factory.mktemp("nights")
-    store = Store(url=str(folder), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(folder)))
     made = {run(night.config(bench, folder)).run_id: night for night in nights}
     read_before = {run_id: tables(store, run_id) for run_id in made}
     rules = KeepRuns(last=keep)
@@ -148,7 +148,7 @@ def break_off_after(count: int, collecting: Callable[[], object]) -> None:
             if not left[0]:
                 raise Killed
             left[0] -= 1
-            Path(store.location.at(path)).unlink()
+            Path((store.place / path).path).unlink()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "remove_all", removing)
@@ -163,7 +163,7 @@ def test_a_run_whose_removal_was_broken_off_is_no_run(bench: Path, store: Path, 
     run(ALL.config(bench, store))
     last = run(OTHER.config(bench, store))
     break_off_after(count, lambda: collect(store, keep_runs=KeepRuns(last=1)))
-    assert run_ids(Store(url=str(store), storage=StorageConfig())) == [last.run_id]
+    assert run_ids(Store(StorageConfig().locate(str(store)))) == [last.run_id]
     assert len(list(store.glob("runs/*/*.parquet"))) > 4
     assert collect(store).free["runs", DIED].files > 0
     assert [path.name for path in store.glob("runs/*/")] == [last.run_id]
@@ -247,7 +247,7 @@ def test_cells_of_a_stage_that_is_pruned_go_where_the_scores_are_there(bench: Pa
     assert pruned.files == 5, "and one of the six stands under scores that are still to be computed"
     again = plan_sweep(ALL.config(bench, store)).plan
     assert {cell.shard.group for cell in again.missing} == {"flint"} and len(again.missing) == 3
-    assert tables(Store(url=str(store), storage=StorageConfig()), done.run_id)["scores"].num_rows == 36
+    assert tables(Store(StorageConfig().locate(str(store))), done.run_id)["scores"].num_rows == 36
     with pytest.raises(ConfigError, match=r"prune: expected some of .*, got 'questions'"):
         GcConfig(store="x", prune=("questions",))
 
@@ -257,9 +257,7 @@ def test_a_report_can_be_made_again(bench: Path, store: Path) -> None:
     run(OTHER.config(bench, store))
     collect(store, keep_runs=KeepRuns(daily=1, named=(kept.run_id,)))
     config = ALL.config(bench, store)
-    written = write_report(
-        Store(url=str(store), storage=StorageConfig()), kept.run_id, sources=plan_sweep(config).sources
-    )
+    written = write_report(Store(StorageConfig().locate(str(store))), kept.run_id, sources=plan_sweep(config).sources)
     assert Path(f"{kept.folder}/report.html").stat().st_size > 10_000, written
 
 
@@ -283,7 +281,7 @@ def test_a_sweep_at_work_keeps_its_cells_and_says_how_far_it_is(bench: Path, sto
 
 
 def test_the_claim_of_a_night_that_died_goes_when_it_cannot_be_stalled_any_more(store: Path) -> None:
-    within = Store(url=str(store), storage=StorageConfig())
+    within = Store(StorageConfig().locate(str(store)))
     within.check()
     within.write_text("runs/2020-01-01/claim.json", "{}")
     with present(within, run="2020-01-01"):
@@ -350,12 +348,11 @@ def test_nothing_is_removed_where_a_kept_run_cannot_tell_what_it_needs(
 
 
 def test_on_s3_many_go_with_one_call_and_names_are_no_patterns(bench: Path, bucket: str) -> None:
-    storage = StorageConfig()
-    location = locate(bucket, storage)
+    location = StorageConfig().locate(bucket)
     for name in ("a*", "ab", "a[b]", "ac"):
-        location.fs.pipe_file(location.at(name), b"x")
-    remove_all(location, [location.at(name) for name in ("a*", "a[b]", "gone")])
-    assert sorted(path.rpartition("/")[2] for path in location.fs.ls(location.path)) == ["ab", "ac"]
+        (location / name).write(b"x")
+    location.remove_below(("a*", "a[b]", "gone"))
+    assert sorted(location.list()) == ["ab", "ac"]
     store = f"{bucket}/store"
     config = replace(config_of(bench, ("atlas",), ("entropy",), 64), store=store)
     first, second = run(config), run(replace(config, limits=replace(config.limits, max_scans=65)))

@@ -77,7 +77,7 @@ class Standing:
     """A store in which runs of two benchmarks stand."""
 
     def __init__(self, url: str) -> None:
-        self.store = Store(url=url, storage=StorageConfig())
+        self.store = Store(StorageConfig().locate(url))
         for run in [*runs_of(3, a_day=1), *runs_of(2, a_day=1, benchmark="other")]:
             self.store.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(run.manifest))
             self.store.write_text(f"runs/{run.run_id}/errors.parquet", "")

@@ -30,7 +30,7 @@ BEFORE = ("2026-11-20", "2026-11-21", "2026-11-22")
 
 @pytest.fixture
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return Store(url=str(tmp_path_factory.mktemp("store")), storage=StorageConfig())
+    return Store(StorageConfig().locate(str(tmp_path_factory.mktemp("store"))))
 
 
 def publish(store: Store, run_id: str, *, is_told: bool = True, **manifest: Any) -> None:

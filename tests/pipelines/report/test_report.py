@@ -11,7 +11,7 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.judgement import Comparison, Judgement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
@@ -58,7 +58,7 @@ def test_what_the_judging_found_is_in_the_page(tmp_path: Path) -> None:
     apart = Comparison("gecko", "clipscore", "spearman", 0.29, 0.001, "permutations", 36, "<b>likert", 0.001)
     undefined = judgements[0]._replace(statistic="kendall_b", value=math.nan, interval=UNDEFINED)
     found = Findings(protocol="p", judgements=[*judgements, undefined], comparisons=[apart], notes=["a <b>note"])
-    write_findings(found, locate(f"{run.folder}/metaeval", StorageConfig()))
+    write_findings(found, StorageConfig().locate(f"{run.folder}/metaeval"))
     write_report(run.store)
     assert "<b>gecko agrees best</b> with &lt;b&gt;likert by spearman (0.710, 95%" in run.html
     assert "Clearly less: clipscore." in run.html and "<bdi>0.420\n[0.320, 0.520]</bdi>" in run.html
@@ -224,10 +224,10 @@ def test_a_row_is_found_in_its_row_groups(row: int, tmp_path: Path) -> None:
 
 def test_a_run_on_s3_is_reported_there(tmp_path: Path, bucket: str) -> None:
     run = make_run(tmp_path)
-    fs = locate(bucket, StorageConfig()).fs
+    fs = StorageConfig().locate(bucket).fs
     for name in ("store", "bench"):
         fs.put(f"{tmp_path}/{name}/", f"{bucket}/{name}/", recursive=True)
-    remote = Store(url=f"{bucket}/store", storage=StorageConfig())
+    remote = Store(StorageConfig().locate(f"{bucket}/store"))
     manifest = remote.read_json(f"runs/{run.run_id}/manifest.json") or {}
     manifest["config"]["benchmark"] |= {
         "prompts": f"{bucket}/bench/prompts.parquet",

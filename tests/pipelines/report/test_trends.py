@@ -44,8 +44,8 @@ def test_what_cannot_be_compared_or_read_is_left_out_and_said(tmp_path: Path) ->
     left_out, *damaged = written.page.warnings
     assert written.runs == 1 and left_out.startswith("1 run left out: ")
     named = (
-        f"{store.url}/runs/2026-01-05/manifest.json",
-        f"{store.url}/runs/2026-01-04/summary.parquet",
+        f"{store.place.url}/runs/2026-01-05/manifest.json",
+        f"{store.place.url}/runs/2026-01-04/summary.parquet",
         "run 2026-01-06",
     )
     for warning, file in zip(damaged, named, strict=True):
@@ -69,12 +69,12 @@ def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> 
 
 def test_the_command_says_where_the_page_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = night(tmp_path, 1).store
-    assert run_job(COMMAND, main, [f"store={store.url}"]) == 0
-    assert f"trends of 1 run of made: {store.url}/trends/made/trends.html" in capsys.readouterr().out
+    assert run_job(COMMAND, main, [f"store={store.place.url}"]) == 0
+    assert f"trends of 1 run of made: {store.place.url}/trends/made/trends.html" in capsys.readouterr().out
     for given, complaint in (
         ("checkpoints='('", "checkpoints: expected a regular expression, got '('"),
         ("checkpoints='(?P<step>.)'", "checkpoints: expected groups (?P<family>...) and"),
         ("runs=0", "runs: expected at least 1, got 0"),
     ):
-        assert run_job(COMMAND, main, [given, f"store={store.url}"]) == 64
+        assert run_job(COMMAND, main, [given, f"store={store.place.url}"]) == 64
         assert complaint in capsys.readouterr().err

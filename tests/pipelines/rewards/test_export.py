@@ -12,10 +12,8 @@ import pytest
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.rewards.formats import FORMATS
-from plumbline.pipelines.base.storage import Location, StorageConfig, create
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.rewards import output
 from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.output import ShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
@@ -34,16 +32,16 @@ class Killed(BaseException):
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """The process dies before its write of this number."""
-    done = 0
+    done, before = 0, Place.create
 
-    def write(location: Location, path: str, data: bytes) -> bool:
+    def create(place: Place, data: bytes) -> bool:
         nonlocal done
         done += 1
         if done > number:
             raise Killed
-        return create(location, path, data)
+        return before(place, data)
 
-    monkeypatch.setattr(output, "create", write)
+    monkeypatch.setattr(Place, "create", create)
 
 
 @pytest.mark.parametrize("form", ["pairs", "imagereward"])
@@ -309,6 +307,6 @@ def test_an_export_to_s3_is_the_same(form: str, export: Export, scored: Scored, 
     export(form, **options)
     for _ in range(2):
         export(form, f"{bucket}/out", **options)
-    place = open_store(f"{bucket}/out", StorageConfig()).location
-    below = {path.removeprefix(place.at("")): place.fs.cat_file(path) for path in place.fs.find(place.path)}
+    place = StorageConfig().locate(f"{bucket}/out")
+    below = {path: (place / path).read() for path, _ in place.files()}
     assert below == files(tmp_path / "out")

@@ -67,7 +67,7 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(actor_module, "NodeStage", OverlappingStage)
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
-    store = Store(url=str(tmp_path), storage=StorageConfig())
+    store = Store(StorageConfig().locate(str(tmp_path)))
     given = Surroundings(variables={}, landmarks=(), storage=StorageConfig())
     context = StageContext(store=store, limits=ImageLimits(), clips=Clips(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from plumbline.pipelines.base.storage import Location, StorageConfig, locate
-from plumbline.pipelines.running import surroundings as module
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.surroundings import Landmark, Surroundings, landmark
 
@@ -21,7 +20,7 @@ def enter(mark: Landmark) -> None:
 @pytest.fixture
 def mark(tmp_path: Path) -> Landmark:
     (tmp_path / "mark").write_text("the driver's")
-    return landmark("store /somewhere", locate(str(tmp_path / "mark"), STORAGE))
+    return landmark("store /somewhere", STORAGE.locate(str(tmp_path / "mark")))
 
 
 def test_a_machine_that_sees_the_same_enters(mark: Landmark) -> None:
@@ -43,10 +42,7 @@ def test_a_machine_that_cannot_reach_s3_is_told_so(monkeypatch: pytest.MonkeyPat
         def info(self, path: str) -> dict[str, Any]:
             raise EndpointConnectionError(endpoint_url="http://s3.example")
 
-    def unreachable(url: str, storage: StorageConfig) -> Location:
-        return Location(fs=Unreachable(), path="bucket/mark", url=url)
-
-    monkeypatch.setattr(module, "locate", unreachable)
+    monkeypatch.setattr("plumbline.pipelines.base.storage._s3", lambda storage: Unreachable())
     told = r"cannot look at the store s3://bucket \(file s3://bucket/mark: cannot be reached \(.*s3\.example"
     with pytest.raises(RunnerError, match=told) as refusal:
         enter(Landmark(place="store s3://bucket", url="s3://bucket/mark", size=1, etag="1"))

@@ -41,7 +41,7 @@ def test_a_sink_is_told_means_with_intervals_digests_and_the_report(
 ) -> None:
     stories: list[RunStory] = []
     tell(monkeypatch, lambda story: (stories.append(story), "there")[1])
-    assert publish_run(PublishConfig(store=run.store.url, sink="mlflow", project="images")) == "there"
+    assert publish_run(PublishConfig(store=run.store.place.url, sink="mlflow", project="images")) == "there"
     (story,) = stories
     rows = run.store.read_table(f"runs/{run.run_id}/summary.parquet").to_pylist()
     (atlas,) = (
@@ -62,11 +62,11 @@ def test_a_sink_that_fails_is_one_line_and_leaves_the_store_as_it_was(
         raise RuntimeError("the server is away\nsince noon")
 
     def content() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in sorted(Path(run.store.url).rglob("*")) if path.is_file()}
+        return {path: path.read_bytes() for path in sorted(Path(run.store.place.url).rglob("*")) if path.is_file()}
 
     tell(monkeypatch, refuse)
     before = content()
-    assert run_job(COMMAND, main, ["sink=wandb", f"store={run.store.url}"]) == 1
+    assert run_job(COMMAND, main, ["sink=wandb", f"store={run.store.place.url}"]) == 1
     assert capsys.readouterr().err == (
         "error: sink=wandb: RuntimeError: the server is away; the run stands as it was\n"
     )
@@ -79,7 +79,7 @@ def test_a_sink_is_an_extra_and_says_how_to_install_it(
 ) -> None:
     monkeypatch.delitem(sys.modules, f"plumbline.pipelines.sinks.{name}", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
-    assert run_job(COMMAND, main, [f"sink={name}", f"store={run.store.url}"]) == 1
+    assert run_job(COMMAND, main, [f"sink={name}", f"store={run.store.place.url}"]) == 1
     assert f"install the extra '{name}' of plumbline-t2i" in capsys.readouterr().err
     assert f"\n{name} = [" in (ROOT / "pyproject.toml").read_text()
 
@@ -98,7 +98,7 @@ def test_mlflow_itself_has_the_run_once_however_often_it_is_told(
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "tracking").as_uri())
     for _ in range(2):
-        publish_run(PublishConfig(store=run.store.url, sink="mlflow"))
+        publish_run(PublishConfig(store=run.store.place.url, sink="mlflow"))
     client = mlflow.MlflowClient()
     (told,) = client.search_runs([client.get_experiment_by_name("plumbline").experiment_id])
     summary = run.store.read_table(f"runs/{run.run_id}/summary.parquet").to_pylist()
@@ -114,6 +114,6 @@ def test_wandb_itself_takes_the_run_offline(run: MadeRun, tmp_path: Path, monkey
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
-    where = Path(publish_run(PublishConfig(store=run.store.url, sink="wandb")))
+    where = Path(publish_run(PublishConfig(store=run.store.place.url, sink="wandb")))
     (log,) = where.parent.glob("*.wandb")
     assert where.is_relative_to(tmp_path) and b"gecko/overall/atlas/mean" in log.read_bytes()

@@ -175,7 +175,7 @@ def test_tables_without_images_may_lie_beside_the_folders_as_ingest_puts_them(tm
 @pytest.mark.parametrize("inside", ["store", "flint/store"])
 def test_a_store_among_the_images_is_no_generator(inside: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
-    Store(url=str(folder / "images" / inside), storage=StorageConfig()).check()
+    Store(StorageConfig().locate(str(folder / "images" / inside))).check()
     write_images(folder / "images" / inside / "scores/01234567/flint/0-01234567.parquet")
     sources = opened(folder)
     assert sources.generators == ["flint"] and sum(shard.rows for shard in sources.image_shards) == 8
@@ -187,7 +187,7 @@ def test_images_and_store_in_one_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"store .*images: the images are there too; name a folder of its own"):
         plan_sweep(sweep_config(folder, folder / "images", "metric=[clipscore]"))
     assert not (folder / "images/store.json").exists()
-    Store(url=str(folder / "images"), storage=StorageConfig()).check()
+    Store(StorageConfig().locate(str(folder / "images"))).check()
     with pytest.raises(ConfigError, match=r"benchmark\.images .*: is a store of scores"):
         opened(folder)
 

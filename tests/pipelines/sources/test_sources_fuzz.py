@@ -235,7 +235,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def show_all(store: Store, content: bytes) -> None:
     """Lists, shows and opens the one run, whose manifest this is."""
     (run_id,) = (run.run_id for run in list_runs(store))
-    store.location.fs.pipe_file(store.location.at(f"runs/{run_id}/manifest.json"), content)
+    (store.place / f"runs/{run_id}/manifest.json").write(content)
     show_runs(JobConsole(file=io.StringIO(), width=140), list_runs(store))
     in_one_line(lambda: open_run(store, find_run(store, "latest")))
 

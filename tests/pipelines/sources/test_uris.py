@@ -198,7 +198,7 @@ def test_an_object_on_s3_is_known_by_its_etag_and_its_folder_is_listed_once(buck
     reader = Uris(roots=(f"{bucket}/images",), storage=StorageConfig(), max_bytes=10)
     objects = StoredObjects(reader.locate)
     before = objects.digest(images)
-    assert list(objects.listings) == [f"{bucket}/images".removeprefix("s3://")]
+    assert list(objects.listings) == [f"{bucket}/images"]
     assert StoredObjects(reader.locate).digest(images) == before
     fs.pipe_file(f"{bucket}/images/b.png", b"another")
     replaced = StoredObjects(reader.locate).digest(images)

@@ -14,7 +14,7 @@ from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.scorer import Scorer, ScorerConfig
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.training import worker
 from plumbline.pipelines.training.planning import PlannedTraining, plan_training
 from plumbline.pipelines.training.states import SUFFIX
@@ -159,14 +159,14 @@ def test_stage_1_begins_with_a_language_model_and_a_tower(tmp_path: Path, data: 
 
 def test_data_output_and_states_may_be_on_s3(tmp_path: Path, bucket: str, alone: None) -> None:
     local = taught.write(tmp_path / "data", taught.rows(8))
-    place = locate(bucket, StorageConfig())
-    place.fs.put(local, place.at("data"), recursive=True)
+    place = StorageConfig().locate(bucket)
+    place.fs.put(local, (place / "data").path, recursive=True)
     config = taught.stage_config("captions", f"{bucket}/data", tmp_path / "out", "save_every=1")
     on_s3 = replace(config, output=f"{bucket}/out")
     run(config)
     run(on_s3, killed_after=1)
     assert run(on_s3)[0] == "resumed after step 1"
-    place.fs.get(place.at("out/checkpoint"), str(tmp_path / "fetched/checkpoint"), recursive=True)
+    place.fs.get((place / "out/checkpoint").path, str(tmp_path / "fetched/checkpoint"), recursive=True)
     assert same(weights(tmp_path / "fetched"), weights(tmp_path / "out"))
 
 

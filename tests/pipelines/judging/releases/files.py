@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.readers import read_release
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.tfrecords import masked_crc
@@ -27,7 +27,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def reading(name: str, path: Path | str) -> Release:
     """What the named reader makes of a file or folder."""
-    return read_release(name, locate(str(path), StorageConfig()))
+    return read_release(name, StorageConfig().locate(str(path)))
 
 
 def as_csv(rows: Rows, delimiter: str = ",") -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
-from plumbline.pipelines.base.storage import StorageConfig, locate
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.scores import read_scores
 from tests.pipelines.judging.releases.files import Rows, as_csv, as_parquet, put, reading
 
@@ -29,7 +29,7 @@ ERROR = {"kind": "corrupt_image", "message": "not an image", "retryable": False}
 
 
 def scores(path: Path | str) -> pa.Table:
-    table = read_scores(locate(str(path), StorageConfig()))
+    table = read_scores(StorageConfig().locate(str(path)))
     assert table.schema == rows.SCORES
     for row in table.to_pylist():
         assert (row["score"] is None) == (row["error"] is not None)
@@ -155,7 +155,7 @@ def test_another_schema_is_named_with_its_columns_and_the_remedy(content: str, c
     ids=["wide", "long"],
 )
 def test_what_is_not_asked_for_need_be_no_number(content: str, tmp_path: Path) -> None:
-    location = locate(str(put(tmp_path / "s.csv", content)), StorageConfig())
+    location = StorageConfig().locate(str(put(tmp_path / "s.csv", content)))
     found = read_scores(location, ["clip"])
     assert found.select(["image_id", "metric", "score"]).to_pylist() == [
         {"image_id": "1", "metric": "clip", "score": 0.5},
@@ -193,8 +193,8 @@ def test_everything_is_read_from_s3_as_from_disk(bucket: str) -> None:
         "pick/test-0.parquet": as_parquet(PICK_A_PIC),
     }
     for name, content in files.items():
-        location = locate(f"{bucket}/{name}", StorageConfig())
-        location.fs.pipe_file(location.path, content)
+        location = StorageConfig().locate(f"{bucket}/{name}")
+        location.write(content)
     assert (len(scores(f"{bucket}/run")), len(scores(f"{bucket}/wide.csv"))) == (3, 4)
     release = reading("t2iscorescore", f"{bucket}/ts2")
     assert (len(release.graph_nodes), len(release.scores)) == (16, 32)

@@ -22,5 +22,5 @@ class Sheet:
         raise NotImplementedError
 
 
-def open_table(place, schema):
-    return Sheet(Path(f"{place.location.path}.{place.table}.csv"))
+def open_table(target, schema):
+    return Sheet(Path(f"{target.place.path}.{target.table}.csv"))

@@ -1,7 +1,7 @@
 """Riddles: a question a line."""
 
 from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.pipelines.base.storage import Location
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     PackRow,
@@ -13,7 +13,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
 )
 
 
-def read(place: Location, convention: Convention) -> PackRows:
+def read(place: Place, convention: Convention) -> PackRows:
     """The questions of a JSON Lines file."""
 
     def row(line):
