@@ -18,7 +18,7 @@ def write_scores(config: SweepConfig, score: Score = lambda generator, image: 0.
     for metric, cells in planned.plan.scores.items():
         for cell in cells:
             generator = cell.shard.group
-            images = read_shard(cell.shard, config.storage, ("image_id", "prompt_id")).to_pylist()
+            images = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
             scores = [
                 {**image, "generator": generator, "metric": metric, "score": score(generator, image)}
                 for image in images

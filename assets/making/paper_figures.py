@@ -26,7 +26,7 @@ from plumbline.operators.report.words import count, number
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.poisson import hash_ids
 from plumbline.pipelines.base.pages import write_section
-from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.judging.releases import t2iscorescore, tifa160
 from plumbline.pipelines.judging.releases.tables import read_objects, read_sheet
 
@@ -60,12 +60,12 @@ class ReleasedScores(NamedTuple):
     measured: Mapping[str, PromptNumbers]
 
 
-def published_tables(reference: str, storage: StorageConfig) -> list[ShownTable]:
+def published_tables(reference: Place) -> list[ShownTable]:
     """The paper's correlations and question statistics beside ours; raises SourceError where a file is missing."""
-    questions = _dsg_questions(reference, storage)
+    questions = _dsg_questions(reference)
     released = {
-        "tifa160": _tifa160(reference, storage),
-        "t2iscorescore": _t2iscorescore(reference, storage, questions),
+        "tifa160": _tifa160(reference),
+        "t2iscorescore": _t2iscorescore(reference, questions),
     }
     together = [
         *between_metrics(released["tifa160"].scores, TIFA160),
@@ -75,14 +75,14 @@ def published_tables(reference: str, storage: StorageConfig) -> list[ShownTable]
     return [_correlations(released), *between, _questions(questions)]
 
 
-def _tifa160(reference: str, storage: StorageConfig) -> ReleasedScores:
-    location = storage.locate(f"{reference}/tifa160/tifa160_human_and_scores.json")
+def _tifa160(reference: Place) -> ReleasedScores:
+    location = reference / "tifa160/tifa160_human_and_scores.json"
     texts = {str(record["text_id"]): str(record["text"]) for record in read_objects(location).values()}
     return ReleasedScores(_run_scores(tifa160.read(location).scores), _measured(texts))
 
 
-def _t2iscorescore(reference: str, storage: StorageConfig, questions: QuestionCounts) -> ReleasedScores:
-    folder = storage.locate(f"{reference}/ts2")
+def _t2iscorescore(reference: Place, questions: QuestionCounts) -> ReleasedScores:
+    folder = reference / "ts2"
     metadata = read_sheet(folder / "ts2_metadata.csv")
     texts = dict(zip(metadata.ids("id"), metadata.ids("target_prompt"), strict=True))
     measured = {**_measured(texts), "questions": questions.per_prompt()}
@@ -98,9 +98,9 @@ def _measured(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
     return {name: prompt_numbers(hashes, [of(text) for text in texts.values()]) for name, of in properties({}).items()}
 
 
-def _dsg_questions(reference: str, storage: StorageConfig) -> QuestionCounts:
+def _dsg_questions(reference: Place) -> QuestionCounts:
     """DSG's questions about the prompts of T2IScoreScore."""
-    sheet = read_sheet(storage.locate(f"{reference}/ts2/ts2_dsg_questions.csv"))
+    sheet = read_sheet(reference / "ts2/ts2_dsg_questions.csv")
     columns = [sheet.ids(name) for name in ("id", "question_id", "question", "choices", "answer")]
     counts = QuestionCounts("DSG")
     counts.add(
@@ -162,5 +162,5 @@ def _questions(counts: QuestionCounts) -> ShownTable:
 
 
 if __name__ == "__main__":
-    tables = published_tables(os.environ["REFERENCE_DATA"], StorageConfig())
+    tables = published_tables(StorageConfig().locate(os.environ["REFERENCE_DATA"]))
     write_section(StorageConfig().locate(sys.argv[1]), "paper", diagnosis_markdown(tables, 3))

@@ -8,15 +8,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationInfo
 
 from plumbline.operators.models.calls import Usage
+from plumbline.pipelines.base.storage import Place, StorageConfig
 
 State = Literal["committed", "draft", "failed"]
 PIECE = re.compile(r"(\+w\d+)+$")
 """How the names of shards end that have some rows of a file's: those of a wave, or of the prompts that are scored."""
+
+
+def _restored(address: Place | str, info: ValidationInfo) -> Place:
+    if isinstance(address, Place):
+        return address
+    assert isinstance(info.context, StorageConfig), "an address alone reaches no file"
+    return Place(address, info.context)
+
+
+ShardPlace = Annotated[Place, PlainSerializer(str), PlainValidator(_restored)]
+"""Written into rows of a dataset as its address alone, because credentials do not belong there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +39,8 @@ class Shard:
     """The generator of an images shard; the benchmark of a prompts shard."""
     name: str
     """Unique within the group, and part of the cells' file names."""
-    url: str
+    place: ShardPlace
+    """Its file, or a folder of questions that prompts are read of."""
     size: int
     """Bytes of the whole file."""
     etag: str
@@ -47,6 +60,11 @@ class Shard:
     """Of prompts that are read of a benchmark's own questions, in which layout these are."""
     picked: tuple[int, ...] = ()
     """Where some prompts alone are scored, or in waves, which of those rows it has, ascending; all where empty."""
+
+    @property
+    def url(self) -> str:
+        """The address of its file, with file:// for a local one."""
+        return self.place.uri
 
     @property
     def holds_prompts(self) -> bool:
@@ -185,8 +203,9 @@ class Work:
         return _WORK.dump_json(self).decode()
 
     @staticmethod
-    def from_json(text: str) -> "Work":
-        return _WORK.validate_json(text)
+    def from_json(text: str, storage: StorageConfig) -> "Work":
+        """`storage` reaches the shard's file."""
+        return _WORK.validate_json(text, context=storage)
 
 
 _WORK = TypeAdapter(Work)

@@ -206,13 +206,11 @@ class Workers:
         """What makes a process ready; raises RunnerError for a machine that does not see the input or the output."""
         from plumbline.pipelines.running.surroundings import Landmark, surroundings
 
+        locate = self.source.config.storage.locate
         seen = [
-            Landmark(place=f"source {file.url}", url=file.url, size=file.bytes, etag=file.etag)
-            for file in self.source.landmarks()
+            Landmark(f"source {file.url}", locate(file.url), file.bytes, file.etag) for file in self.source.landmarks()
         ]
-        storage = self.source.config.storage
-        folder = storage.locate(f"{self.output.url}/.ingest")
-        given = surroundings(f"output {self.output.url}", folder, seen, storage)
+        given = surroundings(f"output {self.output}", self.output / ".ingest", seen)
         return self._session.enter_context(given).enter
 
     def __enter__(self) -> "Workers":

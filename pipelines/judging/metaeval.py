@@ -67,7 +67,8 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     else:
         raise ConfigError(f"protocol {protocol.name}: the release holds no scores; set scores=PATH to a table")
     scored_by = config.scores or protocol.path
-    elements = read_elements(scored_by, config.storage, config.metrics) if "words" in protocol.tasks else ()
+    words = "words" in protocol.tasks
+    elements = read_elements(config.storage.locate(scored_by), config.metrics) if words else ()
     findings = judge(protocol, release, scores, config.sampling, scored_by, elements)
     write_findings(findings, config.storage.locate(config.output))
     return findings

@@ -70,7 +70,7 @@ class SweepConfig:
         if self.shard_rows < 1:
             raise ConfigError(f"shard_rows: expected at least 1, got {self.shard_rows}")
         for name, metric in self.metrics.items():
-            if metric.packed and self.benchmark.packed is None:
+            if metric.packed and self.benchmark.question_pack is None:
                 raise ConfigError(
                     f"metrics.{name}: it scores by questions that the benchmark ships; name them by "
                     "benchmark.questions and benchmark.question_pack (docs/questions.md)"

@@ -13,7 +13,7 @@ from plumbline.operators.images import FetchUri, ImageLimits, identify
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, make_thumbnail
 from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picking import ImageKey, Pick
-from plumbline.pipelines.base.storage import StorageConfig, first_line, is_storage_error
+from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
 from plumbline.pipelines.cells.store import Store
@@ -53,7 +53,7 @@ def read_details(
     def show(pick: Pick) -> str | RowError:
         if originals is None:
             return RowError("unreadable_uri", run.unreadable)
-        return show_image(pick, cells, store.place.storage, originals, make_thumbnail)
+        return show_image(pick, cells, originals, make_thumbnail)
 
     details = read_elements(picks, cells, store)
     with ThreadPoolExecutor(READERS) as pool:
@@ -134,7 +134,7 @@ def _read_cell(path: str, store: Store) -> pa.Table | None:
 
 
 def show_image(
-    pick: Pick, cells: Sequence[ScoresCell], storage: StorageConfig, originals: Originals, make: MakePicture[Picture]
+    pick: Pick, cells: Sequence[ScoresCell], originals: Originals, make: MakePicture[Picture]
 ) -> Picture | RowError:
     """What is made of a pick's image, or why it cannot be shown."""
     place = next(iter(_find_places([pick], cells).get(pick.key, ())), None)
@@ -142,7 +142,7 @@ def show_image(
     if place is None or shard is None:
         return RowError("missing_image", GONE)
     try:
-        record = read_row(shard, place.row, storage)
+        record = read_row(shard, place.row)
         key = pick.key
         if record is None or identify(record | {"prompt_id": pick.prompt_id}, key.generator).image_id != key.image_id:
             return RowError("missing_image", "another image stands in its place; the file has changed since the run")
@@ -154,11 +154,10 @@ def show_image(
         return RowError("unreadable_uri", f"{shard.url}: {first_line(error)}")
 
 
-def read_row(shard: Shard, row: int, storage: StorageConfig) -> dict[str, Any] | None:
+def read_row(shard: Shard, row: int) -> dict[str, Any] | None:
     """One row of a shard by our column names, reading no further than it; None where the shard is shorter."""
-    location = storage.locate(shard.url)
     row = shard.row_in_file(row) - shard.first_row
-    with location.open() as stream:
+    with shard.place.open() as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=STREAM_BYTES)
         names = dict(shard.columns)
         wanted = {its: names.get(its, its) for its in IMAGE_COLUMNS}

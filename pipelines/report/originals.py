@@ -38,23 +38,22 @@ def open_originals(manifest: Mapping[str, Any], storage: StorageConfig, sources:
     limits = read_config(config.get("limits", {}), ImageLimits)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
     shard_rows = config.get("shard_rows", 256)
+    uris = benchmark_uris(benchmark, storage, limits)
     whole = benchmark.limit is None and benchmark.require_every_image and not manifest.get("seen")
     if sources is None and (benchmark.prompts is None or not whole):
-        sources = _as_seen(open_sources(benchmark, storage, shard_rows=shard_rows), manifest, benchmark, storage)
+        sources = _as_seen(open_sources(benchmark, storage, shard_rows=shard_rows), manifest, benchmark, uris)
     if sources is not None:
         prompts, shards = sources.prompts, sources.image_shards
     else:
         prompts = open_prompts(benchmark, storage, shard_rows).table
         shards = open_images(benchmark, storage, shard_rows).shards
     by_name = {(shard.group, shard.name): shard for shard in shards}
-    return Originals(prompts, by_name, limits, benchmark_uris(benchmark, storage, limits))
+    return Originals(prompts, by_name, limits, uris)
 
 
-def _as_seen(
-    sources: Sources, manifest: Mapping[str, Any], benchmark: BenchmarkConfig, storage: StorageConfig
-) -> Sources:
+def _as_seen(sources: Sources, manifest: Mapping[str, Any], benchmark: BenchmarkConfig, uris: Uris) -> Sources:
     """Of an adaptive run, what it looked at."""
     if not (seen := manifest.get("seen")):
         return sources
-    waves = cut_waves(sources, benchmark, storage, read_config(manifest["config"]["adaptive"], Adaptive))
+    waves = cut_waves(sources, benchmark, uris, read_config(manifest["config"]["adaptive"], Adaptive))
     return waves.up_to(waves.wave_with(seen["prompts"]))

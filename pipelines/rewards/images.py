@@ -112,7 +112,7 @@ class Copier:
     def _records(self, scored: ScoredShard, rows: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
         """These rows of a shard by our column names, and those of the same row groups that later shards want."""
         shard = scored.shard
-        with opened(shard, self.store.place.storage) as stream:
+        with opened(shard) as stream:
             file = pq.ParquetFile(
                 stream, metadata=self._footers.get(shard.url), pre_buffer=False, page_checksum_verification=True
             )

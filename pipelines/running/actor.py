@@ -99,7 +99,7 @@ class StageActor:
         alone, for it may have died of its neighbour; after another death it goes row by row, so that the next one tells
         which row to leave out. After `max_attempts` deaths, or lost machines, it fails untried.
         """
-        work = Work.from_json(str(batch["work"][0]))
+        work = Work.from_json(str(batch["work"][0]), self.store.place.storage)
         cells = [cell for cell in work.cells if cell.node == self.node.name]
         if not cells:
             return batch

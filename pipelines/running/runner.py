@@ -89,8 +89,9 @@ class Runner:
         ray.get(self.terms.progress.waits.remote(dict(waiting)))
         with self._reporting():
             try:
+                storage = self.terms.context.store.place.storage
                 for row in self._dataset(wave, shards, replace(self.terms, repeated=repeated)).iter_rows():
-                    self.outcomes |= Work.from_json(row["work"]).outcomes
+                    self.outcomes |= Work.from_json(row["work"], storage).outcomes
             except (RayError, UserCodeException, SystemException, LostWave) as error:
                 failure = ray.get(self.terms.progress.start_failure.remote())
                 if failure is not None:

@@ -108,8 +108,8 @@ class NodeStage:
         if not self.stage.reads_rows:
             return pa.table({})
         if self.stage.over == "prompts":
-            return read_prompts(shard, self.context.store.place.storage)
-        return self._shown(read_shard(shard, self.context.store.place.storage, IMAGE_COLUMNS))
+            return read_prompts(shard)
+        return self._shown(read_shard(shard, IMAGE_COLUMNS))
 
     def _shown(self, images: pa.Table) -> pa.Table:
         """The rows with the images that the node's metrics are shown."""
@@ -127,16 +127,15 @@ class NodeStage:
 
     def _pack(self, suite: str) -> Upstream | None:
         """The questions that the benchmark ships, read when they are wanted."""
-        packed, storage = self.context.packed, self.context.store.place.storage
+        packed = self.context.packed
         if packed is None:
             return None
         return Upstream(
-            (packed.url,), lambda: [read_pack(packed, suite, storage).questions], rows.QUESTIONS, state=packed.digest
+            (packed.place.url,), lambda: [read_pack(packed, suite).questions], rows.QUESTIONS, state=packed.digest
         )
 
     def _prompts(self, shard: Shard) -> Upstream:
         """The prompts of a shard's images: its own, where its rows hold them, or else the benchmark's."""
         shards = (shard,) if shard.holds_prompts else self.context.prompt_shards
         names = tuple(f"{prompts.group}/{prompts.name}" for prompts in shards)
-        storage = self.context.store.place.storage
-        return Upstream(names, lambda: [read_prompts(prompts, storage) for prompts in shards], rows.PROMPTS)
+        return Upstream(names, lambda: [read_prompts(prompts) for prompts in shards], rows.PROMPTS)

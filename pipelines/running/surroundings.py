@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 import ray
 from ray.exceptions import RayError
@@ -14,7 +15,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.storage import (
     Place,
-    StorageConfig,
     aws_variables,
     readable_errors,
 )
@@ -27,13 +27,12 @@ VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
 """What workers need of the driver's environment, beside what begins with AWS_ and the keys that models name."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Landmark:
+class Landmark(NamedTuple):
     """A file that every machine must see as the driver does."""
 
-    place: str
+    what: str
     """What it shows to be there, for a person."""
-    url: str
+    place: Place
     size: int
     etag: str
 
@@ -48,7 +47,6 @@ class Surroundings:
     variables: Mapping[str, str] = field(repr=False)
     """Of the driver's environment."""
     landmarks: tuple[Landmark, ...]
-    storage: StorageConfig
 
     def enter(self) -> None:
         """Sets the variables in this process; raises RunnerError where it sees another store or source."""
@@ -62,16 +60,15 @@ class Surroundings:
     def _problem(self, landmark: Landmark) -> str | None:
         """What is wrong there, with the remedy; that nothing can be told of a place is not that it is another."""
         try:
-            location = self.storage.locate(landmark.url)
-            with readable_errors(location, "file"):
-                seen = _look(location)
+            with readable_errors(landmark.place, "file"):
+                seen = _look(landmark.place)
         except PlumblineError as error:
-            return f"cannot look at the {landmark.place} ({error})"
+            return f"cannot look at the {landmark.what} ({error})"
         if seen == (landmark.size, landmark.etag):
             return None
         difference = "nothing is there" if seen is None else "another file is there"
         return (
-            f"does not see the {landmark.place} as the driver does ({landmark.url}: {difference}); "
+            f"does not see the {landmark.what} as the driver does ({landmark.place}: {difference}); "
             "name an s3:// address, or a folder that all machines of the cluster share"
         )
 
@@ -91,29 +88,27 @@ def of_sweep(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
     keys = {model.config.key_variable for model in models if not model.local}
     shards = [work.shard for cells in (plan.prompts, plan.images) for work in islice(plan.work(cells), 1)]
     sources = [
-        Landmark(place=f"source {shard.url.removeprefix('file://')}", url=shard.url, size=shard.size, etag=shard.etag)
+        Landmark(f"source {shard.place}", shard.place, shard.size, shard.etag)
         for shard in shards
         if shard.etag  # which a folder has none of
     ]
-    return surroundings(f"store {store.place.url}", store.place, sources, store.place.storage, {*keys, *VARIABLES})
+    return surroundings(f"store {store.place}", store.place, sources, {*keys, *VARIABLES})
 
 
 @contextmanager
 def surroundings(
-    place: str, folder: Place, sources: Collection[Landmark], storage: StorageConfig, names: Collection[str] = ()
+    what: str, folder: Place, sources: Collection[Landmark], names: Collection[str] = ()
 ) -> Iterator[Surroundings]:
     """What the processes of a run are given; a marker stands in the folder that they write to until the end.
 
     `names` are variables of the driver's environment beside S3's. Raises RunnerError for a machine that does not see
     what the driver sees.
     """
-    marker = storage.locate(f"{folder.url}/markers/{uuid.uuid4().hex}")
+    marker = folder / f"markers/{uuid.uuid4().hex}"
     marker.write(marker.url.encode())
     try:
         named = {name: os.environ[name] for name in names if name in os.environ}
-        given = Surroundings(
-            variables=aws_variables() | named, landmarks=(landmark(place, marker), *sources), storage=storage
-        )
+        given = Surroundings(variables=aws_variables() | named, landmarks=(landmark(what, marker), *sources))
         _enter_everywhere(given)
         yield given
     finally:
@@ -121,10 +116,10 @@ def surroundings(
             marker.remove()
 
 
-def landmark(place: str, location: Place) -> Landmark:
+def landmark(what: str, place: Place) -> Landmark:
     """A file as the driver sees it."""
-    entry = location.entry()
-    return Landmark(place=place, url=location.url, size=entry.size, etag=entry.etag)
+    entry = place.entry()
+    return Landmark(what, place, entry.size, entry.etag)
 
 
 def _enter_everywhere(given: Surroundings) -> None:

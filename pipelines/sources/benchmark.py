@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, suggest
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile
 from plumbline.pipelines.sources.question_packs.pack import Convention
 
@@ -96,12 +97,11 @@ class BenchmarkConfig:
     convention: Convention = "released"
     """Whether they are read as the release's code reads them, or as they are meant (docs/questions.md)."""
 
-    @property
-    def packed(self) -> PackFile | None:
+    def packed(self, storage: StorageConfig) -> PackFile | None:
         """Where its own questions are, if it has any."""
         if self.questions is None or self.question_pack is None:
             return None
-        return PackFile(pack=self.question_pack, url=self.questions, convention=self.convention)
+        return PackFile(pack=self.question_pack, place=storage.locate(self.questions), convention=self.convention)
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from plumbline.operators.errors import SourceError
 from plumbline.operators.images import id_text, image_records
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.prompts import Prompts, pairs_of, read_files
 
@@ -30,11 +29,11 @@ class Piece(NamedTuple):
     """Their places in the shard that was cut."""
 
 
-def cut_images(shards: Sequence[Shard], storage: StorageConfig, part_of: PartOf) -> Iterator[tuple[Shard, int]]:
+def cut_images(shards: Sequence[Shard], part_of: PartOf) -> Iterator[tuple[Shard, int]]:
     """The shards' pieces, each with its part, of which the ids alone are read; what cannot be read comes whole in the
     first.
     """
-    for shard, table in read_files(shards, storage, ("prompt_id",)):
+    for shard, table in read_files(shards, ("prompt_id",)):
         if isinstance(table, SourceError):
             yield shard, 0
             continue

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.images import id_text, image_records
-from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
+from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import SEPARATORS, as_list
 from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
@@ -80,15 +80,16 @@ class Prompted(NamedTuple):
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Prompts:
     """The prompts of benchmark.prompts; whatever is wrong with them stops the sweep before anything is computed."""
     place = storage.locate(str(benchmark.prompts))
-    if benchmark.packed is not None and place.url == storage.locate(benchmark.packed.url).url:
-        return _packed_prompts(benchmark.packed, place, benchmark.name, storage)
+    packed = benchmark.packed(storage)
+    if packed is not None and packed.place == place:
+        return _packed_prompts(packed, benchmark.name)
     with readable_errors(place, "benchmark.prompts"):
         suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
         files = list_files(place, benchmark.name, suffixes).tables
     names = benchmark.prompt_columns.renamed()
     try:
-        shards = [shard for file in files for shard in _prompt_shards(file, names, storage, shard_rows)]
-        tables = list(_read_prompt_files(shards, storage))
+        shards = [shard for file in files for shard in _prompt_shards(file, names, shard_rows)]
+        tables = list(_read_prompt_files(shards))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
     if not shards:
@@ -101,10 +102,11 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows:
     return Prompts(pa.concat_tables(tables), keyed, tables)
 
 
-def _packed_prompts(packed: PackFile, place: Place, suite: str, storage: StorageConfig) -> Prompts:
+def _packed_prompts(packed: PackFile, suite: str) -> Prompts:
     """The prompts that a question pack names: one shard, however many they are."""
+    place = packed.place
     try:
-        table = read_pack(packed, suite, storage).prompts
+        table = read_pack(packed, suite).prompts
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
     if not len(table):
@@ -112,7 +114,7 @@ def _packed_prompts(packed: PackFile, place: Place, suite: str, storage: Storage
     entry = place.entry()
     size, tag = (entry.size, entry.etag) if entry.type == "file" else (0, "")
     shard = Shard(
-        group=suite, name=place.name, url=place.uri, size=size,
+        group=suite, name=place.name, place=place, size=size,
         etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(pairs_of(table))), pack=packed.pack,
     )  # fmt: skip
     return Prompts(table, [shard], [table])
@@ -123,9 +125,7 @@ def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
     return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
 
 
-def match_prompts(
-    images: Sequence[Shard], prompts: Prompts, storage: StorageConfig, locate_image: LocateImage
-) -> Prompted:
+def match_prompts(images: Sequence[Shard], prompts: Prompts, locate_image: LocateImage) -> Prompted:
     """Which of a benchmark's prompts every images shard names, read from the ids alone.
 
     So a prompt that is added or edited touches the images that were made of it, and no others.
@@ -138,7 +138,7 @@ def match_prompts(
     broken: list[BrokenFile] = []
     strangers = Strangers()
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, storage, ("prompt_id", "uri")):
+    for shard, table in read_files(images, ("prompt_id", "uri")):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -154,9 +154,7 @@ def match_prompts(
     return Prompted(prompts, matched, named, broken, strangers)
 
 
-def read_files(
-    shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]
-) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
+def read_files(shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
     """The columns of every shard, each file opened once."""
     files: dict[tuple[str, str], list[Shard]] = {}
     for shard in shards:
@@ -165,28 +163,24 @@ def read_files(
     with ThreadPoolExecutor(FILE_READERS) as pool:
         for first in range(0, len(in_files), FILES_AT_ONCE):
             window = in_files[first : first + FILES_AT_ONCE]
-            for of_file, read in zip(
-                window, pool.map(lambda file: read_each(file, storage, columns), window), strict=True
-            ):
+            for of_file, read in zip(window, pool.map(lambda file: read_each(file, columns), window), strict=True):
                 yield from zip(of_file, read, strict=True)
 
 
-def _prompt_shards(
-    file: ListedFile, names: tuple[tuple[str, str], ...], storage: StorageConfig, shard_rows: int
-) -> list[Shard]:
+def _prompt_shards(file: ListedFile, names: tuple[tuple[str, str], ...], shard_rows: int) -> list[Shard]:
     """The shards of a prompts file; a CSV or JSON file is one."""
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
-        footer = read_footer(file, storage)
+        footer = read_footer(file)
         schema, columns = footer.schema.to_arrow_schema(), dict(names)
         require_columns(schema, ("prompt_id", "text"), names, "benchmark.prompt_columns", file.url)
         read = [columns.get(name, name) for name in PROMPT_COLUMNS]
         check_columns(schema, read, read[:1], file.url)
         return cut_shards(file, footer, names, shard_rows)
     whole = Shard(
-        group=file.group, name=file.name, url=file.url, size=file.size, etag=file.etag, row_groups=(), rows=0,
+        group=file.group, name=file.name, place=file.place, size=file.size, etag=file.etag, row_groups=(), rows=0,
         columns=names,
     )  # fmt: skip
-    count = len(read_prompts(whole, storage))
+    count = len(read_prompts(whole))
     return [replace(whole, rows=count)] if count else []
 
 
@@ -205,7 +199,7 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
             seen.add(prompt_id)
 
 
-def gather_prompts(images: Sequence[Shard], name: str, storage: StorageConfig, locate_image: LocateImage) -> Prompted:
+def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage) -> Prompted:
     """The prompts that the images' rows hold, read from the id and text columns alone.
 
     Every images shard gets a prompts shard that is named by the prompts in it and not by its file. So shards with the
@@ -216,7 +210,7 @@ def gather_prompts(images: Sequence[Shard], name: str, storage: StorageConfig, l
     asked: dict[str, Shard] = {}
     broken: list[BrokenFile] = []
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, storage, ("prompt_id", "prompt", "uri")):
+    for shard, table in read_files(images, ("prompt_id", "prompt", "uri")):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -234,10 +228,10 @@ def gather_prompts(images: Sequence[Shard], name: str, storage: StorageConfig, l
     return Prompted(Prompts(table, list(asked.values()), []), matched, {}, broken)
 
 
-def own_ids(images: Sequence[Shard], storage: StorageConfig) -> list[str]:
+def own_ids(images: Sequence[Shard]) -> list[str]:
     """The ids of the prompts that the images' rows hold, in their order, each once."""
     ids: dict[str, None] = {}
-    for _, table in read_files(images, storage, ("prompt_id",)):
+    for _, table in read_files(images, ("prompt_id",)):
         if not isinstance(table, SourceError):
             ids |= dict.fromkeys(id_text(record["prompt_id"]) or "" for record in image_records(table))
     return list(ids)
@@ -260,28 +254,28 @@ def _check_text(prompt_id: str, text: str, shard: Shard, unique: dict[str, tuple
         )
 
 
-def _read_prompt_files(shards: Sequence[Shard], storage: StorageConfig) -> Iterator[pa.Table]:
+def _read_prompt_files(shards: Sequence[Shard]) -> Iterator[pa.Table]:
     """Of every shard its prompts; a Parquet file is opened once, for its footer grows with the shards that it has."""
     if any(shard.url.lower().endswith(prompt_files.SUFFIXES) for shard in shards):
-        yield from (read_prompts(shard, storage) for shard in shards)
+        yield from (read_prompts(shard) for shard in shards)
         return
-    for shard, table in read_files(shards, storage, PROMPT_COLUMNS):
+    for shard, table in read_files(shards, PROMPT_COLUMNS):
         if isinstance(table, SourceError):
             raise table
         yield _prompts_table(_as_records(table, shard), shard)
 
 
-def read_prompts(shard: Shard, storage: StorageConfig) -> pa.Table:
+def read_prompts(shard: Shard) -> pa.Table:
     """A shard's prompts in the schema PROMPTS; absent columns are filled, ids become text.
 
     Of an images shard whose rows hold their own prompts, each id and text once; raises SourceError naming the file.
     """
     if shard.pack:
-        table = picked_rows(read_pack(PackFile(pack=shard.pack, url=shard.url), shard.group, storage).prompts, shard)
+        table = picked_rows(read_pack(PackFile(pack=shard.pack, place=shard.place), shard.group).prompts, shard)
         if digest(sorted(pairs_of(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
-    table = _prompts_table(_own_prompts(shard, storage) if shard.holds_prompts else _prompts(shard, storage), shard)
+    table = _prompts_table(_own_prompts(shard) if shard.holds_prompts else _prompts(shard), shard)
     return picked_rows(table, shard) if shard.url.lower().endswith(prompt_files.SUFFIXES) else table
 
 
@@ -298,16 +292,16 @@ def _prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.
     return rows.table(records, rows.PROMPTS)
 
 
-def _own_prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
-    pairs = _own_pairs(read_shard(shard, storage, ("prompt_id", "prompt")))
+def _own_prompts(shard: Shard) -> list[dict[str, Any]]:
+    pairs = _own_pairs(read_shard(shard, ("prompt_id", "prompt")))
     return [{"prompt_id": one, "text": text} for one, text in pairs]
 
 
-def _prompts(shard: Shard, storage: StorageConfig) -> list[dict[str, Any]]:
+def _prompts(shard: Shard) -> list[dict[str, Any]]:
     names = {name: dict(shard.columns).get(name, name) for name in PROMPT_COLUMNS}
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
-        return _as_records(read_shard(shard, storage, PROMPT_COLUMNS), shard)
-    with opened(shard, storage) as stream:
+        return _as_records(read_shard(shard, PROMPT_COLUMNS), shard)
+    with opened(shard) as stream:
         content = stream.read()
     if shard.url.lower().endswith(prompt_files.LIST):
         return prompt_files.read_prompt_list(content, shard.url)

@@ -18,7 +18,6 @@ from plumbline.operators.images import id_text
 from plumbline.operators.rows import require_once
 from plumbline.pipelines.base.storage import (
     Place,
-    StorageConfig,
     first_line,
     is_storage_error,
 )
@@ -57,11 +56,16 @@ class ListedFile(NamedTuple):
 
     group: str
     name: str
-    url: str
+    place: Place
     size: int
     etag: str
     regular: bool
     """Whether it is a file; not where it is a link that leads nowhere, a pipe or a device."""
+
+    @property
+    def url(self) -> str:
+        """Its address, with file:// for a local file."""
+        return self.place.uri
 
 
 class Listing(NamedTuple):
@@ -83,9 +87,7 @@ def list_files(location: Place, group: str, suffixes: tuple[str, ...]) -> Listin
 
     def listed(relative: str) -> ListedFile:
         entry, place = found[paths[relative]], location / paths[relative]
-        return ListedFile(
-            group, _name(relative, paths), place.uri, entry.size, entry.etag, regular=entry.type == "file"
-        )
+        return ListedFile(group, _name(relative, paths), place, entry.size, entry.etag, regular=entry.type == "file")
 
     return Listing(list(map(listed, tables)), others)
 
@@ -124,15 +126,14 @@ def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
 
 
 @read_again
-def read_footer(file: ListedFile, storage: StorageConfig) -> pq.FileMetaData:
+def read_footer(file: ListedFile) -> pq.FileMetaData:
     """A Parquet file's footer; raises SourceError naming the file where it has none."""
-    location = storage.locate(file.url)
     if not file.regular:
         raise SourceError(
             f"{file.url}: expected a file, found a link that leads nowhere, a pipe or a device; remove it"
         )
     try:
-        with location.open() as stream:
+        with file.place.open() as stream:
             return pq.read_metadata(stream)
     except Exception as error:
         if not isinstance(error, pa.ArrowException) and not is_storage_error(error):
@@ -169,7 +170,7 @@ def cut_shards(
         Shard(
             group=file.group,
             name=file.name if len(run) == len(sizes) else f"{file.name}-{run[0]:05d}",
-            url=file.url,
+            place=file.place,
             size=file.size,
             etag=file.etag,
             row_groups=tuple(run),
@@ -195,12 +196,12 @@ def _runs(sizes: Sequence[int], shard_rows: int) -> Iterator[list[int]]:
 
 
 @read_again
-def read_shard(shard: Shard, storage: StorageConfig, columns: Sequence[str]) -> pa.Table:
+def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
     """A shard's rows with those of `columns`, by our names, that the file has; a row's own prompt has an id always.
 
     Raises SourceError naming the file, where it cannot be read or is not the one that was planned.
     """
-    with opened(shard, storage) as stream:
+    with opened(shard) as stream:
         return _named(pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True), shard, columns)
 
 
@@ -214,20 +215,20 @@ def _named(file: pq.ParquetFile, shard: Shard, columns: Sequence[str]) -> pa.Tab
     return table.select([name for name in columns if name in table.column_names])
 
 
-def read_each(shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]) -> list[pa.Table | SourceError]:
+def read_each(shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
     """Those of `columns` that one file has, shard by shard; the error in place of a shard that cannot be read.
 
     Addresses only where an image may be read by its own: not where every row has its bytes. A file of which something
     is unreadable is fetched once more, as by `read_again`.
     """
-    tables = _read_each(shards, storage, columns)
+    tables = _read_each(shards, columns)
     damaged = any(isinstance(table, UnreadableFile) for table in tables)
-    return _read_each(shards, storage, columns) if damaged else tables
+    return _read_each(shards, columns) if damaged else tables
 
 
-def _read_each(shards: Sequence[Shard], storage: StorageConfig, columns: Sequence[str]) -> list[pa.Table | SourceError]:
+def _read_each(shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
     try:
-        with opened(shards[0], storage) as stream:
+        with opened(shards[0]) as stream:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             read = (_readable(file, *alike, columns) for alike in _alike(file.metadata, shards))
             return list(chain.from_iterable(read))
@@ -292,9 +293,9 @@ def picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
 
 
 @read_again
-def read_extra(shard: Shard, storage: StorageConfig, extra: pa.Schema) -> pa.Table:
+def read_extra(shard: Shard, extra: pa.Schema) -> pa.Table:
     """A shard's further columns for its scores, in the order of its rows; null where its file has no such column."""
-    with opened(shard, storage) as stream:
+    with opened(shard) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         found = _row_groups(file, shard, {name: name for name in extra.names})
     absent = pa.nulls(shard.rows)
@@ -315,18 +316,17 @@ def _row_groups(file: pq.ParquetFile, shard: Shard, names: Mapping[str, str]) ->
 
 
 @contextmanager
-def opened(shard: Shard, storage: StorageConfig) -> Iterator[Any]:
+def opened(shard: Shard) -> Iterator[Any]:
     """The shard's file, which must be the planned one before it is read and after: keys name what was computed from."""
-    location = storage.locate(shard.url)
     try:
-        _check_unchanged(shard, location)
-        with location.open() as stream:
+        _check_unchanged(shard)
+        with shard.place.open() as stream:
             yield stream
-        _check_unchanged(shard, location)
+        _check_unchanged(shard)
     except Exception as error:
         if not isinstance(error, (pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(error):
             raise
-        _check_unchanged(shard, location)
+        _check_unchanged(shard)
         raise _unreadable(shard, error) from error
 
 
@@ -335,10 +335,10 @@ def _unreadable(shard: Shard, error: Exception) -> UnreadableFile:
     return UnreadableFile(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
 
 
-def _check_unchanged(shard: Shard, location: Place) -> None:
+def _check_unchanged(shard: Shard) -> None:
     """Raises SourceError where the file is gone, or has another size or etag than the plan's."""
     try:
-        entry = location.entry()
+        entry = shard.place.entry()
     except FileNotFoundError as error:
         raise SourceError(
             f"{shard.url}: the file was there when the run was planned and is gone; put it back and run again: "

@@ -46,7 +46,7 @@ from plumbline.pipelines.sources.shards import (
     read_footer,
     require_columns,
 )
-from plumbline.pipelines.sources.uris import benchmark_uris
+from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
 PARQUET = (".parquet",)
 INGESTED = b"plumbline_ingest"
@@ -153,8 +153,9 @@ def open_sources(benchmark: BenchmarkConfig, storage: StorageConfig, *, shard_ro
     """
     prompts = open_prompts(benchmark, storage, shard_rows) if benchmark.prompts is not None else None
     images = open_images(benchmark, storage, shard_rows)
-    part = _part(_Part(prompts, images.shards), benchmark, storage)
-    prompted = with_prompts(part.images, part.prompts, benchmark, storage)
+    part = _part(_Part(prompts, images.shards), benchmark)
+    uris = benchmark_uris(benchmark, storage, ImageLimits())
+    prompted = with_prompts(part.images, part.prompts, benchmark.name, uris)
     return Sources(
         prompts=prompted.prompts.table,
         prompt_shards=prompted.prompts.shards,
@@ -179,12 +180,12 @@ class _Part(NamedTuple):
     """What there is, where prompts are left out."""
 
 
-def _part(all_there: _Part, benchmark: BenchmarkConfig, storage: StorageConfig) -> _Part:
+def _part(all_there: _Part, benchmark: BenchmarkConfig) -> _Part:
     """The first prompts with their images, where there is a limit; else all, but for images that are not required."""
     prompts, images, _ = all_there
     if benchmark.limit is None and (prompts is None or benchmark.require_every_image):
         return all_there
-    ids = own_ids(images, storage) if prompts is None else prompts.table.column("prompt_id").to_pylist()
+    ids = own_ids(images) if prompts is None else prompts.table.column("prompt_id").to_pylist()
     first = ids[: benchmark.limit]
     left_out = len(first) < len(ids)
     parts = dict.fromkeys(first if left_out else [*ids, ""], 0)
@@ -193,30 +194,27 @@ def _part(all_there: _Part, benchmark: BenchmarkConfig, storage: StorageConfig) 
         return parts.get(prompt_id, LEFT_OUT)
 
     if left_out or not benchmark.require_every_image:
-        images = [piece for piece, _ in cut_images(images, storage, part_of)]
+        images = [piece for piece, _ in cut_images(images, part_of)]
     if not left_out:
         return _Part(prompts, images)
     whole = Whole(len(ids), sum(shard.rows for shard in all_there.images))
     return _Part(prompts and cut_prompts(prompts.table, prompts.shards, part_of), images, whole)
 
 
-def with_prompts(
-    images: Sequence[Shard], prompts: Prompts | None, benchmark: BenchmarkConfig, storage: StorageConfig
-) -> Prompted:
+def with_prompts(images: Sequence[Shard], prompts: Prompts | None, suite: str, uris: Uris) -> Prompted:
     """The images with the benchmark's prompts that they name, or with those that their rows hold."""
-    locate_image = benchmark_uris(benchmark, storage, ImageLimits()).locate
     if prompts is None:
-        return gather_prompts(images, benchmark.name, storage, locate_image)
-    return match_prompts(images, prompts, storage, locate_image)
+        return gather_prompts(images, suite, uris.locate)
+    return match_prompts(images, prompts, uris.locate)
 
 
-def with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageConfig) -> Sources:
+def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     """The sources with the benchmark's own questions, and what is wrong with these.
 
     Raises ConfigError where they cannot be read at all.
     """
     try:
-        pack = read_pack(packed, suite, storage)
+        pack = read_pack(packed, suite)
     except SourceError as error:
         raise ConfigError(f"benchmark.questions: {error}") from error
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
@@ -232,7 +230,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageCo
         )
     choices = pack.questions.filter(pack.questions.column("error").is_null()).column("choices").to_pylist()
     return sources._replace(
-        packed=replace(packed, url=storage.locate(packed.url).url, digest=pack_digest(pack)),
+        packed=replace(packed, digest=pack_digest(pack)),
         pack_problems=tuple(problems),
         pack_choices=frozenset(map(len, choices)),
     )
@@ -240,6 +238,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str, storage: StorageCo
 
 def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int) -> Images:
     """Every generator's files with their footers; a file that cannot be read costs nothing else."""
+    root = storage.locate(benchmark.images) if benchmark.images is not None else None
     places, beside = _generators(benchmark, storage)
     listed = {name: _listing(name, place) for name, place in places.items()}
     others = [*beside, *(f"{name}/{path}" for name, listing in listed.items() for path in listing.others)]
@@ -247,7 +246,7 @@ def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: 
         raise _no_tables(benchmark, others)
     with ThreadPoolExecutor(FILE_READERS) as pool:
         files = [file for listing in listed.values() for file in listing.tables]
-        results = list(pool.map(lambda file: _images_file(file, benchmark, storage, shard_rows), files))
+        results = list(pool.map(lambda file: _images_file(file, benchmark, shard_rows), files))
     broken = [result for result in results if isinstance(result, BrokenFile)]
     broken += [_no_files(name, places[name]) for name, listing in listed.items() if not listing.tables]
     tables = [result for result in results if isinstance(result, _ImagesFile)]
@@ -257,7 +256,7 @@ def open_images(benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: 
         raise ConfigError(several)
     shards = [shard for table in tables for shard in table.shards]
     extra = _extra_schema(benchmark.columns, [table.schema for table in tables])
-    return Images(shards, broken, list(places), extra, _origins(benchmark, places, tables, others, storage))
+    return Images(shards, broken, list(places), extra, _origins(benchmark, root, places, tables, others))
 
 
 def _listing(generator: str, place: Place) -> Listing:
@@ -278,22 +277,19 @@ def _no_tables(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError
 
 def _origins(
     benchmark: BenchmarkConfig,
+    root: Place | None,
     places: Mapping[str, Place],
     tables: Sequence[_ImagesFile],
     others: Sequence[str],
-    storage: StorageConfig,
 ) -> Origins:
     """Where the prompts and the generators come from, and what is there and not read."""
-    if benchmark.images is not None and tables and all(table.ingested for table in tables):
-        ingested = read_origins(storage.locate(benchmark.images))
+    if root is not None and tables and all(table.ingested for table in tables):
+        ingested = read_origins(root)
         if ingested is not None:
             return ingested
     columns = benchmark.columns
     prompts = f"the column {columns.prompt!r} of the images' tables" if benchmark.prompts is None else benchmark.prompts
-    alone = benchmark.images is not None and storage.locate(benchmark.images).url in (
-        place.url for place in places.values()
-    )
-    whose = "the name of" if alone else "the folders in"
+    whose = "the name of" if root in places.values() else "the folders in"
     read = set(_read_columns(benchmark, pa.schema([]))) | set(benchmark.columns.extra)
     names = dict.fromkeys(name for table in tables for name in table.schema.names)
     return Origins(
@@ -325,7 +321,7 @@ def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
         return _Places({name: storage.locate(url) for name, url in benchmark.generators.items()}, [])
     images = storage.locate(str(benchmark.images))
     with readable_errors(images, "benchmark.images"):
-        found, beside = _layout(images, benchmark, storage)
+        found, beside = _layout(images, benchmark)
     wanted = benchmark.generators
     missing = sorted(set(wanted or ()) - set(found))
     if missing:
@@ -337,7 +333,7 @@ def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
     return _Places({name: found[name] for name in wanted} if wanted is not None else found, beside)
 
 
-def _layout(images: Place, benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
+def _layout(images: Place, benchmark: BenchmarkConfig) -> _Places:
     """A folder per generator, or the one generator of a Parquet file or of a folder with such files.
 
     Raises ConfigError for a store, and where images lie beside the folders of generators: whose they are is not told.
@@ -350,7 +346,7 @@ def _layout(images: Place, benchmark: BenchmarkConfig, storage: StorageConfig) -
     files = [name for name in sorted(_named(entries, "file")) if is_table(name, ("",)) and name != MANIFEST]
     tables = [name for name in files if is_table(name, PARQUET)]
     full = [name for name, folder in folders.items() if tables and list_files(folder, name, PARQUET).tables]
-    beside = [name for name in tables if full and _holds_images(images / name, benchmark, storage)]
+    beside = [name for name in tables if full and _holds_images(images / name, benchmark)]
     if beside:
         raise ConfigError(
             f"benchmark.images {images.url}: Parquet files ({_some(beside)}) lie beside folders that have some "
@@ -374,23 +370,21 @@ def _stem(location: Place) -> str:
     return location.name.removesuffix(".parquet")
 
 
-def _holds_images(file: Place, benchmark: BenchmarkConfig, storage: StorageConfig) -> bool:
+def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:
     """Whether a Parquet file has images, as far as can be told; ingest puts tables without any beside its folders."""
     columns = {benchmark.columns.image, benchmark.columns.uri}
     try:
         (listed,) = list_files(file, "", PARQUET).tables
-        return bool(columns & set(read_footer(listed, storage).schema.to_arrow_schema().names))
+        return bool(columns & set(read_footer(listed).schema.to_arrow_schema().names))
     except SourceError:
         return True
 
 
-def _images_file(
-    file: ListedFile, benchmark: BenchmarkConfig, storage: StorageConfig, shard_rows: int
-) -> _ImagesFile | BrokenFile:
+def _images_file(file: ListedFile, benchmark: BenchmarkConfig, shard_rows: int) -> _ImagesFile | BrokenFile:
     names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
     required = [name for name, its in names if its] + ([] if benchmark.prompts is None else ["prompt_id"])
     try:
-        footer = read_footer(file, storage)
+        footer = read_footer(file)
         schema = footer.schema.to_arrow_schema()
         require_columns(schema, required, names, "benchmark.columns", file.url)
         check_columns(schema, _read_columns(benchmark, schema), [*_ids(benchmark.columns)], file.url)

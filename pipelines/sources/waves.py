@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.cuts import cut_images, cut_prompts
 from plumbline.pipelines.sources.sources import Sources, with_prompts
+from plumbline.pipelines.sources.uris import Uris
 
 FIRST_PROMPTS = 64
 """Of the first wave."""
@@ -57,20 +57,20 @@ class Waves:
         return int(np.searchsorted(came, min(prompts, came[-1])))
 
 
-def cut_waves(sources: Sources, benchmark: BenchmarkConfig, storage: StorageConfig, options: Adaptive) -> Waves:
+def cut_waves(sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options: Adaptive) -> Waves:
     """Draws the order, and cuts every shard by it; reads the prompts' ids of the images again and no image."""
     ids = sorted(sources.prompts.column("prompt_id").to_pylist())
     order = balanced_order(_labels(sources, ids), options.seed)
     ends = list(_ends(len(order), options.growth))
     wave_of_id = {ids[place]: wave for wave, place in _by_wave(order, ends)}
     last = len(ends) - 1  # in which images come of prompts that the benchmark has not
-    pieces = list(cut_images(sources.image_shards, storage, lambda prompt_id: wave_of_id.get(prompt_id, last)))
+    pieces = list(cut_images(sources.image_shards, lambda prompt_id: wave_of_id.get(prompt_id, last)))
     prompts = (
         cut_prompts(sources.prompts, sources.prompt_shards, wave_of_id.__getitem__)
         if benchmark.prompts is not None
         else None
     )
-    prompted = with_prompts([piece for piece, _ in pieces], prompts, benchmark, storage)
+    prompted = with_prompts([piece for piece, _ in pieces], prompts, benchmark.name, uris)
     table = prompted.prompts.table
     return Waves(
         order=order,

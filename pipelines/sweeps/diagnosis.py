@@ -21,7 +21,7 @@ from plumbline.operators.stages.graph import check_chain, check_models, make_nod
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.poisson import hash_ids
 from plumbline.pipelines.base.pages import write_section
-from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.judging.releases.tables import read_sheet
@@ -99,7 +99,7 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
     missing.
     """
     rated = {
-        name: read_ratings(f"diagnosis.word_ratings.{name}", one, config.storage)
+        name: read_ratings(f"diagnosis.word_ratings.{name}", one, config.storage.locate(one.path))
         for name, one in config.diagnosis.word_ratings.items()
     }
     wanted = properties(rated, _parser(config.diagnosis.parser))
@@ -143,9 +143,9 @@ def _variants(config: DiagnoseConfig) -> Iterator[Variant]:
                 yield Variant(name, f"answered by {role}", replace(metric, model=role))  # type: ignore[call-arg]
 
 
-def read_ratings(key: str, words: WordRatings, storage: StorageConfig) -> dict[str, float]:
+def read_ratings(key: str, words: WordRatings, table: Place) -> dict[str, float]:
     """People's ratings by word in lower case; a word that stands there twice has the first."""
-    sheet = read_sheet(storage.locate(words.path))
+    sheet = read_sheet(table)
     sheet.require([words.word, words.rating], f"set {key}.word and {key}.rating to the columns of words and ratings")
     pairs = zip(sheet.texts(words.word), sheet.numbers(words.rating).to_pylist(), strict=True)
     ratings: dict[str, float] = {}

@@ -353,7 +353,7 @@ class PartMaker:
         """A null row per image of a shard that failed whole, where at least the ids can be read."""
         shard = cell.shard
         try:
-            records = image_records(read_shard(shard, self.store.place.storage, ("image_id", "prompt_id")))
+            records = image_records(read_shard(shard, ("image_id", "prompt_id")))
             further = self._further(shard)
         except PlumblineError:
             nothing = _beside(rows.SCORES.empty_table(), self.extra.empty_table(), self.extra)
@@ -363,7 +363,7 @@ class PartMaker:
 
     def _further(self, shard: Shard) -> pa.Table:
         """The shard's further columns; where none are wanted, its file is not touched."""
-        return read_extra(shard, self.store.place.storage, self.extra) if self.extra.names else self.extra.empty_table()
+        return read_extra(shard, self.extra) if self.extra.names else self.extra.empty_table()
 
 
 def _counted(metric: str, table: pa.Table, shards: Sequence[tuple[Shard, int]], skills: Skills) -> CountedPart:

@@ -35,7 +35,7 @@ from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
 from plumbline.pipelines.running.progress import NodeProgress
 from plumbline.pipelines.running.rounds import Report, Rounds
 from plumbline.pipelines.sources.sources import Sources, Whole, open_sources, with_pack
-from plumbline.pipelines.sources.uris import benchmark_uris
+from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.pipelines.sweeps.results import Results, error_counts, gather_results
 
 if TYPE_CHECKING:
@@ -123,14 +123,15 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
         store.check()
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
     config = settle(config)
-    if config.benchmark.packed is not None and any(metric.packed for metric in config.metrics.values()):
-        sources = with_pack(sources, config.benchmark.packed, config.benchmark.name, config.storage)
+    packed = config.benchmark.packed(config.storage)
+    if packed is not None and any(metric.packed for metric in config.metrics.values()):
+        sources = with_pack(sources, packed, config.benchmark.name)
         check_pack(config, sources)
     waves = None
     if config.adaptive is not None:
         from plumbline.pipelines.sources.waves import cut_waves  # imports scipy, which takes a second
 
-        waves = cut_waves(sources, config.benchmark, config.storage, config.adaptive)
+        waves = cut_waves(sources, config.benchmark, uris_of(config), config.adaptive)
         sources = waves.sources
     deleted = deletions(store)  # before its cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
@@ -292,10 +293,10 @@ def judge_metrics(planned: PlannedSweep, finished: FinishedSweep) -> "Findings |
     release = open_release(protocol, planned.config.storage)
     protocol = replace(protocol, falling=(*protocol.falling, *finished.falling))
     scores = _judged_scores(finished.results, release)
-    storage = planned.config.storage
-    elements = read_elements(finished.folder, storage) if "words" in protocol.tasks else ()
+    run = planned.store.place / f"runs/{finished.run_id}"
+    elements = read_elements(run) if "words" in protocol.tasks else ()
     findings = judge(protocol, release, scores, Sampling(resamples=RESAMPLES), finished.folder, elements)
-    write_findings(findings, storage.locate(f"{finished.folder}/metaeval"))
+    write_findings(findings, run / "metaeval")
     return findings
 
 
@@ -364,6 +365,11 @@ def _compute(planned: PlannedSweep, report: Report) -> dict[str, Outcome]:
     return run_plan(planned.plan, stage_context(planned), cluster, report)
 
 
+def uris_of(config: SweepConfig) -> Uris:
+    """Reads the images that the rows of a sweep name by address."""
+    return benchmark_uris(config.benchmark, config.storage, config.limits)
+
+
 def stage_context(planned: PlannedSweep) -> "StageContext":
     """What the stages of a sweep share."""
     from plumbline.pipelines.running.stages import StageContext
@@ -373,7 +379,7 @@ def stage_context(planned: PlannedSweep) -> "StageContext":
         store=planned.store,
         limits=config.limits,
         clips=config.clips,
-        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
+        uris=uris_of(config),
         prompt_shards=tuple(planned.sources.prompt_shards),
         packed=planned.sources.packed,
     )

@@ -17,7 +17,6 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import SourceError
 from plumbline.operators.images import ImageLimits, Preprocess, prepare_images
 from plumbline.operators.training.exercises import Exercise, ExerciseBatch, ask, make_batch, rate, split_caption
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.shards import read_shard, where
@@ -108,7 +107,6 @@ class Examples:
     texts: tuple[str, ...]
     """The columns with texts, by our names."""
     uris: Uris
-    storage: StorageConfig
     limits: ImageLimits
     clips: Clips
 
@@ -118,7 +116,7 @@ class Examples:
 
     def read(self, number: int) -> pa.Table:
         """A shard; raises SourceError naming its file."""
-        return read_shard(self.shards[number].shard, self.storage, self.columns)
+        return read_shard(self.shards[number].shard, self.columns)
 
 
 class ReadRow(NamedTuple):

@@ -108,8 +108,7 @@ def _planned(
         mixed=config.mixed,
         save_every=config.save_every,
         most_failed=int(config.max_failed * stage.steps * stage.size),
-        output=config.storage.locate(config.output).url,
-        storage=config.storage,
+        output=config.storage.locate(config.output),
         threads=config.pool.threads,
     )
     recipe = {
@@ -141,7 +140,6 @@ def _rated_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> E
         shards=shards,
         texts=(),
         uris=benchmark_uris(config.benchmark, config.storage, config.limits),
-        storage=config.storage,
         limits=config.limits,
         clips=config.clips,
     )
@@ -158,7 +156,7 @@ def _table_examples(config: StageConfig) -> Examples:
     names = tuple((name, column) for name, column in columns.items() if name != column)
     shards = []
     for file in files:
-        footer = read_footer(file, config.storage)
+        footer = read_footer(file)
         schema = footer.schema.to_arrow_schema()
         require_columns(schema, config.texts, names, "columns", file.url)
         if not {columns["image"], columns["uri"]} & set(schema.names):
@@ -173,7 +171,6 @@ def _table_examples(config: StageConfig) -> Examples:
         shards=shards,
         texts=config.texts,
         uris=Uris(roots=(folder, *config.uri_roots), storage=config.storage, max_bytes=config.limits.max_bytes),
-        storage=config.storage,
         limits=config.limits,
         clips=config.clips,
     )

@@ -69,7 +69,7 @@ def read_rated(config: FinetuneConfig, kind: VqaKind) -> RatedShards:
 
 def _ids(shard: Shard, number: int, config: FinetuneConfig) -> pd.DataFrame:
     """A shard's images: image_id, prompt_id, generator, and their shard's number and places."""
-    records = image_records(read_shard(shard, config.storage, ("image_id", "prompt_id")))
+    records = image_records(read_shard(shard, ("image_id", "prompt_id")))
     frame = pd.DataFrame([identify(record, shard.group) for record in records])
     return frame.assign(shard=number, place=range(len(frame)))
 

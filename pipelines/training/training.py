@@ -66,7 +66,7 @@ def run_training(planned: PlannedTraining, report: Report) -> Trained:
 
     Raises ConfigError where the output holds another training, RunnerError where the workers end again and again.
     """
-    output = planned.task.storage.locate(planned.task.output)
+    output = planned.task.output
     checkpoint = output / CHECKPOINT
     _claim(planned)
     if (checkpoint / CONFIG).exists():
@@ -79,7 +79,7 @@ def run_training(planned: PlannedTraining, report: Report) -> Trained:
 
 def _claim(planned: PlannedTraining) -> None:
     """Writes the recipe into the output; raises ConfigError where it holds the training of another one."""
-    output = planned.task.storage.locate(planned.task.output)
+    output = planned.task.output
     recipe = output / RECIPE
     with write_errors(recipe):
         if recipe.create((json.dumps(planned.recipe, indent=2) + "\n").encode()):
@@ -95,7 +95,7 @@ def _claim(planned: PlannedTraining) -> None:
 def _findings(planned: PlannedTraining) -> Findings | None:
     if planned.release is None or not isinstance(planned.config, FinetuneConfig):
         return None
-    output = planned.task.storage.locate(planned.task.output)
+    output = planned.task.output
     scores = output / HELD_OUT
     findings = judge_held_out(planned.config, planned.release, read_scores(scores), scores.url)
     write_findings(findings, output / AGREEMENT)
@@ -105,12 +105,12 @@ def _findings(planned: PlannedTraining) -> Findings | None:
 def _run_workers(planned: PlannedTraining, report: Report) -> None:
     """Runs the workers to the end, started again where one of them dies."""
     config, task = planned.config, planned.task
-    output = task.storage.locate(task.output)
+    output = task.output
     with ray_session(config.cluster) as cluster:
         next_wave({POOL: config.pool}, cluster.wait_seconds)
         shard = task.examples.shards[0].shard
-        source = Landmark(place=f"source {shard.url}", url=shard.url, size=shard.size, etag=shard.etag)
-        with surroundings(f"output {output.url}", output, [source], task.storage, VARIABLES) as given:
+        source = Landmark(f"source {shard.place}", shard.place, shard.size, shard.etag)
+        with surroundings(f"output {output}", output, [source], VARIABLES) as given:
             notices = ray.remote(num_cpus=0)(Notices).remote()
             _listen(_fitting(planned, given, notices), notices, report)
 

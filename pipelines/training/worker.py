@@ -24,7 +24,6 @@ from plumbline.operators.training.exercises import exercise_loss, train_only
 from plumbline.operators.training.loop import Course, Report, Stage, train
 from plumbline.pipelines.base.storage import (
     Place,
-    StorageConfig,
 )
 from plumbline.pipelines.running.process import set_torch_threads
 from plumbline.pipelines.training.examples import Batches, Example, Examples, RowOrder, RowReader
@@ -53,8 +52,7 @@ class Task:
     save_every: int
     most_failed: int
     """Rows that may be left out."""
-    output: str
-    storage: StorageConfig
+    output: Place
     threads: int | None
 
     @property
@@ -88,7 +86,7 @@ class Seat(NamedTuple):
 def work(task: Task, seat: Seat, report: Report) -> None:
     """Trains from the newest state on, or from the checkpoint; the first worker writes."""
     set_torch_threads(task.threads)
-    output = task.storage.locate(task.output)
+    output = task.output
     trainee = load_trainee(task.model, seat.device)
     before = _held_out_scores(task, trainee, seat)
     first = {name: parameter.clone() for name, parameter in _parameters(task, trainee)} if task.blend < 1 else {}

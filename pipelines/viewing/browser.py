@@ -123,9 +123,7 @@ class Browser:
         if run.originals is None or score.image_id is None:
             raise NoPicture(run.unreadable or score.message or "the row names no image")
         with self._decoding:
-            picture = show_image(
-                pick_of([score], run.falling), run.cells, self.store.place.storage, run.originals, make
-            )
+            picture = show_image(pick_of([score], run.falling), run.cells, run.originals, make)
         if isinstance(picture, RowError):
             raise NoPicture(picture.message)
         return picture

@@ -8,7 +8,7 @@ from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_refere
 
 @needs_reference
 def test_the_page_shows_what_the_published_files_give() -> None:
-    tables = published_tables(str(REFERENCE), StorageConfig())
+    tables = published_tables(StorageConfig().locate(str(REFERENCE)))
     assert diagnosis_markdown(tables, 3).strip() in (ROOT / "docs/validity.md").read_text()
     correlations, _, questions = tables
     lengths = next(row for row in correlations.rows if row[1:3] == ("TIFA", "length"))

@@ -67,7 +67,7 @@ def scores_of(planned: PlannedSweep, report: object = None) -> dict[str, Outcome
 
 def _scores(metric: str, cell: PlannedCell, planned: PlannedSweep) -> pa.Table:
     shard = cell.shard
-    ids = read_shard(shard, planned.config.storage, ("image_id", "prompt_id"))
+    ids = read_shard(shard, ("image_id", "prompt_id"))
     drawn = np.random.default_rng(list(cell.path.encode()))
     generator = sum(shard.group.encode()) % 7
     columns = {

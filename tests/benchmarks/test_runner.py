@@ -11,6 +11,7 @@ import pytest
 
 from plumbline.jobs.command import load_values
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.plans.plan import Node
@@ -33,7 +34,7 @@ class EmptyActor:
         self.node = node
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        work = Work.from_json(str(batch["work"][0]))
+        work = Work.from_json(str(batch["work"][0]), StorageConfig())
         committed = {cell.path: Outcome(state="committed", rows=work.shard.rows) for cell in work.cells}
         return {"work": [replace(work, outcomes=committed).to_json()]}
 
@@ -43,7 +44,15 @@ def claims(count: int) -> list[Work]:
 
 
 def claim(number: int) -> Work:
-    shard = Shard(group="b", name=f"{number:06}", url="b", size=1, etag="1", row_groups=(number,), rows=256)
+    shard = Shard(
+        group="b",
+        name=f"{number:06}",
+        place=Place("/b", StorageConfig()),
+        size=1,
+        etag="1",
+        row_groups=(number,),
+        rows=256,
+    )
     key = f"{number:06}"
     cell = Cell(node="questions", stage="questions", metric="m", key=key, path=f"questions/{key}.parquet", inputs={})
     return Work(shard=shard, cells=(cell,), outcomes={})

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from plumbline.operators.errors import SourceError
-from plumbline.pipelines.base.storage import StorageConfig, readable_errors
+from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.question_packs.pack import Convention, QuestionPack, gather
 
@@ -17,23 +17,22 @@ class PackFile:
 
     pack: str
     """One of PACKS."""
-    url: str
+    place: Place
     convention: Convention = "released"
     digest: str = ""
     """Of what was read when the run was planned; empty where nothing has been read yet."""
 
 
-def read_pack(file: PackFile, suite: str, storage: StorageConfig) -> QuestionPack:
+def read_pack(file: PackFile, suite: str) -> QuestionPack:
     """What the file holds; raises ConfigError where it cannot be had and SourceError where it is not what was planned.
 
     A row that cannot be read is one of the pack's `problems` and costs nothing else.
     """
-    place = storage.locate(file.url)
-    with readable_errors(place, "benchmark.questions"):
-        pack = gather(import_module(f"{__name__}.{file.pack}").read(place, file.convention), suite)
+    with readable_errors(file.place, "benchmark.questions"):
+        pack = gather(import_module(f"{__name__}.{file.pack}").read(file.place, file.convention), suite)
     if file.digest and pack_digest(pack) != file.digest:
         raise SourceError(
-            f"{place.url}: the questions have changed since the run was planned; run again: the plan is made anew"
+            f"{file.place}: the questions have changed since the run was planned; run again: the plan is made anew"
         )
     return pack
 

@@ -5,9 +5,18 @@ from typing import Any
 
 import pytest
 
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.cells import Cell, Outcome, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
 
-SHARD = Shard(group="atlas", name="00000", url="/x/00000.parquet", size=10, etag="e", row_groups=(0, 1), rows=8)
+SHARD = Shard(
+    group="atlas",
+    name="00000",
+    place=Place("/x/00000.parquet", StorageConfig()),
+    size=10,
+    etag="e",
+    row_groups=(0, 1),
+    rows=8,
+)
 RECIPE = make_recipe("answers", 1, {"model": "m", "dtype": "float32"})
 
 
@@ -17,7 +26,13 @@ def cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> PlannedCell:
 
 @pytest.mark.parametrize(
     "change",
-    [{"url": "/y.parquet"}, {"size": 11}, {"etag": "f"}, {"row_groups": (0,)}, {"objects": "d"}],
+    [
+        {"place": Place("/y.parquet", StorageConfig())},
+        {"size": 11},
+        {"etag": "f"},
+        {"row_groups": (0,)},
+        {"objects": "d"},
+    ],
     ids=lambda change: next(iter(change)),
 )
 def test_another_source_is_another_key(change: dict[str, Any]) -> None:
@@ -55,5 +70,6 @@ def test_work_survives_the_way_through_a_dataset() -> None:
         node="answers:vqa", stage="answers", metric="vqascore", key=cell().key, path=cell().path,
         inputs={"questions": ("questions/x.parquet",)}, earlier=("y.parquet",), renew=True,
     )  # fmt: skip
-    work = Work(shard=SHARD, cells=(told,), outcomes=outcomes)
-    assert Work.from_json(work.to_json()) == work
+    storage = StorageConfig(key="k", secret="hush-hush")
+    work = Work(shard=replace(SHARD, place=Place("/x", storage)), cells=(told,), outcomes=outcomes)
+    assert Work.from_json(work.to_json(), storage) == work and "hush-hush" not in work.to_json() + repr(work)

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators import rows
-from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import results
@@ -94,7 +93,7 @@ def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_pla
 ) -> None:
     planned = plan_sweep(sweep_config(nights.bench, nights.store, METRIC))
     cell = planned.plan.scores["clipscore"][-1]
-    ids = read_shard(cell.shard, StorageConfig(), ("image_id", "prompt_id")).to_pylist()
+    ids = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
     error = {"kind": "corrupt_image", "message": "it does not decode", "retryable": False}
     failed = [{**row, "generator": "flint", "metric": "clipscore", "error": error} for row in ids]
     planned.store.save(planned.plan.to_compute(cell), rows.table(failed, rows.ELEMENT_SCORES))

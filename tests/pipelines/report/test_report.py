@@ -216,9 +216,10 @@ def test_a_row_is_found_in_its_row_groups(row: int, tmp_path: Path) -> None:
     path = tmp_path / "images.parquet"
     table = pa.table({"image_id": [str(one) for one in range(14)], "picture": [png(one) for one in range(14)]})
     pq.write_table(table, path, row_group_size=4)
-    shard = Shard(group="g", name="n", url=str(path), size=1, etag="", row_groups=(1, 2, 3), rows=10,
+    place = StorageConfig().locate(str(path))
+    shard = Shard(group="g", name="n", place=place, size=1, etag="", row_groups=(1, 2, 3), rows=10,
                   columns=(("image", "picture"),))  # fmt: skip
-    found = read_row(shard, row, StorageConfig())
+    found = read_row(shard, row)
     assert found == (None if row == 10 else {"image_id": str(row + 4), "image": png(row + 4)})
 
 

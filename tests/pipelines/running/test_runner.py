@@ -3,10 +3,11 @@
 from typing import Any
 
 from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.running.runner import Runner
 
-SHARD = Shard(group="bench", name="0", url="0", size=1, etag="1", row_groups=(0,), rows=1)
+SHARD = Shard(group="bench", name="0", place=Place("/0", StorageConfig()), size=1, etag="1", row_groups=(0,), rows=1)
 PROMPT_SHARDS = 400
 
 

@@ -68,7 +68,7 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(actor_module, "NodeStage", OverlappingStage)
     progress = ray.remote(ProgressLog).options(num_cpus=0).remote()
     store = Store(StorageConfig().locate(str(tmp_path)))
-    given = Surroundings(variables={}, landmarks=(), storage=StorageConfig())
+    given = Surroundings(variables={}, landmarks=())
     context = StageContext(store=store, limits=ImageLimits(), clips=Clips(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
     terms = RunTerms(context=context, surroundings=given, progress=progress, max_attempts=4)
@@ -77,7 +77,9 @@ def actor(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def batch(name: str) -> dict[str, Any]:
-    shard = Shard(group="bench", name=name, url=name, size=1, etag="1", row_groups=(0,), rows=2)
+    shard = Shard(
+        group="bench", name=name, place=StorageConfig().locate(name), size=1, etag="1", row_groups=(0,), rows=2
+    )
     cell = Cell(
         node="questions", stage="questions", metric="vqascore", key=name, path=f"questions/{name}.parquet", inputs={}
     )
@@ -90,7 +92,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     states: dict[str, str] = {}
 
     def call(name: str) -> None:
-        done = Work.from_json(actor(batch(name))["work"][0])
+        done = Work.from_json(actor(batch(name))["work"][0], StorageConfig())
         (outcome,) = done.outcomes.values()
         states[shard_name(done)] = outcome.state
 
@@ -106,7 +108,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
 
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Work.from_json(batch("first")["work"][0])
+    work = Work.from_json(batch("first")["work"][0], StorageConfig())
     second = replace(work.cells[0], metric="other", key="other", path="questions/other.parquet")
     save = Store.save
 
@@ -118,7 +120,7 @@ def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch:
     monkeypatch.setattr(Store, "save", refusing)
     monkeypatch.setattr(actor.stage, "prepare", lambda work, cells: "alone")
     both = replace(work, cells=(*work.cells, second))
-    done = Work.from_json(actor({"work": np.array([both.to_json()], dtype=object)})["work"][0])
+    done = Work.from_json(actor({"work": np.array([both.to_json()], dtype=object)})["work"][0], StorageConfig())
     assert {path: outcome.state for path, outcome in done.outcomes.items()} == {
         work.cells[0].path: "committed",
         second.path: "failed",
@@ -157,7 +159,7 @@ def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
 
 def computed(actor: StageActor) -> list[str]:
     """How the actor worked on the shard, or why not."""
-    done = Work.from_json(actor(batch("first"))["work"][0])
+    done = Work.from_json(actor(batch("first"))["work"][0], StorageConfig())
     ((path, outcome),) = done.outcomes.items()
     return [outcome.message] if outcome.message else actor.store.read(path).column("prompt_id").to_pylist()
 
@@ -188,7 +190,7 @@ def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor:
     assert computed(actor) == ["whole"]
     begin(actor, "lost")
     actor.stage = None  # type: ignore[assignment]
-    done = Work.from_json(actor(batch("first"))["work"][0])
+    done = Work.from_json(actor(batch("first"))["work"][0], StorageConfig())
     assert [(outcome.state, outcome.rows) for outcome in done.outcomes.values()] == [("committed", 1)]
 
 
@@ -201,7 +203,7 @@ def test_a_repeated_shard_is_computed_where_the_store_does_not_tell_what_stands(
     monkeypatch.setattr(Store, "exists", unanswered)
     monkeypatch.setattr(actor.stage, "prepare", lambda work, cells: "alone")
     actor.terms = replace(actor.terms, repeated=True)
-    done = Work.from_json(actor(batch("again"))["work"][0])
+    done = Work.from_json(actor(batch("again"))["work"][0], StorageConfig())
     assert [outcome.state for outcome in done.outcomes.values()] == ["committed"]
 
 

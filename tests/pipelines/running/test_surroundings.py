@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.surroundings import Landmark, Surroundings, landmark
 
@@ -14,7 +14,7 @@ STORAGE = StorageConfig()
 
 
 def enter(mark: Landmark) -> None:
-    Surroundings(variables={}, landmarks=(mark,), storage=STORAGE).enter()
+    Surroundings(variables={}, landmarks=(mark,)).enter()
 
 
 @pytest.fixture
@@ -29,10 +29,10 @@ def test_a_machine_that_sees_the_same_enters(mark: Landmark) -> None:
 
 def test_a_machine_that_sees_another_place_is_told_to_share_it(mark: Landmark) -> None:
     seen = r"the machine \S+ does not see the store /somewhere as the driver does "
-    Path(mark.url).write_text("somebody else's")
+    Path(mark.place.path).write_text("somebody else's")
     with pytest.raises(RunnerError, match=seen + r"\(.*/mark: another file is there\); name an s3:// address"):
         enter(mark)
-    Path(mark.url).unlink()
+    Path(mark.place.path).unlink()
     with pytest.raises(RunnerError, match=seen + r"\(.*/mark: nothing is there\); name an s3:// address"):
         enter(mark)
 
@@ -45,7 +45,7 @@ def test_a_machine_that_cannot_reach_s3_is_told_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("plumbline.pipelines.base.storage._s3", lambda storage: Unreachable())
     told = r"cannot look at the store s3://bucket \(file s3://bucket/mark: cannot be reached \(.*s3\.example"
     with pytest.raises(RunnerError, match=told) as refusal:
-        enter(Landmark(place="store s3://bucket", url="s3://bucket/mark", size=1, etag="1"))
+        enter(Landmark("store s3://bucket", Place("s3://bucket/mark", STORAGE), 1, "1"))
     assert "as the driver does" not in str(refusal.value)
 
 
@@ -54,6 +54,6 @@ def test_a_machine_without_credentials_is_told_of_them(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("plumbline.pipelines.base.storage._no_credentials", lambda: True)
     other = StorageConfig(region="of-this-test")
-    mark = Landmark(place="store s3://bucket", url="s3://bucket/mark", size=1, etag="1")
+    mark = Landmark("store s3://bucket", Place("s3://bucket/mark", other), 1, "1")
     with pytest.raises(RunnerError, match=r"cannot look at the store s3://bucket \(s3://: no credentials found; set"):
-        Surroundings(variables={}, landmarks=(mark,), storage=other).enter()
+        Surroundings(variables={}, landmarks=(mark,)).enter()

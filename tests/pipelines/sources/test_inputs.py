@@ -57,14 +57,14 @@ def by_stage(plan: Plan) -> Counter[str]:
 def test_columns_of_any_name_are_read_as_ours_and_are_part_of_the_keys(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     ours = planned(sweep_config(folder, tmp_path / "store"))
-    (table,) = (read_shard(shard, STORAGE, IMAGE_COLUMNS) for shard in ours.sources.image_shards)
+    (table,) = (read_shard(shard, IMAGE_COLUMNS) for shard in ours.sources.image_shards)
     write_rows(folder / "prompts.parquet", renamed(prompts(4), prompt_id="key", text="caption", skills="tags"))
     write_rows(folder / "images/atlas/00000.parquet", renamed(images("atlas", 4), prompt_id="key", image="jpg"))
     names = [f"benchmark.prompt_columns.{name}" for name in ("prompt_id=key", "text=caption", "skills=tags")]
     names += ["benchmark.columns.prompt_id=key", "benchmark.columns.image=jpg"]
     theirs = planned(sweep_config(folder, tmp_path / "store", *names))
     (shard,) = theirs.sources.image_shards
-    assert read_shard(shard, STORAGE, IMAGE_COLUMNS) == table
+    assert read_shard(shard, IMAGE_COLUMNS) == table
     assert theirs.sources.prompts == ours.sources.prompts
     assert shard.source()["columns"] == (("prompt_id", "key"), ("image", "jpg"))
     assert shard.source() != ours.sources.image_shards[0].source()
@@ -78,7 +78,7 @@ def test_the_structs_of_hugging_face_and_addresses_may_have_other_names_too(tmp_
     names = ["prompt_id=id", "image=img", "uri=link"]
     config = sweep_config(folder, tmp_path / "store", *(f"benchmark.columns.{name}" for name in names))
     (shard,) = planned(config).sources.image_shards
-    assert read_shard(shard, STORAGE, IMAGE_COLUMNS).to_pylist() == [
+    assert read_shard(shard, IMAGE_COLUMNS).to_pylist() == [
         {"prompt_id": row["id"], "image": row["img"], "uri": row["link"]} for row in rows
     ]
 
@@ -95,7 +95,7 @@ def test_rows_of_several_images_are_lists_of_them_or_of_addresses(image: Any, tm
     write_rows(folder / "images/atlas/00000.parquet", rows)
     config = sweep_config(folder, tmp_path / "store")
     (shard,) = planned(config).sources.image_shards
-    assert read_shard(shard, STORAGE, IMAGE_COLUMNS).to_pylist() == rows
+    assert read_shard(shard, IMAGE_COLUMNS).to_pylist() == rows
     files[1].write_bytes(b"another frame")
     (replaced,) = planned(config).sources.image_shards
     assert replaced.source() != shard.source(), "a frame that is another makes another shard"
@@ -119,11 +119,11 @@ def test_rows_with_their_own_prompts_need_no_ids_and_get_them_from_their_texts(t
     write_rows(tmp_path / "data/a.parquet", [*rows, *rows, {**rows[0], "caption": None}], row_group=100)
     sources = planned(score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED)).sources
     (shard,) = sources.image_shards
-    ids = read_shard(shard, STORAGE, ("prompt_id",)).column("prompt_id").to_pylist()
+    ids = read_shard(shard, ("prompt_id",)).column("prompt_id").to_pylist()
     assert ids[:4] == ids[4:8] and len(set(ids)) == 5
     texts = dict(zip(*(sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
     assert [texts[one] for one in ids] == [*[row["caption"] for row in rows] * 2, ""]
-    assert len(read_prompts(shard, STORAGE)) == 5
+    assert len(read_prompts(shard)) == 5
     assert sources.generators == ["data"]
 
 
@@ -132,9 +132,9 @@ def test_given_ids_are_kept_and_an_absent_one_is_made(tmp_path: Path) -> None:
         tmp_path / "a.parquet", [{"prompt_id": i, "prompt": t, "image": b"x"} for i, t in ((7, "a"), (None, "b"))]
     )
     (shard,) = planned(score_config(tmp_path / "a.parquet", tmp_path / "store")).sources.image_shards
-    given, made = read_shard(shard, STORAGE, IMAGE_COLUMNS).column("prompt_id").to_pylist()
+    given, made = read_shard(shard, IMAGE_COLUMNS).column("prompt_id").to_pylist()
     assert given == "7" and len(made) == 16
-    record = read_shard(shard, STORAGE, ("image_id", "prompt_id")).to_pylist()[0]
+    record = read_shard(shard, ("image_id", "prompt_id")).to_pylist()[0]
     assert identify({**record, "image": b"x"}, "a").prompt_id == "7"
 
 
@@ -185,7 +185,7 @@ def test_further_columns_are_read_in_the_order_of_the_rows_and_touch_no_key(tmp_
     assert others == [first, first]
     assert some.sources.extra == pa.schema([("seed", pa.int16())])
     assert every.sources.extra.names == ["seed", "tags"]
-    read = [read_extra(shard, STORAGE, every.sources.extra) for shard in every.sources.image_shards]
+    read = [read_extra(shard, every.sources.extra) for shard in every.sources.image_shards]
     assert pa.concat_tables(read[:2]) == table.select(["seed", "tags"])
     assert read[2].column("tags").null_count == 4
 
@@ -246,7 +246,7 @@ def test_a_file_that_changed_since_the_plan_is_not_read(how: str, tmp_path: Path
     change(folder / "images/atlas/00000.parquet", how)
     found = "is gone" if how == "gone" else "the file has changed since the run was planned"
     with pytest.raises(SourceError, match=rf"00000\.parquet: .*{found}.*run again: the plan is made anew"):
-        read_shard(shard, STORAGE, IMAGE_COLUMNS)
+        read_shard(shard, IMAGE_COLUMNS)
 
 
 def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None:
@@ -257,15 +257,15 @@ def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None
     fs.put(f"{folder}/", f"{bucket}/bench/", recursive=True)
     config = sweep_config(f"{bucket}/bench", tmp_path / "store")
     sources = open_sources(config.benchmark, STORAGE, shard_rows=4)
-    read_shard(sources.image_shards[0], STORAGE, IMAGE_COLUMNS)
+    read_shard(sources.image_shards[0], IMAGE_COLUMNS)
     content = bytearray((folder / "images/atlas/00000.parquet").read_bytes())
     content[10] ^= 1
     fs.pipe_file(f"{bucket}/bench/images/atlas/00000.parquet", bytes(content))
     with pytest.raises(SourceError, match="has changed since the run was planned"):
-        read_shard(sources.image_shards[0], STORAGE, IMAGE_COLUMNS)
+        read_shard(sources.image_shards[0], IMAGE_COLUMNS)
     fs.rm(f"{bucket}/bench/images/atlas/00000.parquet")
     with pytest.raises(SourceError, match="is gone; put it back and run again"):
-        read_shard(sources.image_shards[0], STORAGE, IMAGE_COLUMNS)
+        read_shard(sources.image_shards[0], IMAGE_COLUMNS)
 
 
 def test_files_without_rows_count_none_and_break_nothing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plumbline.operators.images import ImageLimits
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import digest
@@ -19,6 +20,7 @@ from plumbline.pipelines.sources import waves
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
+from plumbline.pipelines.sources.uris import benchmark_uris
 from plumbline.pipelines.sources.waves import cut_waves
 from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
@@ -87,7 +89,7 @@ def check(sources: Sources, bench: dict[str, Any]) -> None:
         rows = [shard.row_in_file(row) for row in range(shard.rows)]
         seen += [(shard.group, row) for row in rows]
         ids = [bench["images"][shard.group][row] for row in rows]
-        read = read_shard(shard, STORAGE, ("prompt_id",))
+        read = read_shard(shard, ("prompt_id",))
         assert read.column("prompt_id").to_pylist() == ids
         pairs = [(one, known.get(one)) for one in sorted(set(ids))]
         if bench["own"]:
@@ -120,7 +122,12 @@ def test_so_do_the_shards_of_waves(bench: dict[str, Any], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(waves, "FIRST_PROMPTS", 4)
         config, sources = opened(Path(folder), bench)
-        cut = cut_waves(sources, config, STORAGE, Adaptive(method="betting", range=(0, 1), seed=seed))
+        cut = cut_waves(
+            sources,
+            config,
+            benchmark_uris(config, STORAGE, ImageLimits()),
+            Adaptive(method="betting", range=(0, 1), seed=seed),
+        )
         check(cut.sources, bench)
         ids = cut.sources.prompts.column("prompt_id").to_pylist()
         of_wave = dict(zip(ids, cut.wave_of_prompt, strict=True))

@@ -167,9 +167,9 @@ def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, mon
     """Its footer grows with its row groups, so that opening it for each took time by their square."""
     opened_files: list[str] = []
 
-    def noted(shard: Shard, storage: StorageConfig) -> AbstractContextManager[IO[bytes]]:
+    def noted(shard: Shard) -> AbstractContextManager[IO[bytes]]:
         opened_files.append(shard.url)
-        return opens(shard, storage)
+        return opens(shard)
 
     opens = shards.opened
     monkeypatch.setattr(shards, "opened", noted)

@@ -26,7 +26,7 @@ STORAGE = StorageConfig()
 
 
 def pack_of(name: str, path: Path, convention: Convention = "released") -> QuestionPack:
-    return read_pack(PackFile(pack=name, url=str(path), convention=convention), "suite", STORAGE)
+    return read_pack(PackFile(pack=name, place=STORAGE.locate(str(path)), convention=convention), "suite")
 
 
 def questions(pack: QuestionPack, prompt_id: str) -> list[dict[str, Any]]:
@@ -257,6 +257,6 @@ def test_the_digest_is_of_what_is_asked_and_not_of_the_file(tmp_path: Path) -> N
     assert pack_digest(pack_of("tifa_v1", one)) == pack_digest(pack_of("tifa_v1", other))
     write_json(other, [{**rows[0], "answer": "no"}])
     assert pack_digest(pack_of("tifa_v1", one)) != pack_digest(pack_of("tifa_v1", other))
-    planned = PackFile(pack="tifa_v1", url=str(other), digest=pack_digest(pack_of("tifa_v1", one)))
+    planned = PackFile(pack="tifa_v1", place=STORAGE.locate(str(other)), digest=pack_digest(pack_of("tifa_v1", one)))
     with pytest.raises(SourceError, match="have changed since the run was planned"):
-        read_pack(planned, "suite", STORAGE)
+        read_pack(planned, "suite")

@@ -32,7 +32,7 @@ def opened(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | N
 def test_shards_are_runs_of_row_groups_up_to_the_wanted_size(tmp_path: Path, shard_rows: int, shards: int) -> None:
     sources = opened(write_benchmark(tmp_path, ["atlas"], count=10), shard_rows=shard_rows)
     assert len(sources.image_shards) == shards
-    read = [read_shard(shard, StorageConfig(), ["image_id"]) for shard in sources.image_shards]
+    read = [read_shard(shard, ["image_id"]) for shard in sources.image_shards]
     assert pa.concat_tables(read).column("image_id").to_pylist() == [row["image_id"] for row in images("atlas", 10)]
     assert [len(table) for table in read] == [shard.rows for shard in sources.image_shards]
     assert len({shard.name for shard in sources.image_shards}) == shards
@@ -205,7 +205,7 @@ def test_links_are_followed_once_and_what_leads_nowhere_is_named(tmp_path: Path)
     assert sources.generators == ["flint", "linked"]
     assert {shard.group: shard.rows for shard in sources.image_shards} == {"flint": 4, "linked": 4}
     for shard in sources.image_shards:
-        assert len(read_shard(shard, StorageConfig(), ["prompt_id"])) == shard.rows
+        assert len(read_shard(shard, ["prompt_id"])) == shard.rows
     assert [broken.message.partition(": ")[0].rpartition("/")[2] for broken in sources.broken] == [
         "gone.parquet", "pipe.parquet"
     ]  # fmt: skip
@@ -317,6 +317,6 @@ def test_an_s3_source_has_the_etag_of_the_object(bucket: str, tmp_path: Path) ->
     sources = open_sources(benchmark, StorageConfig(), shard_rows=4)
     assert [len(shard.etag) for shard in sources.image_shards] == [32, 32]
     assert len(sources.prompts) == len(prompts(8))
-    table = read_shard(sources.image_shards[1], StorageConfig(), ["image_id", "image"])
+    table = read_shard(sources.image_shards[1], ["image_id", "image"])
     assert table.to_pylist() == [{k: row[k] for k in ("image_id", "image")} for row in images("atlas", 8)[4:]]
     assert pq.read_metadata(tmp_path / "images/atlas/00000.parquet").num_row_groups == 2

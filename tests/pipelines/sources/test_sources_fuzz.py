@@ -99,10 +99,10 @@ def read_all(benchmark: BenchmarkConfig) -> Sources | None:
         return None
     names = (*IMAGE_COLUMNS, "prompt") if benchmark.prompts is None else IMAGE_COLUMNS
     for shard in sources.prompt_shards:
-        in_one_line(lambda shard=shard: read_prompts(shard, STORAGE))
+        in_one_line(lambda shard=shard: read_prompts(shard))
     for shard in sources.image_shards:
-        in_one_line(lambda shard=shard: read_shard(shard, STORAGE, names))
-        in_one_line(lambda shard=shard: read_extra(shard, STORAGE, sources.extra))
+        in_one_line(lambda shard=shard: read_shard(shard, names))
+        in_one_line(lambda shard=shard: read_extra(shard, sources.extra))
     assert all(broken.message.strip() for broken in sources.broken)
     return sources
 
