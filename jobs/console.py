@@ -17,11 +17,12 @@ from rich.text import Text
 from plumbline.operators.errors import REMEDIES
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Usage
+from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.question_quality import QuestionQuality
-from plumbline.operators.report.words import plural
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import OVERALL, part_of
+from plumbline.operators.words import plural
 from plumbline.pipelines.cells.runs import Run, read_manifest
 from plumbline.pipelines.plans.costs import Cost, estimates, unpriced
 from plumbline.pipelines.plans.plan import NodePlan, Plan
@@ -84,7 +85,8 @@ def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], 
 
 def _penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
     """What is told where tokens of the prompt are punished in its answers."""
-    punished = any(models[role].repetition_penalty == "released" for role in metric.roles.values() if role in models)
+    chats = [model for role in metric.roles.values() if isinstance(model := models.get(role), ChatModel)]
+    punished = any(model.repetition_penalty == "released" for model in chats)
     return ", with its checkpoint's repetition penalty" if punished else ""
 
 

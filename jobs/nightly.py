@@ -21,7 +21,7 @@ from plumbline.jobs.logs import logged
 from plumbline.jobs.sweep import show_judged, show_renewed
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
-from plumbline.operators.report.words import plural
+from plumbline.operators.words import plural
 from plumbline.pipelines.base.endings import HELD, LOST
 from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, Sight, take
 from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, name_newest

@@ -21,7 +21,7 @@ from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import AnyMetric
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import AnyModel
 from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
 from plumbline.operators.stages.stage import Inputs, Rows, Stage, StageOptions, Upstream
@@ -42,7 +42,7 @@ NO_IMAGE = b"\0"
 class ScorerConfig:
     """Which metrics, by which models."""
 
-    models: Mapping[str, ModelConfig]
+    models: Mapping[str, AnyModel]
     """By role."""
     metrics: Mapping[str, AnyMetric]
     """By name."""
@@ -150,7 +150,7 @@ def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
     models = {key: load(model, node.stage.calls[key]) for key, model in resolved.items()}
     options = StageOptions(config.limits, _read_file, decoders=config.decoders, clips=config.clips)
     for model in list(resolved.values())[:1]:
-        options = options._replace(image_batch=model.image_batch)
+        options = options._replace(image_batch=model.config.image_batch)
     return LoadedNode(node, node.stage(node.metrics, models, options))
 
 

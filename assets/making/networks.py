@@ -29,7 +29,8 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from plumbline.assets.making.scenes import Scene, draw_scene
 from plumbline.assets.making.tokens import CLIP_CONTEXT, NLI_CONTEXT, WRITER_CONTEXT
-from plumbline.operators.models.model import ModelConfig, ResolvedModel
+from plumbline.operators.models.families import model_config
+from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, save_clip_flant5
 from plumbline.operators.models.resolution import resolve_model
 
@@ -187,5 +188,5 @@ def save_vqa(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast, assets: Path
 
 def resolve_checkpoint(assets: Path, folder: str) -> ResolvedModel:
     """One of the saved checkpoints as production resolves it."""
-    config = ModelConfig(family=FAMILIES[folder], checkpoint=str(assets / folder), pair_batch=BATCH)
+    config = model_config(family=FAMILIES[folder], checkpoint=str(assets / folder), pair_batch=BATCH)
     return resolve_model(config, on_gpu=False)

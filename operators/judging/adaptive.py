@@ -12,7 +12,6 @@ from plumbline.operators import rows
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.report.words import count, signed
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.poisson import hash_ids
@@ -27,6 +26,7 @@ from plumbline.operators.statistics.sequential import (
     evidence,
     in_order,
 )
+from plumbline.operators.words import count, signed
 
 Floats = NDArray[np.float64]
 

@@ -24,9 +24,9 @@ from plumbline.operators.metrics.forms import (
 )
 from plumbline.operators.metrics.metric import Expected, Prior, with_prior
 from plumbline.operators.metrics.reading import NumberedLine
-from plumbline.operators.metrics.vqascore import Reduction
 from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
+from plumbline.operators.models.vqa_kinds import Reduction
 
 MAX_TUPLES = 200
 CATEGORIES = (

@@ -26,7 +26,6 @@ from plumbline.operators.metrics.forms import (
 from plumbline.operators.metrics.metric import Expected, Prior, with_prior
 from plumbline.operators.metrics.reading import Place
 from plumbline.operators.metrics.tifa import one_step_templates, write_once
-from plumbline.operators.metrics.vqascore import Reduction
 from plumbline.operators.metrics.writer import (
     WriterConfig,
     digest,
@@ -36,6 +35,7 @@ from plumbline.operators.metrics.writer import (
     require_share,
 )
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
+from plumbline.operators.models.vqa_kinds import Reduction
 
 MAX_SPANS = 200
 _KINDS = "entity activity attribute counting color material spatial location shape style other"

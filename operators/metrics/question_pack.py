@@ -10,10 +10,10 @@ from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
 from plumbline.operators.metrics.dsg import Zeroing, holding
 from plumbline.operators.metrics.metric import Evidence, Expected, Metric
-from plumbline.operators.metrics.vqascore import Reduction, log_likelihood
+from plumbline.operators.metrics.vqascore import log_likelihood
 from plumbline.operators.metrics.writer import likeliest
 from plumbline.operators.metrics.writing import Put
-from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.vqa_kinds import Reduction, VqaKind
 
 Aggregate = Literal["share", "soft_mean", "soft_geometric"]
 Spelling = Literal["released", "fixed"]

@@ -11,11 +11,10 @@ from plumbline.operators.metrics.blocks import Block, blocks_schema, read_blocks
 from plumbline.operators.metrics.forms import Form, Replies, one_of, record, string, texts_under
 from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.reading import Place
-from plumbline.operators.metrics.vqascore import Reduction
 from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template, require_share
 from plumbline.operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request
-from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.vqa_kinds import Reduction, VqaKind
 
 QUESTIONS_INSTRUCTIONS = prompt_template("tifa_questions")
 CHOOSE_INSTRUCTIONS = prompt_template("tifa_choose")

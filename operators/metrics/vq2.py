@@ -14,7 +14,6 @@ from plumbline.operators.metrics.answered import Answered, Element, Scored, elem
 from plumbline.operators.metrics.forms import Form, Replies, listing, record, string, texts_under
 from plumbline.operators.metrics.metric import Expected
 from plumbline.operators.metrics.reading import Place
-from plumbline.operators.metrics.vqascore import Reduction
 from plumbline.operators.metrics.writer import (
     WriterConfig,
     digest,
@@ -24,6 +23,7 @@ from plumbline.operators.metrics.writer import (
     require_share,
 )
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
+from plumbline.operators.models.vqa_kinds import Reduction
 
 MAX_SPANS = 100
 MAX_LINES = 500

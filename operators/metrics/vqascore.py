@@ -10,9 +10,8 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Scored, incomplete
 from plumbline.operators.metrics.metric import Evidence, Metric, Prior, with_prior
 from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion
-from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
+from plumbline.operators.models.vqa_kinds import Reduction, VqaKind, YesQuestion
 
-Reduction = Literal["mean", "product", "first"]
 LARGEST_EXPONENT = 700.0
 """Of a float; beyond it a share is 0 to the last digit."""
 

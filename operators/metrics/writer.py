@@ -13,9 +13,9 @@ from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.forms import Replies
 from plumbline.operators.metrics.metric import Evidence, Metric
-from plumbline.operators.metrics.vqascore import Reduction, log_likelihood
+from plumbline.operators.metrics.vqascore import log_likelihood
 from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion
-from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.vqa_kinds import Reduction, VqaKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

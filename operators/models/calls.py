@@ -12,6 +12,19 @@ if TYPE_CHECKING:
     import torch
 
 
+Call = Literal[
+    "likelihood",
+    "generate",
+    "generate_from_images",
+    "regions",
+    "detect",
+    "ocr",
+    "entailment",
+    "embedding",
+    "similarity",
+]
+
+
 class Usage(NamedTuple):
     """What model calls took, in tokens where the model counts any."""
 

@@ -20,7 +20,6 @@ from transformers import AutoConfig, CLIPModel
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import SMALL_FILES, find_part
-from plumbline.operators.models.checkpoints.processing import clip_processor, load_tokenizer, readable_load
 from plumbline.operators.models.families.hpsv3 import INSTRUCTION
 from plumbline.operators.models.families.open_clip import CONFIG, WEIGHTS
 from plumbline.operators.models.networks.blip import VISION_EPSILON
@@ -28,6 +27,7 @@ from plumbline.operators.models.networks.hpsv3 import PROMPT, REWARD_TOKEN, HpsV
 from plumbline.operators.models.networks.image_reward import ImageReward
 from plumbline.operators.models.networks.open_clip import clip_config, clip_weights
 from plumbline.operators.models.networks.pyramid_clip import LEFFS, PyramidClip
+from plumbline.operators.models.processing import clip_processor, load_tokenizer, readable_load
 
 Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3"]
 Weights = dict[str, torch.Tensor]

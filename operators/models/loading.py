@@ -4,8 +4,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.families import serving
-from plumbline.operators.models.family import Call
+from plumbline.operators.models.calls import Call
+from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ResolvedModel
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def load(model: ResolvedModel, call: Call) -> Any:
     """A model that serves the call; raises ModelError where it does not serve it, does not load or has no key."""
     for logger in FALSE_ALARMS:
         logging.getLogger(logger).addFilter(_is_meant)
-    loads = model.family.loads_on(model.config.engine)
+    loads = FAMILIES[model.config.family].loads_of(model.config)
     if call not in loads:
         raise ModelError(f"model family {model.config.family!r} does not serve `{call}`; use {serving(call)}")
     return loads[call](model)
@@ -72,5 +72,6 @@ def preflight(model: ResolvedModel, call: Call) -> None:
     Raises ModelError naming the service and its own words, where the key is missing or refused, the service has no
     such model, cannot be reached, or does not give what the call needs.
     """
-    if model.family.preflight is not None:
-        model.family.preflight(model, call)
+    family = FAMILIES[model.config.family]
+    if family.preflight is not None:
+        family.preflight(model, call)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import (
@@ -16,7 +17,8 @@ from plumbline.operators.models.checkpoints.parts import (
 )
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.family import Family, Files
-from plumbline.operators.models.model import ModelConfig, Precision, ResolvedModel, check_endpoint
+from plumbline.operators.models.model import LocalModel, ModelConfig, Precision, ResolvedModel
+from plumbline.operators.models.service import ServiceModel, check_endpoint
 from plumbline.operators.models.vqa_kinds import VqaKind
 
 
@@ -27,31 +29,32 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     checkpoint, what it lacks and the remedy.
     """
     family = FAMILIES[config.family]
-    if not family.local:
-        return ResolvedModel(config=config, endpoint=_pinned_endpoint(config, family), kind=_kind(family, {}))
+    if isinstance(config, ServiceModel):
+        return _resolve_service(config, family)
+    assert isinstance(config, LocalModel), "a model runs here, or at a service"
     part = find_part(config.checkpoint, config.revision, digest)
     checkpoint = Checkpoint(part, _read_config(part, config.family), check_weights(part, family.weights_file))
     parts = _find_parts(config, checkpoint, digest)
     family.check(config, parts, checkpoint.fields)
+    kind = None if family.kind is None else family.kind(config, checkpoint.fields)
     return ResolvedModel(
         config=config,
         parts=parts,
+        weights=family.weights_file or "*.safetensors",
         dtype=_precision(config, family, on_gpu=on_gpu),
         on_gpu=on_gpu,
-        kind=_kind(family, checkpoint.fields),
+        kind=kind,
         version=family.version(checkpoint.fields),
+        options=family.options_in_key(config, kind),
     )
 
 
-def _kind(family: Family, fields: Fields) -> VqaKind | None:
-    return None if family.kind is None else family.kind(fields)
-
-
-def _pinned_endpoint(config: ModelConfig, family: Family) -> str | None:
+def _resolve_service(config: ServiceModel, family: Family[Any]) -> ResolvedModel:
     """An endpoint from the environment enters the keys, and every worker asks the same one."""
     endpoint = config.endpoint or os.environ.get(family.endpoint_variable) or None
     check_endpoint(endpoint)
-    return endpoint
+    kind = None if family.kind is None else family.kind(config, {})
+    return ResolvedModel(config=config, endpoint=endpoint, kind=kind, options=family.options_in_key(config, kind))
 
 
 def find_vqa_kind(config: ModelConfig) -> VqaKind:
@@ -59,16 +62,14 @@ def find_vqa_kind(config: ModelConfig) -> VqaKind:
     family = FAMILIES[config.family]
     assert family.kind is not None, f"family {config.family} serves VQA models"
     if not family.local:
-        return family.kind({})
+        return family.kind(config, {})
     part = find_part(config.checkpoint, config.revision, lambda file: "")  # for a look, not to be identified
-    return family.kind(_read_config(part, config.family))
+    return family.kind(config, _read_config(part, config.family))
 
 
 def takes_videos(config: ModelConfig) -> bool:
     """Whether the model is shown the frames of a video as one; raises ModelError where its kind cannot be told."""
-    if FAMILIES[config.family].kind is None or config.engine != "transformers":
-        return False
-    return find_vqa_kind(config).films
+    return FAMILIES[config.family].kind is not None and find_vqa_kind(config).films
 
 
 def _read_config(part: Part, family: str) -> Fields:
@@ -84,14 +85,14 @@ def _read_config(part: Part, family: str) -> Fields:
     )
 
 
-def _find_parts(config: ModelConfig, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """The parts by role, with the files that the family needs in each."""
+def _find_parts(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
+    """The parts by name, with the files that the family needs in each."""
     family = FAMILIES[config.family]
     tokenizer = checkpoint.part if config.tokenizer is None else find_part(config.tokenizer, None, digest)
     own = {"checkpoint": checkpoint.part, "tokenizer": tokenizer}
     parts = {**own, **family.parts(config, checkpoint, digest)}
     for files in family.files:
-        _check_files(parts[files.role], files)
+        _check_files(parts[files.part], files)
     return parts
 
 
@@ -107,7 +108,7 @@ def _check_files(part: Part, files: Files) -> None:
         )
 
 
-def _precision(config: ModelConfig, family: Family, *, on_gpu: bool) -> Precision:
+def _precision(config: LocalModel, family: Family[Any], *, on_gpu: bool) -> Precision:
     if config.dtype != "auto":
         return config.dtype
     return "bfloat16" if on_gpu and not family.precise else "float32"

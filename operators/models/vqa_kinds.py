@@ -4,10 +4,10 @@ The kinds themselves are in the files of their families.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from plumbline.operators.metrics.vqascore import Reduction
+Reduction = Literal["mean", "product", "first"]
+"""How the log-probabilities of an answer's tokens become a score (operators/metrics/vqascore.py)."""
 
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
@@ -23,7 +23,7 @@ class YesQuestion(NamedTuple):
     """The question; `{}` stands for the prompt's text."""
     answer: str
     """The answer whose likelihood is the score."""
-    reduction: "Reduction"
+    reduction: Reduction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

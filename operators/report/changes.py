@@ -10,12 +10,12 @@ from plumbline.operators.comparison import SIGNIFICANT, Duel, by_skill, compare_
 from plumbline.operators.metrics.metric import Metric, direction
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.marks import cut
-from plumbline.operators.report.words import Sentence, Shown, names, plural, shown, signed
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.sentinel import Movement, alarm, suspicious
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.power import fewest_pairs
 from plumbline.operators.summary import OVERALL, Skills
+from plumbline.operators.words import Sentence, Shown, names, plural, shown, signed
 
 MOST_SENTENCES = 6
 TEST = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"

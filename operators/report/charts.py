@@ -14,8 +14,8 @@ import vl_convert
 from markupsafe import Markup
 
 from plumbline.operators.comparison import Board
-from plumbline.operators.report.words import number
 from plumbline.operators.run_scores import RunScores
+from plumbline.operators.words import number
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30

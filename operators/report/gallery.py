@@ -12,7 +12,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.images import FetchUri, ImageLimits, decode_picture
 from plumbline.operators.report.marks import AskedQuestion, Segment, asked_questions, cut, mark_prompt, unreadable
 from plumbline.operators.report.picking import Pick
-from plumbline.operators.report.words import names
+from plumbline.operators.words import names
 
 THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000

@@ -12,8 +12,8 @@ from plumbline.operators.comparison import Standing
 from plumbline.operators.errors import REMEDIES
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marks import cut
-from plumbline.operators.report.words import Shown, plural, shown
 from plumbline.operators.run_scores import RunScores
+from plumbline.operators.words import Shown, plural, shown
 
 MOST_KINDS = 30
 CELLS = {

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from plumbline.operators.comparison import Board, Standing, generators_of
-from plumbline.operators.report.words import Sentence, names, number, plural
+from plumbline.operators.words import Sentence, names, number, plural
 
 MOST_CLOSE = 5
 """Generators that cannot be told from a leader, each with its metrics."""

@@ -34,9 +34,9 @@ from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, mak
 from plumbline.operators.report.health import Health, health, reasons
 from plumbline.operators.report.picking import NOTHING_PICKED, ImageKey, Pick, Picked
 from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
-from plumbline.operators.report.words import Sentence, Shown, plural, shown
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.summary import OVERALL, Skills
+from plumbline.operators.words import Sentence, Shown, plural, shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

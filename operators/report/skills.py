@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.comparison import Board, Standing
-from plumbline.operators.report.words import MOST_NAMES, Sentence, names
 from plumbline.operators.summary import OVERALL
+from plumbline.operators.words import MOST_NAMES, Sentence, names
 
 MOST_SENTENCES = 8
 CLEAR = 3.0

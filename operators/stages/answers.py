@@ -16,8 +16,7 @@ from plumbline.operators.images import PreparedImages
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.reading import same_choice
 from plumbline.operators.metrics.writing import Put, is_asked
-from plumbline.operators.models.calls import LikelihoodModel, Question, TextEmbedder
-from plumbline.operators.models.family import Call
+from plumbline.operators.models.calls import Call, LikelihoodModel, Question, TextEmbedder
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream, remembered
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.models.calls import Call
 from plumbline.operators.models.families import FAMILIES, serving
-from plumbline.operators.models.family import Call
 from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import takes_videos
 from plumbline.operators.stages.stage import Stage
@@ -69,7 +69,7 @@ def _check_wanted(node: GraphNode, models: Mapping[str, ModelConfig]) -> None:
         return
     role = next(iter(node.roles.values()))
     for name, metric in node.metrics.items():
-        refusal = node.stage.refusal(metric, models[role].own_family)
+        refusal = node.stage.refusal(metric, FAMILIES[models[role].family])
         if refusal is not None:
             raise ConfigError(f"metrics.{name}: it wants {refusal}; the role {role!r} is a {models[role].family}")
 
@@ -81,7 +81,7 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
             f"{where}: no model has the role {role!r}; the sweep's roles are {roles}; "
             f"add it, as in +model@models.{role}=NAME with a name of conf/model (docs/models.md)"
         )
-    if call not in models[role].calls:
+    if call not in FAMILIES[models[role].family].loads_of(models[role]):
         family, engine = models[role].family, models[role].engine
         served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
         raise ConfigError(f"{where}: {kind} needs a {serving(call)} model, and the role {role!r} is {served}")

@@ -67,7 +67,7 @@ class SimilaritiesStage(ImagesStage):
         return {"asking": {"kind": metric.kind, **metric.comparing()}}
 
     @classmethod
-    def refusal(cls, metric: Any, family: Family) -> str | None:
+    def refusal(cls, metric: Any, family: Family[Any]) -> str | None:
         if metric.measure not in family.measures:
             return f"the measure {metric.measure!r} of a model that gives {' or '.join(family.measures)}"
         if metric.pixels not in family.pixels:

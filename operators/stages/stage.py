@@ -14,7 +14,8 @@ from plumbline.operators.errors import EMPTY_PROMPT, PlumblineError, RowError, u
 from plumbline.operators.images import FetchUri, ImageLimits
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.models.family import Call, Family
+from plumbline.operators.models.calls import Call
+from plumbline.operators.models.family import Family
 
 Rows = Literal["prompts", "images"]
 
@@ -146,7 +147,7 @@ class Stage(ABC):
         return cls.calls[key]
 
     @classmethod
-    def refusal(cls, metric: Any, family: Family) -> str | None:
+    def refusal(cls, metric: Any, family: Family[Any]) -> str | None:
         """What the metric wants of the stage's own model that no model of the family does, if there is such a thing."""
         return None
 

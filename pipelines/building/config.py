@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from plumbline.operators.building.taxonomy import Taxonomy, Value
 from plumbline.operators.building.writer import TextWriter, WriterOptions
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import AnyModel
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig
@@ -75,7 +75,7 @@ class BuildConfig:
     """The folder of published files, for Gecko2K's statistics beside; empty leaves them out."""
     store: str
     """Folder or s3:// prefix of the store that keeps what models wrote."""
-    models: Mapping[str, ModelConfig]
+    models: Mapping[str, AnyModel]
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
     shard_rows: int = 256

@@ -27,8 +27,8 @@ from plumbline.operators.judging.rehearsal import (
     tied,
 )
 from plumbline.operators.report.rendering import diagnosis_markdown
-from plumbline.operators.report.words import names, number, plural
 from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.words import names, number, plural
 from plumbline.pipelines.base.pages import write_section
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.labelling import coverage_table

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.operators.report.words import plural
 from plumbline.operators.summary import OVERALL
+from plumbline.operators.words import plural
 from plumbline.pipelines.cells.store import Store
 
 

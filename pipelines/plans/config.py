@@ -13,7 +13,7 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.table import METRICS, AnyMetric
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import FAMILIES, AnyModel
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
@@ -33,7 +33,7 @@ class SweepConfig:
     store: str
     """Folder or s3:// prefix of the store."""
     benchmark: BenchmarkConfig
-    models: Mapping[str, ModelConfig]
+    models: Mapping[str, AnyModel]
     """By role."""
     metrics: Mapping[str, AnyMetric]
     """By name."""
@@ -130,12 +130,12 @@ def _not_finite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _describe(error: ValidationError, kind: str | None) -> str:
-    """The first problem; pydantic names the kinds it chose, of the whole and of a metric, which are no keys."""
+    """The first problem; pydantic names the kinds it chose, of the whole, a metric or a model, which are no keys."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]] or ["the whole"]
     if path[0] == kind and len(path) > 1:
         del path[0]
-    if path[0] == "metrics" and len(path) > 2:
+    if path[0] in ("metrics", "models") and len(path) > 2:
         del path[2]
     key = ".".join(part for part in path if "[" not in part)  # pydantic names the types that it tried, too
     if first["type"] == "tuple_type":
@@ -184,7 +184,7 @@ FIELD_NAMES = sorted(
             LogConfig,
             StorageConfig,
             ImageLimits,
-            ModelConfig,
+            *(family.config for family in FAMILIES.values()),
             *METRICS,
             ProtocolConfig,
             MetaevalConfig,

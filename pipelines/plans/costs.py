@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.models.loading import preflight
-from plumbline.operators.models.prices import Prices
+from plumbline.operators.models.service import Prices, ServiceModel
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.runs import newest_first
 from plumbline.pipelines.cells.store import Store
@@ -59,14 +59,14 @@ def unpriced(plan: Plan) -> list[tuple[str, int]]:
     return [
         (item.node.name, item.model_calls)
         for item in plan.nodes
-        if item.missing and item.node.model is not None and not item.node.model.local
+        if item.missing and item.node.model is not None and isinstance(item.node.model.config, ServiceModel)
         and item.node.model.config.prices is None
     ]  # fmt: skip
 
 
 def _priced(plan: Plan) -> list[tuple[Node, Prices]]:
-    models = [(item.node, item.node.model) for item in plan.nodes]
-    return [(node, model.config.prices) for node, model in models if model is not None and model.config.prices]
+    configs = [(item.node, item.node.model.config) for item in plan.nodes if item.node.model is not None]
+    return [(node, config.prices) for node, config in configs if isinstance(config, ServiceModel) and config.prices]
 
 
 def _estimate(node: Node, prices: Prices, calls: int, store: Store) -> Estimate:

@@ -49,7 +49,7 @@ class NodeStage:
         models = {key: load(model, declared.calls[key]) for key, model in node.models.items()}
         options = StageOptions(context.limits, context.uris.read, decoders=decoders, clips=context.clips)
         if node.model is not None:
-            options = options._replace(image_batch=node.model.image_batch)
+            options = options._replace(image_batch=node.model.config.image_batch)
         self.stage = declared(node.metrics, models, options)
         self.side_by_side = self.stage.side_by_side
         self._alone: tuple[Shard, Sequence[Cell], Inputs] | None = None

@@ -13,6 +13,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.errors import PlumblineError
+from plumbline.operators.models.service import ServiceModel
 from plumbline.pipelines.base.storage import (
     Place,
     aws_variables,
@@ -85,7 +86,7 @@ def _look(location: Place) -> tuple[int, str] | None:
 def of_sweep(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
     """What a sweep's processes are given: its models' keys, the store, a file of the prompts and one of the images."""
     models = [model for item in plan.nodes for model in item.node.models.values()]
-    keys = {model.config.key_variable for model in models if not model.local}
+    keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}
     shards = [work.shard for cells in (plan.prompts, plan.images) for work in islice(plan.work(cells), 1)]
     sources = [
         Landmark(f"source {shard.place}", shard.place, shard.size, shard.etag)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.report.words import names
+from plumbline.operators.words import names
 from plumbline.pipelines.cells.runs import find_run
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.serving.sentinel import LEAST, Floats

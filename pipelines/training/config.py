@@ -6,7 +6,7 @@ from typing import Literal
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.images import ImageLimits
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import AnyModel
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.training.loop import Stage
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
@@ -64,7 +64,7 @@ class PaceConfig:
 class TrainingConfig:
     """What the trainings of a checkpoint have in common."""
 
-    model: ModelConfig
+    model: AnyModel
     """The CLIP-FlanT5 that is trained on."""
     output: str
     """Folder or s3:// prefix of the trained checkpoint, and of the states that a run resumes from."""

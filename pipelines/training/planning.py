@@ -9,6 +9,7 @@ from typing import Any
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.checkpoints.parts import digest_file, find_part
+from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.training.checkpoint import begin
@@ -62,6 +63,7 @@ def _begun(config: StageConfig, parts: BeginConfig) -> ModelConfig:
         with tempfile.TemporaryDirectory(dir=_made(folder.parent)) as draft:
             begin(language, tower, Path(draft) / BEGUN, seed=config.seed)
             (Path(draft) / BEGUN).replace(folder)
+    assert isinstance(config.model, ClipFlanT5Model), "no other family is trained"
     return replace(
         config.model,
         checkpoint=str(folder),

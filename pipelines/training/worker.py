@@ -181,7 +181,7 @@ def _shard_scores(task: Task, trainee: Trainee, number: int) -> list[float]:
     asks, rated = task.model.kind.asks, task.held_out.shards[number].rated or {}
     reader = _reader(task, trainee, task.held_out, keep=1)
     rows = reader.read([Example(number, place) for place in rated])
-    batch = task.model.image_batch
+    batch = task.model.config.image_batch
     pixels = [image for row in rows for image in row.pixels]
     features = [
         made

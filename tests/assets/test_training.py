@@ -30,9 +30,9 @@ from plumbline.assets.making.vqa_training import (
     most_entities,
     training_questions,
 )
-from plumbline.operators.models.checkpoints.processing import PixelTransform
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
+from plumbline.operators.models.processing import PixelTransform
 from plumbline.operators.training.exercises import PARTS, exercise_loss, train_only
 from plumbline.operators.training.loop import Course, Stage, train
 

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 from plumbline.operators.images import ImageLimits
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from tests.bench_of import PACK
 from tests.benchmarks.scripted_sweep import peak_megabytes
 from tests.operators import tiny
 
 if __name__ == "__main__":
-    vqa = ModelConfig(family="clip_flant5", checkpoint=str(PACK.parent / "clip-flant5-shapes"))
+    vqa = model_config(family="clip_flant5", checkpoint=str(PACK.parent / "clip-flant5-shapes"))
     limits = ImageLimits(max_seconds=600)
     scorer = Scorer(ScorerConfig(models={"vqa": vqa}, metrics={"vqascore": tiny.vqascore()}, limits=limits))
     (row,) = scorer.score([Path(sys.argv[1])], ["a red circle"]).to_pylist()

@@ -13,8 +13,8 @@ from PIL import Image
 
 from plumbline.operators.images import ImageLimits, prepare_images
 from plumbline.operators.models.calls import Question
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model() -> Iterator[ClipFlanT5Likelihood]:
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
-    config = ModelConfig(
+    config = model_config(
         family="clip_flant5", checkpoint=str(PACK.parent / "clip-flant5-shapes"), image_batch=BATCH, pair_batch=BATCH
     )
     yield load(resolve_model(config, on_gpu=False), "likelihood")

@@ -15,7 +15,7 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from plumbline.operators.images import ImageLimits, PreparedImages, decode_bytes, prepare_images
-from plumbline.operators.models.checkpoints.processing import PixelTransform
+from plumbline.operators.models.processing import PixelTransform
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.uris import Uris
 from tests.benchmarks.size import fresh_process, sized, wanted

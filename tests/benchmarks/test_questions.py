@@ -12,9 +12,9 @@ from PIL import Image
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from plumbline.operators.models.calls import Question
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.vlm import CHAT
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
@@ -50,7 +50,7 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
     write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
     size_of = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
     write_json(folder / "preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor", **size_of})
-    resolved = resolve_model(ModelConfig(family="vlm", checkpoint=str(folder)), on_gpu=False)
+    resolved = resolve_model(model_config(family="vlm", checkpoint=str(folder)), on_gpu=False)
     model = load(replace(resolved, kind=CHAT), "likelihood")
     assert isinstance(model, ChatVlm)
     return model

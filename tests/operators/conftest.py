@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from plumbline.operators.models.families import model_config
+
 if TYPE_CHECKING:
     from plumbline.operators.models.families.clip import ClipSimilarity
     from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
@@ -27,18 +29,16 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def likelihood(checkpoints: Path) -> "ClipFlanT5Likelihood":
     from plumbline.operators.models.loading import load
-    from plumbline.operators.models.model import ModelConfig
     from plumbline.operators.models.resolution import resolve_model
 
-    config = ModelConfig(family="clip_flant5", checkpoint=str(checkpoints / "flant5"))
+    config = model_config(family="clip_flant5", checkpoint=str(checkpoints / "flant5"))
     return load(resolve_model(config, on_gpu=False), "likelihood")
 
 
 @pytest.fixture(scope="session")
 def similarity(checkpoints: Path) -> "ClipSimilarity":
     from plumbline.operators.models.loading import load
-    from plumbline.operators.models.model import ModelConfig
     from plumbline.operators.models.resolution import resolve_model
 
-    config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"))
+    config = model_config(family="clip", checkpoint=str(checkpoints / "clip"))
     return load(resolve_model(config, on_gpu=False), "similarity")

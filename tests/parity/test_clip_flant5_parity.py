@@ -18,8 +18,8 @@ from transformers import T5ForConditionalGeneration as T5
 from plumbline.operators.metrics.vqascore import reduce_answer
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Question
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.clip import ClipSimilarity
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
@@ -111,7 +111,7 @@ def plain_scores(plain: PlainClipFlanT5) -> list[float]:
 
 
 def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
-    config = ModelConfig(family="clip_flant5", checkpoint=str(folder), **options)
+    config = model_config(family="clip_flant5", checkpoint=str(folder), **options)
     return loading.load(resolve_model(config, on_gpu=False), "likelihood")
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
 from plumbline.operators.models import loading
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.clip import ClipSimilarity
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
@@ -58,7 +58,7 @@ def compare(model: ClipSimilarity) -> np.ndarray:
 
 
 def load(checkpoints: Path, **options: Any) -> ClipSimilarity:
-    config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"), **options)
+    config = model_config(family="clip", checkpoint=str(checkpoints / "clip"), **options)
     return loading.load(resolve_model(config, on_gpu=False), "similarity")
 
 

@@ -19,8 +19,8 @@ from plumbline.operators.models.calls import Generation, ImageRequest, Message, 
 from plumbline.operators.models.engines.conversation import choice_ids, image_conversation_text
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
 from plumbline.operators.models.engines.vllm_engine import Prompt
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 
 QUESTIONS = [
@@ -134,7 +134,7 @@ def refused(model: VllmLikelihood, images: Sequence[Image.Image], question: str)
 
 
 def main(folder: Path) -> None:
-    config = ModelConfig(
+    config = model_config(
         family="vlm", checkpoint=str(folder), engine="vllm", dtype="float32", engine_options={"max_model_len": 1024}
     )
     model = load(resolve_model(config, on_gpu=False), "likelihood")

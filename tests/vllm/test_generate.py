@@ -14,9 +14,9 @@ from plumbline.operators.errors import ModelError, RowError
 from plumbline.operators.metrics.gecko import SPANS as GECKO_SPANS
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
-from plumbline.operators.models.engine_options import RESULT_OPTIONS, THROUGHPUT_OPTIONS
+from plumbline.operators.models.engines.engine_options import RESULT_OPTIONS, THROUGHPUT_OPTIONS
 from plumbline.operators.models.engines.vllm_calls import VllmGenerate
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
 from tests.vllm.tiny import make_llama
 
@@ -42,7 +42,7 @@ def model(folder: Path) -> Iterator[VllmGenerate]:
 
 
 def load(folder: Path, **options: Any) -> VllmGenerate:
-    config = ModelConfig(family="causal_lm", checkpoint=str(folder), engine="vllm", engine_options=options)
+    config = model_config(family="causal_lm", checkpoint=str(folder), engine="vllm", engine_options=options)
     model = loading.load(resolve_model(config, on_gpu=False), "generate")
     assert isinstance(model, VllmGenerate)
     return model
@@ -106,7 +106,7 @@ def test_a_schema_is_kept_to(model: VllmGenerate) -> None:
 def test_replies_held_to_a_schema_are_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
     """Which tokens may follow is told by one library for both."""
     in_transformers = loading.load(
-        resolve_model(ModelConfig(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
+        resolve_model(model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
     )
     requests = [request(text, schema=WORDS, max_tokens=96) for text in PROMPTS]
     replies_there = in_transformers.generate(requests)

@@ -13,9 +13,9 @@ import pytest
 
 from plumbline.operators import rows
 from plumbline.operators.errors import EngineError
-from plumbline.operators.models.checkpoints.processing import load_tokenizer
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
 from plumbline.operators.models.engines.vllm_engine import VllmEngine
+from plumbline.operators.models.processing import load_tokenizer
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
 from tests.operators.stages.given import decoded, options

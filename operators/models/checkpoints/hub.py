@@ -16,7 +16,7 @@ from huggingface_hub.errors import (
 )
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.checkpoints.parts import read_tensor_names
+from plumbline.operators.models.checkpoints.weights import read_tensor_names
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 

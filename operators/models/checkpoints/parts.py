@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ModelError
+from plumbline.operators.models.checkpoints.weights import read_tensor_names
 
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 WANTED_FILES = [*SMALL_FILES, "*.safetensors"]
@@ -154,21 +154,3 @@ def _local_weight_files(folder: Path) -> list[Path]:
     if lacking:
         raise ModelError(f"{folder}: lacks {lacking[0]}, which its index names; download the checkpoint again")
     return files
-
-
-def read_tensor_names(file: Path) -> list[str]:
-    """The tensors a safetensors file declares; raises ModelError where it is truncated or not one."""
-    size = file.stat().st_size
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > size:
-                raise ValueError("its header is longer than the file")
-            header = json.loads(stream.read(length))
-        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
-        expected = 8 + length + max(ends, default=0)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error) as error:
-        raise ModelError(f"{file}: not a safetensors file ({error!r}); download the checkpoint again") from error
-    if size != expected:
-        raise ModelError(f"{file}: expected {expected} bytes, found {size}; it is truncated: download it again")
-    return [name for name in header if name != "__metadata__"]

@@ -17,7 +17,6 @@ from PIL import Image
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
-from plumbline.operators.models.checkpoints.processing import padded_square
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,
@@ -29,6 +28,7 @@ from plumbline.operators.models.engines.conversation import (
     template_ids,
 )
 from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, Served, VllmEngine
+from plumbline.operators.models.processing import padded_square
 
 LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""

@@ -19,8 +19,9 @@ from PIL import Image
 
 from plumbline.operators.batches import count_calls
 from plumbline.operators.errors import EngineError, ModelError
-from plumbline.operators.models.checkpoints.processing import device_of
+from plumbline.operators.models.engines.engine_options import EngineModel
 from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.processing import device_of
 
 ENVIRONMENT: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -204,7 +205,7 @@ class VllmEngine:
             future.set_exception(_engine_error(failure))
 
 
-def start_engine(model: ResolvedModel, *, defaults: Mapping[str, Any] | None = None) -> VllmEngine:
+def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, Any] | None = None) -> VllmEngine:
     """An engine serving a checkpoint; the model's `engine_options` are vLLM's EngineArgs by name, over the defaults.
 
     Raises ModelError where vLLM is not installed, an option is not one of its own, or the checkpoint does not load.
@@ -261,7 +262,7 @@ def _make_engine(arguments: Mapping[str, Any]) -> Any:
     return LLMEngine.from_engine_args(EngineArgs(**arguments))
 
 
-def _options_line(model: ResolvedModel) -> str:
+def _options_line(model: ResolvedModel[EngineModel]) -> str:
     """The options as they were set: vLLM's complaint may call one by another name and leave out what it was."""
     return ", ".join(f"{name}={value}" for name, value in model.config.engine_options.items()) or "none is set"
 

@@ -1,9 +1,18 @@
 """The table of model families: each is the FAMILY of the file of its name here."""
 
 from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from functools import reduce
 from importlib import import_module
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any
 
-from plumbline.operators.models.family import Call, Family
+from pydantic import BeforeValidator, Discriminator, Tag
+
+from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.models.calls import Call
+from plumbline.operators.models.family import Family
+from plumbline.operators.models.model import ModelConfig
 
 NAMES = (
     "clip_flant5",
@@ -29,9 +38,62 @@ NAMES = (
     "sentences",
     "openai",
 )
-FAMILIES: Mapping[str, Family] = {name: import_module(f"{__name__}.{name}").FAMILY for name in NAMES}
+FAMILIES: Mapping[str, Family[Any]] = {name: import_module(f"{__name__}.{name}").FAMILY for name in NAMES}
 
 
 def serving(call: Call) -> str:
     """The families that serve a call, in words."""
     return " or ".join(name for name, family in FAMILIES.items() if call in family.calls)
+
+
+def model_config(**options: Any) -> ModelConfig:
+    """A model's options as its family's class; raises ConfigError for a bad one, and for one that it does not have."""
+    own_options = _own_options(options)
+    family = FAMILIES[own_options["family"]]
+    unknown = sorted(own_options.keys() - family.options)
+    if unknown:
+        raise ConfigError(f"model {unknown[0]}: no option of a model; {suggest(unknown[0], sorted(family.options))}")
+    config: ModelConfig = family.config(**own_options)
+    return config
+
+
+def _own_options(options: Any) -> Any:
+    """The options without those of other families that are at their defaults, as conf/any_model.yaml sets them.
+
+    Raises ConfigError for a family that there is not, and for an option of other families that is set.
+    """
+    if not isinstance(options, Mapping) or "family" not in options:
+        return options
+    name = options["family"]
+    if name not in FAMILIES:
+        raise ConfigError(
+            f"model family: expected one of {', '.join(FAMILIES)}, got {name!r}; {suggest(str(name), list(FAMILIES))}"
+        )
+    foreign = {option: having for option in options if (having := _having(option)) and name not in having}
+    for option, having in foreign.items():
+        if options[option] != _default(having[0], option):
+            raise ConfigError(f"model {option}: an option of {' and '.join(having)}; remove it from this {name} model")
+    return {option: value for option, value in options.items() if option not in foreign}
+
+
+def _having(option: Any) -> list[str]:
+    """The families that have the option."""
+    return [name for name, family in FAMILIES.items() if option in family.options]
+
+
+def _default(family: str, option: str) -> Any:
+    default: Field[Any] = next(field for field in fields(FAMILIES[family].config) if field.name == option)
+    return default.default if default.default_factory is MISSING else default.default_factory()
+
+
+def _family_of(options: Any) -> str | None:
+    family = options.get("family") if isinstance(options, Mapping) else getattr(options, "family", None)
+    return str(family) if family is not None else None
+
+
+if TYPE_CHECKING:
+    AnyModel = ModelConfig
+else:
+    _TAGGED = [Annotated[family.config, Tag(name)] for name, family in FAMILIES.items()]
+    AnyModel = Annotated[reduce(or_, _TAGGED), Discriminator(_family_of), BeforeValidator(_own_options)]
+    """A model's options as a configuration holds them, told apart by their `family`."""

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
 from plumbline.operators.models.networks.dual_encoder import Reading, Towers
 
@@ -16,7 +17,7 @@ CONTEXT = 64
 def _load(model: "ResolvedModel") -> Towers:
     from transformers import AlignModel
 
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     network = load_pretrained(AlignModel, model)
     processor = load_image_processor(model.folder("checkpoint"))
@@ -32,10 +33,11 @@ def _load(model: "ResolvedModel") -> Towers:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"similarity": _load, "embedding": _load, "likelihood": lambda model: CosineVqa(_load(model))},
     form="'align'",
     suits=lambda fields: fields["model_type"] == "align",
     files=(TOKENIZER, IMAGES),
-    kind=lambda fields: COSINE,
+    kind=lambda config, fields: COSINE,
     measures=("cosine", "logit"),
 )

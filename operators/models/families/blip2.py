@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from plumbline.operators.models.checkpoints.parts import Fields, subfields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ def has_t5(fields: Fields) -> bool:
 def _load(model: "ResolvedModel") -> "Blip2Likelihood":
     from transformers import Blip2ForConditionalGeneration
 
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
     from plumbline.operators.models.networks.blip import Blip2Likelihood
     from plumbline.operators.models.networks.encoder_decoder import check_entries
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     network = load_pretrained(Blip2ForConditionalGeneration, model)
     tokenizer = load_tokenizer(model.folder("tokenizer"))
@@ -34,9 +35,10 @@ def _load(model: "ResolvedModel") -> "Blip2Likelihood":
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"likelihood": _load},
     form="'blip-2' with a T5 as its language model",
     suits=lambda fields: fields["model_type"] == "blip-2" and has_t5(fields),
     files=(TOKENIZER, IMAGES),
-    kind=lambda fields: BLIP2,
+    kind=lambda config, fields: BLIP2,
 )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.joint_encoder import MatchingEncoder
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def _load(model: "ResolvedModel") -> MatchingEncoder:
     from transformers import Blip2ForImageTextRetrieval, BlipForImageTextRetrieval
 
     from plumbline.operators.models.checkpoints.parts import read_fields
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
     from plumbline.operators.models.networks.blip import load_blip
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     named = architecture(read_fields(model.parts["checkpoint"]))
     first = named == FIRST
@@ -98,6 +99,7 @@ def _load(model: "ResolvedModel") -> MatchingEncoder:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"similarity": _load},
     form="a BlipForImageTextRetrieval or a Blip2ForImageTextRetrieval",
     suits=lambda fields: architecture(fields) in CONTEXTS,

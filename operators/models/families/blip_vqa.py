@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
 
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ BLIP_VQA = VqaKind(
 def _load(model: "ResolvedModel") -> "BlipVqaLikelihood":
     from transformers import BlipForQuestionAnswering
 
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_tokenizer
     from plumbline.operators.models.networks.blip import BlipVqaLikelihood, load_blip
     from plumbline.operators.models.networks.encoder_decoder import check_entries
+    from plumbline.operators.models.processing import load_image_processor, load_tokenizer
 
     network = load_blip(BlipForQuestionAnswering, model)
     tokenizer = load_tokenizer(model.folder("tokenizer"))
@@ -31,10 +32,11 @@ def _load(model: "ResolvedModel") -> "BlipVqaLikelihood":
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"likelihood": _load},
     form="a BlipForQuestionAnswering",
     suits=lambda fields: architecture(fields) == "BlipForQuestionAnswering",
     files=(TOKENIZER, IMAGES),
-    kind=lambda fields: BLIP_VQA,
+    kind=lambda config, fields: BLIP_VQA,
     version=lambda fields: 2,
 )

@@ -9,6 +9,7 @@ from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Usage
 from plumbline.operators.models.checkpoints.parts import Fields, architecture, subfields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
+from plumbline.operators.models.model import LocalModel
 
 if TYPE_CHECKING:
     import torch
@@ -90,8 +91,8 @@ def _load(model: "ResolvedModel") -> Captioner:
     from transformers import AutoModelForImageTextToText, BlipForConditionalGeneration
 
     from plumbline.operators.models.checkpoints.parts import read_fields
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
     from plumbline.operators.models.networks.blip import load_blip
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     blip = architecture(read_fields(model.parts["checkpoint"])) == BLIP
     network = (
@@ -110,6 +111,7 @@ def _load(model: "ResolvedModel") -> Captioner:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"generate_from_images": _load},
     form="a BlipForConditionalGeneration, a GitForCausalLM or a BLIP-2 with an OPT",
     suits=lambda fields: architecture(fields) in ARCHITECTURES or _has_opt(fields),

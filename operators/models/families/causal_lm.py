@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import architecture
+from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 TEXT_ONLY = VqaKind(name="text_only", asks=FIRST_TOKEN)
 
 
-def _load(model: "ResolvedModel") -> "CausalLM":
+def _load(model: "ResolvedModel[EngineModel]") -> "CausalLM":
     from transformers import AutoModelForCausalLM
 
-    from plumbline.operators.models.checkpoints.processing import load_chat_tokenizer, load_pretrained
     from plumbline.operators.models.networks.causal_lm import CausalLM, reply_ends
+    from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
 
     network = load_pretrained(AutoModelForCausalLM, model, attn_implementation="sdpa")
     tokenizer = load_chat_tokenizer(model)
@@ -32,7 +33,7 @@ def _load(model: "ResolvedModel") -> "CausalLM":
     return CausalLM(network, tokenizer, end_ids=end_ids, pair_batch=model.config.pair_batch)
 
 
-def _load_text_only(model: "ResolvedModel") -> "TextOnlyVqa":
+def _load_text_only(model: "ResolvedModel[EngineModel]") -> "TextOnlyVqa":
     from plumbline.operators.models.networks.text_only import TextOnlyVqa
 
     language = _load(model)
@@ -42,18 +43,20 @@ def _load_text_only(model: "ResolvedModel") -> "TextOnlyVqa":
     return TextOnlyVqa(language, end=end)
 
 
-def _load_on_vllm(model: "ResolvedModel") -> "GenerateModel":
-    from plumbline.operators.models.checkpoints.processing import load_chat_tokenizer
+def _load_on_vllm(model: "ResolvedModel[EngineModel]") -> "GenerateModel":
     from plumbline.operators.models.engines.vllm_calls import VllmGenerate
     from plumbline.operators.models.engines.vllm_engine import start_engine
+    from plumbline.operators.models.processing import load_chat_tokenizer
 
     return VllmGenerate(start_engine(model), load_chat_tokenizer(model))
 
 
 FAMILY = Family(
+    config=EngineModel,
     loads={"generate": _load, "likelihood": _load_text_only},
+    options_in_key=lambda config, kind: engine_in_key(config),
     vllm={"generate": _load_on_vllm},
     form="a ...ForCausalLM",
     suits=lambda fields: architecture(fields).endswith(("ForCausalLM", "LMHeadModel")),
-    kind=lambda fields: TEXT_ONLY,
+    kind=lambda config, fields: TEXT_ONLY,
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
 from plumbline.operators.models.networks.dual_encoder import Reading, Towers
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.checkpoints.processing import PixelTransform
     from plumbline.operators.models.model import ResolvedModel
+    from plumbline.operators.models.processing import PixelTransform
 
 
 class ClipSimilarity(Towers):
@@ -30,7 +31,7 @@ class ClipSimilarity(Towers):
         padded: bool = False,
         cleaned: Callable[[str], str] = str,
     ) -> None:
-        from plumbline.operators.models.checkpoints.processing import PaddedTransform, ReleasedTransform
+        from plumbline.operators.models.processing import PaddedTransform, ReleasedTransform
 
         super().__init__(
             model,
@@ -54,7 +55,7 @@ class ClipSimilarity(Towers):
 def _load(model: "ResolvedModel") -> ClipSimilarity:
     from transformers import CLIPModel
 
-    from plumbline.operators.models.checkpoints.processing import load_pixel_transform, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
 
     return ClipSimilarity(
         load_pretrained(CLIPModel, model),
@@ -65,12 +66,13 @@ def _load(model: "ResolvedModel") -> ClipSimilarity:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"similarity": _load, "embedding": _load, "likelihood": lambda model: CosineVqa(_load(model))},
     form="'clip'",
     suits=lambda fields: fields["model_type"] == "clip",
     files=(TOKENIZER, IMAGES),
-    kind=lambda fields: COSINE,
+    kind=lambda config, fields: COSINE,
     measures=("cosine", "logit"),
     pixels=get_args(PixelRule),
-    engine_in_keys=False,
+    options_in_key=lambda config, kind: {},
 )

@@ -1,8 +1,9 @@
 """CLIP-FlanT5: a CLIP tower in front of FlanT5, the VQA model of the VQAScore paper (Lin et al. 2024)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import (
@@ -15,10 +16,11 @@ from plumbline.operators.models.checkpoints.parts import (
     read_fields,
 )
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_kinds import RELEASED, VICUNA_SYSTEM, VqaKind
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood
 
 CLIP_FLANT5 = VqaKind(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
@@ -26,7 +28,21 @@ REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
 SUPPORTED = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
 
 
-def _find_tower(config: "ModelConfig", checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClipFlanT5Model(LocalModel):
+    """A CLIP-FlanT5 and its CLIP tower."""
+
+    family: Literal["clip_flant5"] = "clip_flant5"
+    vision_tower: str | None = None
+    """Hub id or folder of the CLIP tower, in place of the checkpoint's own `mm_vision_tower`."""
+    vision_tower_revision: str | None = None
+    """Hub revision of the vision tower."""
+    padding: Literal["released", "processor"] = "released"
+    """`released` shows an image on a square of the mean colour, as the released VQAScore does; `processor` cuts the
+    middle out, as CLIP's processor does."""
+
+
+def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
     """The CLIP checkpoint that config.json names; its weights are needed only where the checkpoint has none."""
     _check_fields(checkpoint.part, checkpoint.fields)
     named = config.vision_tower or _beside(checkpoint.part, checkpoint.fields["mm_vision_tower"])
@@ -58,24 +74,24 @@ def _beside(part: Part, tower: str) -> str:
     return tower
 
 
-def _load(model: "ResolvedModel") -> "ClipFlanT5Likelihood":
-    from plumbline.operators.models.checkpoints.processing import device_of
+def _load(model: "ResolvedModel[ClipFlanT5Model]") -> "ClipFlanT5Likelihood":
     from plumbline.operators.models.networks.clip_flant5 import load_network
+    from plumbline.operators.models.processing import device_of
 
     device_of(model)  # a GPU that is not there is told before gigabytes are read
     return serve(model, load_network(model.folder("checkpoint"), tower=model.folder("vision_tower")))
 
 
-def serve(model: "ResolvedModel", network: "ClipFlanT5") -> "ClipFlanT5Likelihood":
+def serve(model: "ResolvedModel[ClipFlanT5Model]", network: "ClipFlanT5") -> "ClipFlanT5Likelihood":
     """The calls of a network, put on its device, with its checkpoint's tokenizer and its tower's preprocessing.
 
     Raises ModelError where these do not load, or do not fit the network.
     """
     import torch
 
-    from plumbline.operators.models.checkpoints.processing import device_of, load_pixel_transform, load_tokenizer
     from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
     from plumbline.operators.models.networks.encoder_decoder import check_entries
+    from plumbline.operators.models.processing import device_of, load_pixel_transform, load_tokenizer
 
     tokenizer = load_tokenizer(model.folder("tokenizer"))
     check_entries(model.folder("tokenizer"), tokenizer, network.language_model.shared.num_embeddings)
@@ -83,18 +99,18 @@ def serve(model: "ResolvedModel", network: "ClipFlanT5") -> "ClipFlanT5Likelihoo
     return ClipFlanT5Likelihood(
         network.to(device=device_of(model), dtype=getattr(torch, model.dtype)).eval(),
         tokenizer,
-        load_pixel_transform(model.folder("vision_tower"), pad_to_square=model.pads),
+        load_pixel_transform(model.folder("vision_tower"), pad_to_square=model.config.padding == "released"),
         pair_batch=model.config.pair_batch,
     )
 
 
 FAMILY = Family(
+    config=ClipFlanT5Model,
     loads={"likelihood": _load},
-    options=frozenset({"tokenizer", "vision_tower", "vision_tower_revision", "padding"}),
     form="'clip_t5'",
     suits=lambda fields: fields["model_type"] == "clip_t5",
-    files=(TOKENIZER, IMAGES._replace(role="vision_tower")),
+    files=(TOKENIZER, IMAGES._replace(part="vision_tower")),
     parts=_find_tower,
-    kind=lambda fields: CLIP_FLANT5,
-    engine_in_keys=False,
+    options_in_key=lambda config, kind: {"padding": config.padding},
+    kind=lambda config, fields: CLIP_FLANT5,
 )

@@ -9,6 +9,7 @@ from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Region, Usage
 from plumbline.operators.models.family import IMAGES, Family, Files
+from plumbline.operators.models.model import LocalModel
 
 if TYPE_CHECKING:
     import torch
@@ -166,7 +167,7 @@ def _pixel(place: int, side: int) -> int:
 def _load(model: "ResolvedModel") -> Florence2:
     from transformers import Florence2ForConditionalGeneration
 
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     return Florence2(
         load_pretrained(Florence2ForConditionalGeneration, model),
@@ -177,6 +178,7 @@ def _load(model: "ResolvedModel") -> Florence2:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"generate_from_images": _load, "regions": _load, "ocr": _load},
     form="a Florence2ForConditionalGeneration of transformers' own layout (the florence-community repositories)",
     suits=lambda fields: fields["model_type"] == "florence2" and "auto_map" not in fields,

@@ -7,6 +7,7 @@ from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,7 @@ class GotOcr2:
 def _load(model: "ResolvedModel") -> GotOcr2:
     from transformers import AutoModelForImageTextToText, GenerationConfig, GotOcr2Processor
 
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     images, tokenizer = load_image_processor(model.folder("checkpoint")), load_tokenizer(model.folder("tokenizer"))
     network = load_pretrained(AutoModelForImageTextToText, model)
@@ -77,6 +78,7 @@ def _load(model: "ResolvedModel") -> GotOcr2:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"ocr": _load},
     form="a GotOcr2ForConditionalGeneration",
     suits=lambda fields: architecture(fields) == "GotOcr2ForConditionalGeneration",

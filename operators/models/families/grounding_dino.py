@@ -9,6 +9,7 @@ from plumbline.operators.batches import BatchSize, in_batches, isolate
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Box, Wanted
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +108,7 @@ class GroundingDino:
 def _load(model: "ResolvedModel") -> GroundingDino:
     from transformers import AutoModelForZeroShotObjectDetection, GroundingDinoProcessor
 
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     images, tokenizer = load_image_processor(model.folder("checkpoint")), load_tokenizer(model.folder("tokenizer"))
     return GroundingDino(
@@ -118,6 +119,7 @@ def _load(model: "ResolvedModel") -> GroundingDino:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"detect": _load},
     form="a GroundingDinoForObjectDetection",
     suits=lambda fields: fields.get("model_type") == "grounding-dino",

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture
 from plumbline.operators.models.family import TOKENIZER, Family, Files
+from plumbline.operators.models.model import LocalModel
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.hpsv3 import HpsV3Similarity
 
 ARCHITECTURE = "HpsV3"
@@ -20,7 +21,7 @@ INSTRUCTION = "instruction.txt"
 AGAIN = "convert the release again (docs/models.md)"
 
 
-def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
+def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """Raises ModelError for an instruction without a place for the prompt."""
     file = parts["checkpoint"].file(INSTRUCTION)
     if file is not None and file.read_text().count("{text_prompt}") != 1:
@@ -28,12 +29,12 @@ def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> 
 
 
 def _load(model: "ResolvedModel") -> "HpsV3Similarity":
-    from plumbline.operators.models.checkpoints.processing import (
+    from plumbline.operators.models.networks.hpsv3 import REWARD_TOKEN, HpsV3, HpsV3Similarity
+    from plumbline.operators.models.processing import (
         load_chat_tokenizer,
         load_image_processor,
         load_pretrained,
     )
-    from plumbline.operators.models.networks.hpsv3 import REWARD_TOKEN, HpsV3, HpsV3Similarity
 
     folder, tokenizer = model.folder("checkpoint"), load_chat_tokenizer(model)
     if REWARD_TOKEN not in tokenizer.get_vocab():
@@ -48,6 +49,7 @@ def _load(model: "ResolvedModel") -> "HpsV3Similarity":
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"similarity": _load},
     form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == ARCHITECTURE,

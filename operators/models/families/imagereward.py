@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import TOKENIZER, Family, Files
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.joint_encoder import JointEncoder
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ class ImageRewardSimilarity(JointEncoder):
 
 
 def _load(model: "ResolvedModel") -> ImageRewardSimilarity:
-    from plumbline.operators.models.checkpoints.processing import (
+    from plumbline.operators.models.networks.image_reward import ImageReward
+    from plumbline.operators.models.processing import (
         ReleasedTransform,
         load_pixel_transform,
         load_pretrained,
         load_tokenizer,
     )
-    from plumbline.operators.models.networks.image_reward import ImageReward
 
     transform = load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
     return ImageRewardSimilarity(
@@ -49,6 +50,7 @@ def _load(model: "ResolvedModel") -> ImageRewardSimilarity:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"similarity": _load},
     form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == ARCHITECTURE,

@@ -8,10 +8,11 @@ from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Checkpoint, FileDigest, Part, find_part
 from plumbline.operators.models.families.blip2 import has_t5
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.blip import InstructBlipLikelihood
 
 INSTRUCTBLIP = VqaKind(
@@ -22,7 +23,7 @@ QFORMER_TOKENIZER = "qformer_tokenizer"
 """The folder within a checkpoint that has the tokenizer of the Q-Former, a BERT's."""
 
 
-def _find_qformer_tokenizer(config: "ModelConfig", checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
+def _find_qformer_tokenizer(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
     """The Q-Former's tokenizer; of a hub model the commit identifies it too."""
     part = checkpoint.part
     if not any(part.file(f"{QFORMER_TOKENIZER}/{name}") for name in ("tokenizer.json", "vocab.txt")):
@@ -38,14 +39,14 @@ def _find_qformer_tokenizer(config: "ModelConfig", checkpoint: Checkpoint, diges
 def _load(model: "ResolvedModel") -> "InstructBlipLikelihood":
     from transformers import InstructBlipForConditionalGeneration
 
-    from plumbline.operators.models.checkpoints.processing import (
+    from plumbline.operators.models.networks.blip import InstructBlipLikelihood
+    from plumbline.operators.models.networks.encoder_decoder import check_entries
+    from plumbline.operators.models.processing import (
         ReleasedTransform,
         load_image_processor,
         load_pretrained,
         load_tokenizer,
     )
-    from plumbline.operators.models.networks.blip import InstructBlipLikelihood
-    from plumbline.operators.models.networks.encoder_decoder import check_entries
 
     network = load_pretrained(InstructBlipForConditionalGeneration, model)
     folder, tokenizer = model.folder("checkpoint"), load_tokenizer(model.folder("tokenizer"))
@@ -57,10 +58,11 @@ def _load(model: "ResolvedModel") -> "InstructBlipLikelihood":
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"likelihood": _load},
     form="'instructblip' with a T5 as its language model",
     suits=lambda fields: fields["model_type"] == "instructblip" and has_t5(fields),
     files=(TOKENIZER, IMAGES),
     parts=_find_qformer_tokenizer,
-    kind=lambda fields: INSTRUCTBLIP,
+    kind=lambda config, fields: INSTRUCTBLIP,
 )

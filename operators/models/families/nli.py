@@ -10,11 +10,12 @@ from plumbline.operators.batches import BatchSize, in_batches
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.family import Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.texts import context_of
 
 if TYPE_CHECKING:
     from plumbline.operators.models.calls import EntailmentModel
-    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 ENTAILMENT = ("entailment", "entail", "entails", "entailed")
 
@@ -100,7 +101,7 @@ def _first_token_of_one(tokenizer: Any) -> int:
 def _load(model: "ResolvedModel") -> "EntailmentModel":
     from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
-    from plumbline.operators.models.checkpoints.processing import load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_pretrained, load_tokenizer
 
     tokenizer, pair_batch = load_tokenizer(model.folder("tokenizer")), model.config.pair_batch
     fields = read_fields(model.parts["checkpoint"])
@@ -116,7 +117,7 @@ def _is_t5(fields: Fields) -> bool:
     return architecture(fields) == "T5ForConditionalGeneration"
 
 
-def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
+def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """Raises ModelError where it is not known which of a classifier's labels is entailment."""
     labels = subfields(fields, "id2label")
     if not _is_t5(fields) and (len(labels) < 2 or entailment_label(labels) is None):
@@ -136,6 +137,7 @@ def entailment_label(id2label: Mapping[Any, str]) -> int | None:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"entailment": _load},
     form="a ...ForSequenceClassification or a T5ForConditionalGeneration",
     suits=lambda fields: _is_t5(fields) or architecture(fields).endswith("ForSequenceClassification"),

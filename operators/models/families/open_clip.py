@@ -12,6 +12,7 @@ from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.checkpoints.parts import Fields, Part, read_fields, read_json, subfields
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.family import TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
 from plumbline.operators.models.networks.texts import clean
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 KNOWN = {
@@ -54,7 +55,7 @@ def _read(part: Part) -> dict[str, Any]:
     return {"model_type": "open_clip", **read_json(part, CONFIG)} if part.file(CONFIG) else read_fields(part)
 
 
-def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
+def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """Raises ModelError for a network that is not of CLIP's first form, or for images made ready in another way."""
     source, made = parts["checkpoint"].source, subfields(fields, "model_cfg")
     for name, known in KNOWN.items():
@@ -75,14 +76,14 @@ def _load(model: "ResolvedModel") -> OpenClipSimilarity:
     from safetensors.torch import load_file
     from transformers import CLIPModel
 
-    from plumbline.operators.models.checkpoints.processing import (
+    from plumbline.operators.models.networks.open_clip import clip_config, clip_weights
+    from plumbline.operators.models.processing import (
         PixelTransform,
         clip_processor,
         load_pretrained,
         load_tokenizer,
         readable_load,
     )
-    from plumbline.operators.models.networks.open_clip import clip_config, clip_weights
 
     folder, fields = model.folder("checkpoint"), _read(model.parts["checkpoint"])
     with readable_load(folder, CONFIG):
@@ -100,6 +101,7 @@ def _load(model: "ResolvedModel") -> OpenClipSimilarity:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"similarity": _load, "embedding": _load, "likelihood": lambda model: CosineVqa(_load(model))},
     weights_file=WEIGHTS,
     read=_read,
@@ -107,7 +109,7 @@ FAMILY = Family(
     suits=lambda fields: fields["model_type"] == "open_clip",
     files=(TOKENIZER,),
     check=_check,
-    kind=lambda fields: COSINE,
+    kind=lambda config, fields: COSINE,
     measures=("cosine", "logit"),
     pixels=get_args(PixelRule),
 )

@@ -20,9 +20,10 @@ from PIL import Image
 
 from plumbline.operators.batches import count_calls
 from plumbline.operators.errors import HopelessRow, ModelError, RowError, install, without_secrets
-from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
+from plumbline.operators.models.calls import Call, Generation, ImageRequest, Message, Question, Request, Usage
 from plumbline.operators.models.engines.pace import Pace
-from plumbline.operators.models.family import Call, Family
+from plumbline.operators.models.family import Family
+from plumbline.operators.models.service import ServiceModel
 from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class OpenAiModel:
 
     side_by_side = True
 
-    def __init__(self, client: "OpenAI", model: "ResolvedModel") -> None:
+    def __init__(self, client: "OpenAI", model: "ResolvedModel[ServiceModel]") -> None:
         self.client = client
         self.config = model.config
         self.name = model.config.checkpoint
@@ -357,7 +358,7 @@ def _usage(usage: Any) -> Usage:
     return Usage(1, *(count if isinstance(count, int) else 0 for count in counts))
 
 
-def load_openai(model: "ResolvedModel") -> OpenAiModel:
+def load_openai(model: "ResolvedModel[ServiceModel]") -> OpenAiModel:
     """A client of the endpoint; no network is touched.
 
     Raises ModelError where the openai package or the key is missing.
@@ -383,18 +384,21 @@ def load_openai(model: "ResolvedModel") -> OpenAiModel:
     return OpenAiModel(client, model)
 
 
-def preflight_openai(model: "ResolvedModel", call: Call) -> None:
+def preflight_openai(model: "ResolvedModel[ServiceModel]", call: Call) -> None:
     """As `OpenAiModel.preflight`; raises ModelError for a missing key too."""
     load_openai(model).preflight(call)
 
 
-OPTIONS = frozenset({"endpoint", "key_variable", "timeout", "concurrency", "requests_per_minute", "max_retries"})
-OPTIONS |= {"image_format", "prices"}
+def _options_in_key(config: ServiceModel, kind: VqaKind | None) -> dict[str, Any]:
+    """The form of images that are sent; PNG is not in it, for it is older than the choice."""
+    return {"image_format": config.image_format} if config.image_format != "png" else {}
+
+
 FAMILY = Family(
+    config=ServiceModel,
     loads={"generate": load_openai, "generate_from_images": load_openai, "likelihood": load_openai},
-    options=OPTIONS,
-    local=False,
+    options_in_key=_options_in_key,
     preflight=preflight_openai,
     endpoint_variable="OPENAI_BASE_URL",
-    kind=lambda fields: OPENAI,
+    kind=lambda config, fields: OPENAI,
 )

@@ -9,6 +9,7 @@ from plumbline.operators.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import Box, Wanted
 from plumbline.operators.models.families.grounding_dino import TOO_LONG, Sized
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +92,7 @@ class Owlv2:
 def _load(model: "ResolvedModel") -> Owlv2:
     from transformers import Owlv2ForObjectDetection
 
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     return Owlv2(
         load_pretrained(Owlv2ForObjectDetection, model),
@@ -102,6 +103,7 @@ def _load(model: "ResolvedModel") -> Owlv2:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"detect": _load},
     form="an Owlv2ForObjectDetection",
     suits=lambda fields: fields.get("model_type") == "owlv2",

@@ -9,6 +9,7 @@ from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.family import TOKENIZER, Family, Files
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.texts import clean
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class PyramidClipSimilarity(ClipSimilarity):
 
 
 def _load(model: "ResolvedModel") -> PyramidClipSimilarity:
-    from plumbline.operators.models.checkpoints.processing import load_pixel_transform, load_pretrained, load_tokenizer
     from plumbline.operators.models.networks.pyramid_clip import PyramidClip
+    from plumbline.operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
 
     tokenizer = load_tokenizer(model.folder("tokenizer"))
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(PADDING)
@@ -47,6 +48,7 @@ def _load(model: "ResolvedModel") -> PyramidClipSimilarity:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"similarity": _load, "embedding": _load},
     form=f"{ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == ARCHITECTURE,

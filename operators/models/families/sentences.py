@@ -9,12 +9,13 @@ from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import TextFeatures
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture
 from plumbline.operators.models.family import Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.texts import context_of
 
 if TYPE_CHECKING:
     import torch
 
-    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
 
 POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"}
 
@@ -53,7 +54,7 @@ class SentenceEmbedder:
 def _load(model: "ResolvedModel") -> SentenceEmbedder:
     from transformers import AutoModel
 
-    from plumbline.operators.models.checkpoints.processing import load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_pretrained, load_tokenizer
 
     network = load_pretrained(AutoModel, model, unused="pooler.")  # the mean needs no pooler
     tokenizer = load_tokenizer(model.folder("tokenizer"))
@@ -64,7 +65,7 @@ def _load(model: "ResolvedModel") -> SentenceEmbedder:
 
 def _stated_limit(model: "ResolvedModel") -> int | None:
     """The limit that sentence-transformers keeps beside the model's own."""
-    from plumbline.operators.models.checkpoints.processing import readable_load
+    from plumbline.operators.models.processing import readable_load
 
     file = model.folder("checkpoint") / "sentence_bert_config.json"
     with readable_load(file.parent, file.name):
@@ -76,7 +77,7 @@ def _suits(fields: Fields) -> bool:
     return architecture(fields).endswith("Model") and not whole
 
 
-def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
+def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """A sentence-transformers folder says how it pools; only the mean is served."""
     part = parts["checkpoint"]
     path = part.file("1_Pooling/config.json")
@@ -92,6 +93,7 @@ def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> 
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"embedding": _load},
     form="an encoder such as BertModel",
     suits=_suits,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.cosine_vqa import COSINE, CosineVqa
 from plumbline.operators.models.networks.dual_encoder import Reading, Towers
 
@@ -39,7 +40,7 @@ class SiglipSimilarity(Towers):
 def _load(model: "ResolvedModel") -> SiglipSimilarity:
     from transformers import AutoModel
 
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_image_processor, load_pretrained, load_tokenizer
 
     network = load_pretrained(AutoModel, model)
     tokenizer = load_tokenizer(model.folder("tokenizer"))
@@ -58,10 +59,11 @@ def _load(model: "ResolvedModel") -> SiglipSimilarity:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"similarity": _load, "embedding": _load, "likelihood": lambda model: CosineVqa(_load(model))},
     form="'siglip' or 'siglip2'",
     suits=lambda fields: fields["model_type"] in ("siglip", "siglip2"),
     files=(TOKENIZER, IMAGES),
-    kind=lambda fields: COSINE,
+    kind=lambda config, fields: COSINE,
     measures=("cosine", "logit", "match"),
 )

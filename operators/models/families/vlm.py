@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
@@ -14,12 +14,13 @@ from plumbline.operators.models.engines.conversation import (
     file_thinks,
     named_thinking,
 )
+from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaKind
 
 if TYPE_CHECKING:
     from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
-    from plumbline.operators.models.model import ModelConfig, ResolvedModel
+    from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.vlm import ChatVlm
 
 LLAVA_1_5 = VqaKind(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
@@ -62,8 +63,26 @@ SETTINGS = "generation_config.json"
 ELSEWHERE = "choose another checkpoint, or engine=vllm if vLLM's list of supported models has this one"
 
 
-def kind_of(fields: Fields) -> VqaKind:
-    """The kind that a config.json tells."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatModel(EngineModel):
+    """A chat model that sees."""
+
+    family: Literal["vlm"] = "vlm"
+    padding: Literal["released", "processor"] = "released"
+    """Of LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore does;
+    `processor` cuts the middle out, as the checkpoint's processor does. Others have a processor alone."""
+    repetition_penalty: Literal["ignored", "released"] = "ignored"
+    """Of likelihoods: `released` punishes tokens of the prompt, by the repetition_penalty that the checkpoint's
+    generation_config.json names, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`."""
+
+
+def kind_of(config: ChatModel, fields: Fields) -> VqaKind:
+    """The kind that a config.json tells; videos are shown on transformers alone."""
+    kind = _kind_told(fields)
+    return replace(kind, films=kind.films and config.engine == "transformers")
+
+
+def _kind_told(fields: Fields) -> VqaKind:
     if fields["model_type"] != "llava":
         return PALIGEMMA if fields["model_type"] == "paligemma" else FILM if fields["model_type"] in FILMING else CHAT
     text = subfields(fields, "text_config")
@@ -81,7 +100,7 @@ def _suits(fields: Fields) -> bool:
     return architecture(fields).endswith("ForConditionalGeneration") and "vision_config" in fields and not encoder
 
 
-def _check(config: "ModelConfig", parts: Mapping[str, Part], fields: Fields) -> None:
+def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None:
     checkpoint = parts["checkpoint"]
     problem = _image_problem(fields) if config.engine == "transformers" else _vllm_problem(fields)
     problem = problem or _penalty_problem(config, checkpoint)
@@ -106,7 +125,7 @@ def _vllm_problem(fields: Fields) -> str | None:
     return None
 
 
-def _penalty_problem(config: "ModelConfig", checkpoint: Part) -> str | None:
+def _penalty_problem(config: ChatModel, checkpoint: Part) -> str | None:
     """Why no penalty can be had, if one is asked for."""
     if config.repetition_penalty == "ignored":
         return None
@@ -129,24 +148,24 @@ def _thinks(*parts: Part) -> bool:
     return any(named_thinking(part.source) for part in parts) or any(file_thinks(file) for file in files if file)
 
 
-def _load(model: "ResolvedModel") -> "ChatVlm":
+def _load(model: "ResolvedModel[ChatModel]") -> "ChatVlm":
     from transformers import AutoModelForImageTextToText
 
-    from plumbline.operators.models.checkpoints.processing import load_pretrained
+    from plumbline.operators.models.processing import load_pretrained
 
     return serve(model, load_pretrained(AutoModelForImageTextToText, model, attn_implementation=_attention(model)))
 
 
-def serve(model: "ResolvedModel", network: Any) -> "ChatVlm":
+def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
     """The calls of a network that stands on its device, with its checkpoint's tokenizer and processor.
 
     Raises ModelError where these do not load, or the network would give wrong answers.
     """
-    from plumbline.operators.models.checkpoints.processing import mean_colour
     from plumbline.operators.models.networks.causal_lm import reply_ends
     from plumbline.operators.models.networks.image_prompts import ImagePrompts, load_processor
     from plumbline.operators.models.networks.image_reader import ImageReader, PrefixLmReader
     from plumbline.operators.models.networks.vlm import ChatVlm
+    from plumbline.operators.models.processing import mean_colour
 
     assert model.kind is not None
     processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model), CLASS_TOKENS)
@@ -157,7 +176,7 @@ def serve(model: "ResolvedModel", network: Any) -> "ChatVlm":
         processor,
         image_id=image_id,
         system=model.kind.system,
-        padding=mean_colour(processor.image_processor) if model.pads else None,
+        padding=mean_colour(processor.image_processor) if _pads(model) else None,
         ends=ends,
         video_id=int(network.config.video_token_id) if model.kind.films else None,
     )
@@ -166,14 +185,19 @@ def serve(model: "ResolvedModel", network: Any) -> "ChatVlm":
     return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch, penalty=penalty)
 
 
-def _attention(model: "ResolvedModel") -> str:
+def _pads(model: "ResolvedModel[ChatModel]") -> bool:
+    """Whether images are put on a square of the mean colour before the checkpoint's own processing."""
+    return model.kind is not None and model.kind.pads and model.config.padding == "released"
+
+
+def _attention(model: "ResolvedModel[ChatModel]") -> str:
     """What computes attention: only the plain way caps its scores where a config.json wants that."""
     text = subfields(read_fields(model.parts["checkpoint"]), "text_config")
     caps = text.get("model_type") == "gemma2" and text.get("attn_logit_softcapping", 1) is not None
     return "eager" if caps else "sdpa"
 
 
-def _check_network(model: "ResolvedModel", network: Any, tokenizer: Any) -> None:
+def _check_network(model: "ResolvedModel[ChatModel]", network: Any, tokenizer: Any) -> None:
     """Raises ModelError for what would give wrong answers: no end of turn, or layers that do not see all before."""
     if tokenizer.eos_token_id is None:
         raise ModelError(
@@ -189,15 +213,15 @@ def _check_network(model: "ResolvedModel", network: Any, tokenizer: Any) -> None
         )
 
 
-def _load_on_vllm(model: "ResolvedModel") -> "VllmLikelihood":
-    from plumbline.operators.models.checkpoints.processing import load_image_processor, mean_colour
+def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     from plumbline.operators.models.engines.conversation import turn_end
     from plumbline.operators.models.engines.vllm_calls import ONE_IMAGE, VllmLikelihood
     from plumbline.operators.models.engines.vllm_engine import start_engine
+    from plumbline.operators.models.processing import load_image_processor, mean_colour
 
     assert model.kind is not None
     tokenizer, system = _load_tokenizer(model), model.kind.system
-    padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if model.pads else None
+    padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads(model) else None
     end = turn_end(tokenizer, _named_ends(model.parts["checkpoint"]), system=system)
     engine = start_engine(model, defaults=ONE_IMAGE)
     return VllmLikelihood(engine, tokenizer, system=system, padding=padding, end=end)
@@ -210,9 +234,9 @@ def _named_ends(checkpoint: Part) -> list[int]:
     return named if isinstance(named, list) else [] if named is None else [named]
 
 
-def _load_tokenizer(model: "ResolvedModel") -> Any:
+def _load_tokenizer(model: "ResolvedModel[ChatModel]") -> Any:
     """The tokenizer, whose chat template must show an image and open no thought."""
-    from plumbline.operators.models.checkpoints.processing import load_chat_tokenizer
+    from plumbline.operators.models.processing import load_chat_tokenizer
 
     assert model.kind is not None
     tokenizer = load_chat_tokenizer(model)
@@ -222,13 +246,20 @@ def _load_tokenizer(model: "ResolvedModel") -> Any:
     return tokenizer
 
 
+def _options_in_key(config: ChatModel, kind: VqaKind | None) -> dict[str, Any]:
+    padding = {"padding": config.padding} if kind is not None and kind.pads else {}
+    penalty = {"repetition_penalty": config.repetition_penalty} if config.repetition_penalty != "ignored" else {}
+    return padding | penalty | engine_in_key(config)
+
+
 FAMILY = Family(
+    config=ChatModel,
     loads={"likelihood": _load, "generate_from_images": _load},
     vllm={"likelihood": _load_on_vllm, "generate_from_images": _load_on_vllm},
-    options=frozenset({"tokenizer", "padding", "repetition_penalty"}),
     form="a decoder-only ...ForConditionalGeneration with a vision_config",
     suits=_suits,
     files=(TOKENIZER, IMAGES),
     check=_check,
     kind=kind_of,
+    options_in_key=_options_in_key,
 )

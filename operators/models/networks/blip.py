@@ -13,7 +13,6 @@ from PIL import Image
 from transformers import GenerationConfig
 
 from plumbline.operators.errors import HopelessRow, RowError
-from plumbline.operators.models.checkpoints.processing import ReleasedTransform, load_pretrained
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.encoder_decoder import (
     LONGEST_REPLY,
@@ -22,6 +21,7 @@ from plumbline.operators.models.networks.encoder_decoder import (
     T5Answers,
     encode_beside,
 )
+from plumbline.operators.models.processing import ReleasedTransform, load_pretrained
 
 BLIP2_FRAME = "Question: {} Short answer:"
 """In which LAVIS asks BLIP-2 for zero-shot question answering."""

@@ -17,8 +17,8 @@ from transformers import T5ForConditionalGeneration as T5
 from transformers.activations import NewGELUActivation
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.checkpoints.processing import PixelTransform
 from plumbline.operators.models.networks.encoder_decoder import Encoded, T5Answers, decode, encode_beside
+from plumbline.operators.models.processing import PixelTransform
 from plumbline.operators.models.vqa_kinds import VICUNA_SYSTEM
 
 BEFORE_IMAGE = f"{VICUNA_SYSTEM} USER: "

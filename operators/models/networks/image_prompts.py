@@ -13,7 +13,6 @@ from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING
 
 from plumbline.operators.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Message
-from plumbline.operators.models.checkpoints.processing import load_image_processor, padded_square, readable_load
 from plumbline.operators.models.engines.conversation import (
     choice_ids,
     image_conversation_text,
@@ -21,6 +20,7 @@ from plumbline.operators.models.engines.conversation import (
     template_ids,
     turn_end,
 )
+from plumbline.operators.models.processing import load_image_processor, padded_square, readable_load
 
 SECOND_IMAGE = "the question has {!r} in it, which to this model is a second image; change the prompt's text"
 TEXT_INPUTS = (

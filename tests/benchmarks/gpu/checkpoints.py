@@ -19,11 +19,11 @@ from transformers import (
     T5Config,
 )
 
-from plumbline.operators.models.checkpoints.processing import device_of
-from plumbline.operators.models.families import clip_flant5, vlm
-from plumbline.operators.models.model import ModelConfig, Precision, ResolvedModel
+from plumbline.operators.models.families import clip_flant5, model_config, vlm
+from plumbline.operators.models.model import Precision, ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
 from plumbline.operators.models.networks.vlm import ChatVlm
+from plumbline.operators.models.processing import device_of
 from plumbline.operators.models.resolution import resolve_model
 from tests.benchmarks.gpu.shapes import FAMILIES, Shape
 
@@ -65,7 +65,7 @@ def served(
     `batch` is how many images are encoded, and how many pairs are answered, together.
     """
     network_config = SAVES[name](shape, folder, _words([*SPOKEN, *texts]))
-    config = ModelConfig(
+    config = model_config(
         family=FAMILIES[name], checkpoint=str(folder), dtype=dtype, image_batch=batch, pair_batch=batch
     )
     model = resolve_model(config, on_gpu=on_gpu)

@@ -8,8 +8,8 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.openai import OpenAiModel, load_openai
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 
 KEY = "sk-loopback-0123456789"
@@ -96,7 +96,7 @@ class Server:
 
 
 def connect(server: Server, **options: Any) -> OpenAiModel:
-    config = ModelConfig(
+    config = model_config(
         family="openai",
         checkpoint="judge",
         endpoint=server.url,

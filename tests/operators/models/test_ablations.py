@@ -13,10 +13,10 @@ from plumbline.operators.errors import ConfigError, ModelError, RowError
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import LikelihoodModel, Message, Question, Request
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.causal_lm import TEXT_ONLY
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.networks.cosine_vqa import COSINE, choice_text
 from plumbline.operators.models.networks.text_only import TextOnlyVqa
 from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
@@ -44,7 +44,7 @@ DUAL: dict[str, Callable[[Path], Path]] = {
 
 def loaded(family: str, folder: Path, **options: Any) -> LikelihoodModel:
     return load(
-        resolve_model(ModelConfig(family=family, checkpoint=str(folder), **options), on_gpu=False), "likelihood"
+        resolve_model(model_config(family=family, checkpoint=str(folder), **options), on_gpu=False), "likelihood"
     )
 
 
@@ -107,7 +107,7 @@ def test_a_dual_encoder_has_no_words_of_its_own(clip: Path) -> None:
 
 
 def test_vqascore_is_not_to_be_had_of_a_model_that_compares(clip: Path) -> None:
-    config = ModelConfig(family="clip", checkpoint=str(clip))
+    config = model_config(family="clip", checkpoint=str(clip))
     assert find_vqa_kind(config) == COSINE
     with pytest.raises(ConfigError, match="says nothing of one alone; set normalise=yes_no"):
         VqaScoreConfig().settled(lambda role: find_vqa_kind(config))
@@ -200,7 +200,7 @@ def test_a_blind_model_that_thinks_first_is_refused(tmp_path: Path) -> None:
 
 
 def test_vqascore_asks_a_blind_model_for_one_token(language: Path) -> None:
-    kind = find_vqa_kind(ModelConfig(family="causal_lm", checkpoint=str(language)))
+    kind = find_vqa_kind(model_config(family="causal_lm", checkpoint=str(language)))
     assert kind == TEXT_ONLY
     assert VqaScoreConfig().settled(lambda role: kind).asks.reduction == "first"
 

@@ -23,8 +23,8 @@ from transformers import (
 from plumbline.operators.errors import HopelessRow, ModelError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models.calls import ImageRequest, LikelihoodModel, Measure, Message, Question, Request
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.networks.encoder_decoder import EncoderDecoder
 from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
@@ -58,7 +58,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def loaded(family: str, folder: Path, **options: Any) -> LikelihoodModel:
     return load(
-        resolve_model(ModelConfig(family=family, checkpoint=str(folder), **options), on_gpu=False), "likelihood"
+        resolve_model(model_config(family=family, checkpoint=str(folder), **options), on_gpu=False), "likelihood"
     )
 
 
@@ -212,7 +212,7 @@ def test_a_blip_matches_with_the_epsilon_of_its_release(tmp_path: Path, measure:
         inputs = {"input_ids": words.input_ids, "attention_mask": words.attention_mask, "pixel_values": pixels}
         said = whole(**inputs, use_itm_head=measure == "match").itm_score
         expected.append(float(said.softmax(-1)[0, 1] if measure == "match" else said))
-    model = load(resolve_model(ModelConfig(family="blip_itm", checkpoint=str(folder)), on_gpu=False), "similarity")
+    model = load(resolve_model(model_config(family="blip_itm", checkpoint=str(folder)), on_gpu=False), "similarity")
     asked = [(image, "a red circle") for image in range(len(PICTURES))]
     numbers = [row.similarity for row in similarities(model, PICTURES, asked, measure)]
     assert numbers == pytest.approx(expected, abs=1e-5)
@@ -229,7 +229,7 @@ def test_a_blip_captions_with_the_epsilon_of_its_release(tmp_path: Path) -> None
         pixels = processor(images=picture, return_tensors="pt").pixel_values
         ids = whole.generate(pixel_values=pixels, max_new_tokens=16)[0]
         expected.append(AutoTokenizer.from_pretrained(folder).decode(ids, skip_special_tokens=True).strip())
-    config = ModelConfig(family="captioner", checkpoint=str(folder))
+    config = model_config(family="captioner", checkpoint=str(folder))
     model = load(resolve_model(config, on_gpu=False), "generate_from_images")
     asked = [ImageRequest(image, Request((Message("user", "Describe it."),), 16)) for image in range(len(PICTURES))]
     assert [reply.text for reply in replies(model, PICTURES, asked)] == expected and any(expected)
@@ -305,7 +305,7 @@ def test_an_images_tower_runs_once_for_all_its_questions(folders: dict[str, Path
 def test_vqascore_asks_each_in_its_own_words(
     folders: dict[str, Path], family: str, template: str, reduction: Any
 ) -> None:
-    config = ModelConfig(family=family, checkpoint=str(folders[family]))
+    config = model_config(family=family, checkpoint=str(folders[family]))
     metric = VqaScoreConfig().settled(lambda role: find_vqa_kind(config))
     assert metric.asks == (template, "yes", reduction)
     asked = Question(0, metric.question("a red star"), (metric.asks.answer,))
@@ -350,7 +350,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path: Path, family: str
 
 def test_the_qformers_tokenizer_is_part_of_what_an_instructblip_is(tmp_path: Path) -> None:
     folder = vqa_models.save_instructblip(tmp_path / "own")
-    config = ModelConfig(family="instructblip", checkpoint=str(folder))
+    config = model_config(family="instructblip", checkpoint=str(folder))
     before = resolve_model(config, on_gpu=False).semantic()
     (folder / "qformer_tokenizer" / "tokenizer.json").write_text("{}")
     assert resolve_model(config, on_gpu=False).semantic() != before
@@ -364,7 +364,7 @@ def test_a_blip2_with_a_decoder_alone_is_none_of_these(tmp_path: Path) -> None:
     folder = vqa_models.save_blip2(tmp_path / "own")
     tiny.edit_json(folder / "config.json", text_config={"model_type": "opt"})
     with pytest.raises(ModelError, match="expected 'blip-2' with a T5 as its language model for family blip2"):
-        resolve_model(ModelConfig(family="blip2", checkpoint=str(folder)), on_gpu=False)
+        resolve_model(model_config(family="blip2", checkpoint=str(folder)), on_gpu=False)
 
 
 @pytest.mark.usefixtures("here")

@@ -19,9 +19,9 @@ from transformers import (
 
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.calls import ImageRequest, Message, Region, Request
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.florence2 import REGION_TOKENS, read_regions
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models import alike
@@ -43,7 +43,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def loaded(folders: dict[str, Path], name: str, call: Any = "generate_from_images", **options: Any) -> Any:
-    config = ModelConfig(family=SAVED[name][0], checkpoint=str(folders[name]), **options)
+    config = model_config(family=SAVED[name][0], checkpoint=str(folders[name]), **options)
     return load(resolve_model(config, on_gpu=False), call)
 
 
@@ -167,10 +167,10 @@ def test_regions_are_read_with_every_box_of_their_words() -> None:
 def test_a_checkpoint_of_another_layout_is_refused_in_one_line(folders: dict[str, Path], tmp_path: Path) -> None:
     tiny.save_clip(tmp_path / "clip")
     with pytest.raises(ModelError, match="a GitForCausalLM or a BLIP-2 with an OPT"):
-        resolve_model(ModelConfig(family="captioner", checkpoint=str(tmp_path / "clip")), on_gpu=False)
+        resolve_model(model_config(family="captioner", checkpoint=str(tmp_path / "clip")), on_gpu=False)
     (folder := tmp_path / "remote").mkdir()
     for file in folders["florence2"].iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     tiny.edit_json(folder / "config.json", auto_map={"AutoModelForCausalLM": "modeling_florence2.Florence2"})
     with pytest.raises(ModelError, match="florence-community"):
-        resolve_model(ModelConfig(family="florence2", checkpoint=str(folder)), on_gpu=False)
+        resolve_model(model_config(family="florence2", checkpoint=str(folder)), on_gpu=False)

@@ -29,8 +29,8 @@ from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines.conversation import turn_end
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.vlm import CHAT
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.networks import prefixes
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model
@@ -164,7 +164,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def load(folder: Path, **options: Any) -> ChatVlm:
-    config = ModelConfig(family="vlm", checkpoint=str(folder), **options)
+    config = model_config(family="vlm", checkpoint=str(folder), **options)
     model = loading.load(resolve_model(config, on_gpu=False), "likelihood")
     assert isinstance(model, ChatVlm)
     return model

@@ -1,6 +1,5 @@
 """A model is checked and identified by its files alone, before torch is imported or a weight is read."""
 
-import dataclasses
 import json
 import shutil
 import struct
@@ -11,14 +10,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from plumbline.operators.errors import ConfigError, ModelError
+from plumbline.operators.models.calls import Call
 from plumbline.operators.models.checkpoints.parts import digest_file, read_tensor_names
 from plumbline.operators.models.engines.conversation import TEMPLATE_FILES
-from plumbline.operators.models.families import FAMILIES
+from plumbline.operators.models.families import FAMILIES, AnyModel, model_config
 from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5, PALIGEMMA
-from plumbline.operators.models.family import Call, Engine
-from plumbline.operators.models.model import ModelConfig, Padding, ResolvedModel
+from plumbline.operators.models.model import Engine, ResolvedModel
 from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from tests.operators import tiny
 
@@ -33,12 +33,12 @@ def own(checkpoints: Path, tmp_path: Path) -> Path:
 
 
 def resolve_flant5(folder: Path, *, on_gpu: bool = False, **options: Any) -> ResolvedModel:
-    config = ModelConfig(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
+    config = model_config(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
     return resolve_model(config, on_gpu=on_gpu)
 
 
 def resolve_clip(folder: Path, **options: Any) -> ResolvedModel:
-    return resolve_model(ModelConfig(family="clip", checkpoint=str(folder / "clip"), **options), on_gpu=False)
+    return resolve_model(model_config(family="clip", checkpoint=str(folder / "clip"), **options), on_gpu=False)
 
 
 def flip_last_byte(path: Path) -> None:
@@ -49,16 +49,16 @@ def flip_last_byte(path: Path) -> None:
 
 # What is imported
 
+RESOLVING = "from plumbline.operators.models.families import *; from plumbline.operators.models.resolution import *"
+
 
 @pytest.mark.parametrize(
     "statement",
     [
         "import plumbline.operators.models.resolution",
         "import plumbline.operators.stages.table, plumbline.operators.metrics.table, plumbline.operators.summary",
-        "from plumbline.operators.models.resolution import *; "
-        "resolve_model(ModelConfig(family='clip', checkpoint={clip!r}), on_gpu=False)",
-        "from plumbline.operators.models.resolution import *; resolve_model(ModelConfig(family='clip_flant5', "
-        "checkpoint={flant5!r}), on_gpu=True)",
+        f"{RESOLVING}; resolve_model(model_config(family='clip', checkpoint={{clip!r}}), on_gpu=False)",
+        f"{RESOLVING}; resolve_model(model_config(family='clip_flant5', checkpoint={{flant5!r}}), on_gpu=True)",
     ],
     ids=["importing", "importing-the-stages", "resolving-clip", "resolving-clip-flant5"],
 )
@@ -85,7 +85,7 @@ def test_a_clip_flant5_finds_its_tower_by_a_path_relative_to_itself(
     own: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model = resolve_model(ModelConfig(family="clip_flant5", checkpoint="own/flant5"), on_gpu=False)
+    model = resolve_model(model_config(family="clip_flant5", checkpoint="own/flant5"), on_gpu=False)
     assert model.parts["vision_tower"].folder() == (own / "clip").resolve()
     assert model.parts["checkpoint"].folder() == (own / "flant5").resolve()
 
@@ -239,7 +239,7 @@ def test_a_missing_image_preprocessor_is_missed_before_loading(own: Path, family
 @pytest.mark.parametrize("source", ["/no/such/folder", "./nowhere", "nowhere", "a/b/c"])
 def test_a_folder_that_is_not_there_is_named(source: str) -> None:
     with pytest.raises(ModelError, match=f"model '{source}': no such folder, and it is not a hub id"):
-        resolve_model(ModelConfig(family="clip", checkpoint=source), on_gpu=False)
+        resolve_model(model_config(family="clip", checkpoint=source), on_gpu=False)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_folder_that_is_not_there_is_named(source: str) -> None:
 )
 def test_a_bad_setting_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ModelConfig(**({"family": "clip", "checkpoint": "x"} | fields))
+        model_config(**({"family": "clip", "checkpoint": "x"} | fields))
 
 
 # What identifies a model
@@ -322,7 +322,7 @@ def test_batch_sizes_and_the_device_are_not_part_of_what_a_model_is(checkpoints:
     model = resolve_flant5(checkpoints, dtype="float32")
     for on_gpu in (False, True):
         other = resolve_flant5(checkpoints, on_gpu=on_gpu, dtype="float32", image_batch=3, pair_batch=5)
-        assert (other.on_gpu, other.image_batch, other.config.pair_batch) == (on_gpu, 3, 5)
+        assert (other.on_gpu, other.config.image_batch, other.config.pair_batch) == (on_gpu, 3, 5)
         assert other.semantic() == model.semantic()
 
 
@@ -360,7 +360,7 @@ def test_every_file_is_digested_through_the_given_function(checkpoints: Path) ->
         digested.append(path.name)
         return digest_file(path)
 
-    config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"))
+    config = model_config(family="clip", checkpoint=str(checkpoints / "clip"))
     model = resolve_model(config, on_gpu=False, digest=digest)
     assert sorted(digested) == sorted(path.name for path in (checkpoints / "clip").iterdir())
     assert model.semantic() == resolve_model(config, on_gpu=False).semantic()
@@ -399,7 +399,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resolve(family: str, folder: Path, *, on_gpu: bool = False, **options: Any) -> ResolvedModel:
-    return resolve_model(ModelConfig(family=family, checkpoint=str(folder), **options), on_gpu=on_gpu)
+    return resolve_model(model_config(family=family, checkpoint=str(folder), **options), on_gpu=on_gpu)
 
 
 def served_by(family: str, other: str) -> bool:
@@ -422,10 +422,9 @@ def test_a_family_takes_its_own_checkpoints_and_no_others(others: Path, family: 
 @pytest.mark.parametrize("kind", SAVE)
 def test_resolving_any_family_imports_no_model_library(others: Path, kind: str) -> None:
     script = (
-        "from plumbline.operators.models.resolution import *; "
-        "import plumbline.operators.models.loading, plumbline.operators.models.engines.conversation; "
-        f"resolve_model(ModelConfig(family={SAVE[kind][0]!r}, checkpoint={str(others / kind)!r}), on_gpu=False); "
-        "resolve_model(ModelConfig(family='openai', checkpoint='judge'), on_gpu=False); "
+        f"{RESOLVING}; import plumbline.operators.models.loading, plumbline.operators.models.engines.conversation; "
+        f"resolve_model(model_config(family={SAVE[kind][0]!r}, checkpoint={str(others / kind)!r}), on_gpu=False); "
+        "resolve_model(model_config(family='openai', checkpoint='judge'), on_gpu=False); "
         "import sys; print(*sorted({n.split('.')[0] for n in sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -581,11 +580,9 @@ def test_small_models_are_float32_on_a_gpu_too_unless_set(others: Path, kind: st
 
 
 def test_llava_1_5_shown_in_another_way_is_another_model_and_a_chat_model_has_one_way(others: Path) -> None:
-    released, processor = (resolve("vlm", others / "llava", padding=padding) for padding in get_args(Padding))
-    assert (released.pads, processor.pads) == (True, False)
+    released, processor = (resolve("vlm", others / "llava", padding=padding) for padding in ("released", "processor"))
     assert (released.semantic()["padding"], processor.semantic()["padding"]) == ("released", "processor")
-    plain, other = (resolve("vlm", others / "qwen2_vl", padding=padding) for padding in get_args(Padding))
-    assert plain.pads is other.pads is False
+    plain, other = (resolve("vlm", others / "qwen2_vl", padding=padding) for padding in ("released", "processor"))
     assert plain.semantic() == other.semantic()
     assert set(plain.semantic()) == {"family", "dtype", "label", "parts", "engine", "engine_options"}
 
@@ -593,7 +590,7 @@ def test_llava_1_5_shown_in_another_way_is_another_model_and_a_chat_model_has_on
 def test_the_kind_is_told_without_reading_a_weight(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "llava", tmp_path / "own")
     (tmp_path / "own" / "model.safetensors").unlink()
-    assert find_vqa_kind(ModelConfig(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5
+    assert find_vqa_kind(model_config(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5
 
 
 # Engines
@@ -647,7 +644,7 @@ def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        ModelConfig(family="causal_lm", checkpoint="x", engine="vllm", engine_options=options)
+        model_config(family="causal_lm", checkpoint="x", engine="vllm", engine_options=options)
 
 
 @pytest.mark.parametrize(
@@ -662,22 +659,18 @@ def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
         ("vlm", {"vision_tower": "clip"}, "clip_flant5"),
         ("clip", {"vision_tower_revision": "main"}, "clip_flant5"),
         ("clip", {"padding": "processor"}, "clip_flant5 and vlm"),
-        (
-            "openai",
-            {"tokenizer": "x"},
-            " and ".join(name for name in FAMILIES if "tokenizer" in FAMILIES[name].options),
-        ),
+        ("openai", {"tokenizer": "x"}, " and ".join(name for name in FAMILIES if name != "openai")),
     ],
 )
 def test_an_option_of_another_family_is_refused_and_its_default_is_not(
     family: str, option: dict[str, Any], having: str
 ) -> None:
     (name,) = option
-    default = getattr(ModelConfig(family=family, checkpoint="x"), name)
-    assert ModelConfig(family=family, checkpoint="x", **{name: default}) == ModelConfig(family=family, checkpoint="x")
+    default = getattr(model_config(family=having.split()[0], checkpoint="x"), name)
+    assert model_config(family=family, checkpoint="x", **{name: default}) == model_config(family=family, checkpoint="x")
     message = f"^model {name}: an option of {having}; remove it from this {family} model$"
     with pytest.raises(ConfigError, match=message):
-        ModelConfig(family=family, checkpoint="x", **option)
+        model_config(family=family, checkpoint="x", **option)
 
 
 @pytest.mark.parametrize(
@@ -690,7 +683,7 @@ def test_an_option_of_another_family_is_refused_and_its_default_is_not(
 )
 def test_a_bad_setting_of_an_endpoint_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ModelConfig(family="openai", checkpoint="x", **fields)
+        model_config(family="openai", checkpoint="x", **fields)
 
 
 # The table
@@ -698,13 +691,19 @@ def test_a_bad_setting_of_an_endpoint_is_refused_by_name(fields: dict[str, Any],
 
 def test_an_unknown_family_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match=r"^model family: expected one of .*, got 'clpi'; did you mean clip"):
-        ModelConfig(family="clpi", checkpoint="x")
+        model_config(family="clpi", checkpoint="x")
 
 
-def test_the_options_of_a_family_are_fields_of_a_models_configuration() -> None:
-    options = {field.name for field in dataclasses.fields(ModelConfig)}
-    for family in FAMILIES.values():
-        assert family.all_options <= options - {"family", "checkpoint", "revision"}
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_configuration_is_read_as_the_options_of_its_family(family: str) -> None:
+    adapter = TypeAdapter(AnyModel)
+    read = adapter.validate_python({"family": family, "checkpoint": "x", "pair_batch": 3}, extra="forbid")
+    assert read == model_config(family=family, checkpoint="x", pair_batch=3)
+    assert type(read) is FAMILIES[family].config
+    with pytest.raises(ValidationError, match="batch_pair"):
+        adapter.validate_python({"family": family, "checkpoint": "x", "batch_pair": 3}, extra="forbid")
+    with pytest.raises(ConfigError, match="model batch_pair: no option of a model; did you mean pair_batch"):
+        model_config(family=family, checkpoint="x", batch_pair=3)
 
 
 def test_every_call_is_served_by_some_family() -> None:

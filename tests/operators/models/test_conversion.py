@@ -18,8 +18,8 @@ from plumbline.operators.errors import ModelError
 from plumbline.operators.models import conversion
 from plumbline.operators.models.calls import Measure, Pair
 from plumbline.operators.models.conversion import ConvertConfig, convert
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES, TEXTS
@@ -29,7 +29,7 @@ PAIRS = [Pair(image, text) for image in range(len(PICTURES)) for text in TEXTS]
 
 
 def compared(family: str, folder: Path, measure: Measure) -> list[float]:
-    model = load(resolve_model(ModelConfig(family=family, checkpoint=str(folder)), on_gpu=False), "similarity")
+    model = load(resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False), "similarity")
     features = model.encode([model.preprocess(picture) for picture in PICTURES])
     return [row.similarity for row in model.compare(features, PAIRS, measure)]
 

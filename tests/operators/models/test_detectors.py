@@ -24,10 +24,9 @@ from transformers.models.owlv2.image_processing_pil_owlv2 import Owlv2ImageProce
 
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Box, DetectionModel, Wanted
-from plumbline.operators.models.families import got_ocr2
+from plumbline.operators.models.families import got_ocr2, model_config
 from plumbline.operators.models.families.got_ocr2 import GotOcr2
 from plumbline.operators.models.families.grounding_dino import GroundingDino
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import CLOSE, PICTURES
@@ -69,7 +68,7 @@ def reader(got_folder: Path) -> GotOcr2:
 
 
 def load(family: str, folder: Path, call: Any) -> Any:
-    config = ModelConfig(family=family, checkpoint=str(folder), pair_batch=3, image_batch=3)
+    config = model_config(family=family, checkpoint=str(folder), pair_batch=3, image_batch=3)
     return loading.load(resolve_model(config, on_gpu=False), call)
 
 

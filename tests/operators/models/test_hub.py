@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
@@ -31,10 +31,9 @@ CLIP, FLANT5, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-
 RESOLVE = """
 import json, sys
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 try:
-    model = resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False)
+    model = resolve_model(model_config(**json.loads(sys.argv[1])), on_gpu=False)
     told = {"semantic": model.semantic(), "commits": {role: part.commit for role, part in model.parts.items()}}
     told["torch"] = "torch" in sys.modules
 except ModelError as error:
@@ -44,13 +43,12 @@ print(json.dumps(told))
 ANSWER = """
 import json, sys
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.models.loading import load
 from tests.operators.tiny import picture
 import torch
 torch.set_num_threads(1)
-model = load(resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False), "likelihood")
+model = load(resolve_model(model_config(**json.loads(sys.argv[1])), on_gpu=False), "likelihood")
 features = model.encode([model.preprocess(picture(0))])
 print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])))
 """
@@ -143,7 +141,7 @@ def test_a_cache_without_the_weights_says_so(offline: dict[str, str]) -> None:
 
 def test_a_local_folder_comes_before_the_hub(offline: dict[str, str], checkpoints: Path) -> None:
     told = run_script(RESOLVE, offline, family="clip", checkpoint=str(checkpoints / "clip"))
-    local = resolve_model(ModelConfig(family="clip", checkpoint=str(checkpoints / "clip")), on_gpu=False)
+    local = resolve_model(model_config(family="clip", checkpoint=str(checkpoints / "clip")), on_gpu=False)
     assert told["semantic"] == local.semantic()
     assert set(told["commits"].values()) == {None}
 
@@ -248,9 +246,8 @@ def test_planning_fetches_no_weights(hub: Hub, checkpoints: Path, tmp_path: Path
 
 FETCH = """
 import json, sys
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
-model = resolve_model(ModelConfig(**json.loads(sys.argv[1])), on_gpu=False)
+model = resolve_model(model_config(**json.loads(sys.argv[1])), on_gpu=False)
 print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir()) for role in model.parts}))
 """
 

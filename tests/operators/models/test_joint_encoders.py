@@ -23,8 +23,8 @@ from transformers import (
 from plumbline.operators.errors import HopelessRow, ModelError
 from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.models.calls import Measure, Pair
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.networks.joint_encoder import JointEncoder
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
@@ -144,7 +144,7 @@ class Kind:
         self.folder = save(folder)
 
     def load(self, **options: Any) -> JointEncoder:
-        config = ModelConfig(family=self.family, checkpoint=str(self.folder), **options)
+        config = model_config(family=self.family, checkpoint=str(self.folder), **options)
         return load(resolve_model(config, on_gpu=False), "similarity")
 
     def compared(self, model: JointEncoder) -> list[float]:
@@ -244,7 +244,7 @@ def test_an_instruction_without_its_place_for_the_prompt_is_refused(instruction:
     rewards.save_hpsv3(tmp_path)
     (tmp_path / "instruction.txt").write_text(instruction)
     with pytest.raises(ModelError, match=r"expected one {text_prompt}, where the prompt stands; convert the release"):
-        resolve_model(ModelConfig(family="hpsv3", checkpoint=str(tmp_path)), on_gpu=False)
+        resolve_model(model_config(family="hpsv3", checkpoint=str(tmp_path)), on_gpu=False)
 
 
 def test_a_tokenizer_without_the_mark_of_the_reward_is_refused(tmp_path: Path) -> None:
@@ -252,4 +252,4 @@ def test_a_tokenizer_without_the_mark_of_the_reward_is_refused(tmp_path: Path) -
     tiny.save_qwen2_vl(tmp_path / "plain")
     options = {"checkpoint": str(tmp_path / "hpsv3"), "tokenizer": str(tmp_path / "plain")}
     with pytest.raises(ModelError, match=r"has no <\|Reward\|>; convert the release again"):
-        load(resolve_model(ModelConfig(family="hpsv3", **options), on_gpu=False), "similarity")
+        load(resolve_model(model_config(family="hpsv3", **options), on_gpu=False), "similarity")

@@ -14,13 +14,12 @@ from safetensors.torch import load_file, save_file
 from transformers import CLIPModel, CLIPVisionConfig, CLIPVisionModel
 
 from plumbline.operators.errors import ModelError
-from plumbline.operators.models.calls import Question
-from plumbline.operators.models.checkpoints.processing import load_tokenizer
+from plumbline.operators.models.calls import Call, Question
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.clip import ClipSimilarity
-from plumbline.operators.models.family import Call
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
+from plumbline.operators.models.processing import load_tokenizer
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
@@ -35,12 +34,12 @@ def own(checkpoints: Path, tmp_path: Path) -> Path:
 
 
 def load_flant5(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
-    config = ModelConfig(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
+    config = model_config(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
     return load(resolve_model(config, on_gpu=False), "likelihood")
 
 
 def load_clip(folder: Path) -> ClipSimilarity:
-    return load(resolve_model(ModelConfig(family="clip", checkpoint=str(folder / "clip")), on_gpu=False), "similarity")
+    return load(resolve_model(model_config(family="clip", checkpoint=str(folder / "clip")), on_gpu=False), "similarity")
 
 
 def answers(model: ClipFlanT5Likelihood) -> list[float]:
@@ -125,7 +124,7 @@ def test_a_saved_network_is_the_same_after_reloading(own: Path, likelihood: Clip
     saved, expected = load_file(own / "again" / "model.safetensors"), tiny.flant5_weights()
     assert set(saved) == set(expected)
     assert all(torch.equal(saved[name], expected[name]) for name in saved)
-    config = ModelConfig(family="clip_flant5", checkpoint=str(own / "again"))
+    config = model_config(family="clip_flant5", checkpoint=str(own / "again"))
     assert answers(load(resolve_model(config, on_gpu=False), "likelihood")) == answers(likelihood)
 
 
@@ -244,14 +243,14 @@ def test_a_garbled_tokenizer_or_preprocessor_is_a_readable_error(
 )
 def test_a_family_is_asked_only_for_the_call_it_serves(checkpoints: Path, family: str, call: Call) -> None:
     folder = checkpoints / {"clip": "clip", "clip_flant5": "flant5"}[family]
-    model = resolve_model(ModelConfig(family=family, checkpoint=str(folder)), on_gpu=False)
+    model = resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False)
     with pytest.raises(ModelError, match=f"'{family}' does not serve"):
         load(model, call)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_pool_on_a_machine_without_gpu_is_told_so(checkpoints: Path) -> None:
-    config = ModelConfig(family="clip", checkpoint=str(checkpoints / "clip"))
+    config = model_config(family="clip", checkpoint=str(checkpoints / "clip"))
     with pytest.raises(ModelError, match="num_gpus > 0 but torch sees no CUDA device"):
         load(resolve_model(config, on_gpu=True), "similarity")
 
@@ -273,7 +272,7 @@ def test_a_missing_vllm_is_told_with_how_to_install_it(
     save: Callable[[Path], Path],
     call: Call,
 ) -> None:
-    config = ModelConfig(family=family, checkpoint=str(save(tmp_path / "own")), engine="vllm")
+    config = model_config(family=family, checkpoint=str(save(tmp_path / "own")), engine="vllm")
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ModelError, match=r"vLLM does not import .*install the extra vllm"):
         load(resolve_model(config, on_gpu=False), call)
@@ -282,4 +281,4 @@ def test_a_missing_vllm_is_told_with_how_to_install_it(
 def test_a_missing_openai_package_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ModelError, match="install the extra 'api' of plumbline-t2i"):
-        load(resolve_model(ModelConfig(family="openai", checkpoint="judge"), on_gpu=False), "generate")
+        load(resolve_model(model_config(family="openai", checkpoint="judge"), on_gpu=False), "generate")

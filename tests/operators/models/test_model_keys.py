@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
 
 COMMON = {"model.safetensors": struct.pack("<Q", 2) + b"{}", "tokenizer.json": b"{}"}
@@ -124,5 +124,5 @@ def test_a_model_is_in_the_keys_as_it_always_was(
 ) -> None:
     where = checkpoint if family == "openai" else str(folders / checkpoint)
     paths = {name: str(folders / options[name]) for name in ("tokenizer", "vision_tower") if name in options}
-    model = resolve_model(ModelConfig(family=family, checkpoint=where, **options | paths), on_gpu=on_gpu)
+    model = resolve_model(model_config(family=family, checkpoint=where, **options | paths), on_gpu=on_gpu)
     assert model.semantic() == expected | {"family": family}

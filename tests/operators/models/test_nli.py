@@ -13,8 +13,8 @@ from transformers import T5ForConditionalGeneration as T5
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import EntailmentModel
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.nli import entailment_label
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
@@ -35,7 +35,7 @@ def one_thread() -> None:
 
 def load(folder: Path, **options: Any) -> EntailmentModel:
     return loading.load(
-        resolve_model(ModelConfig(family="nli", checkpoint=str(folder), **options), on_gpu=False), "entailment"
+        resolve_model(model_config(family="nli", checkpoint=str(folder), **options), on_gpu=False), "entailment"
     )
 
 

@@ -12,8 +12,8 @@ from PIL import Image
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.containers import STORED
 from plumbline.operators.errors import ConfigError, ModelError
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.tiny import rewards
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resolved(folder: Path, family: str = "open_clip") -> Any:
-    return resolve_model(ModelConfig(family=family, checkpoint=str(folder)), on_gpu=False)
+    return resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False)
 
 
 def changed(folder: Path, copy: Path, section: str, **fields: Any) -> Path:

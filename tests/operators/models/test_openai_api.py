@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from plumbline.operators.errors import ConfigError, ModelError, RowError
-from plumbline.operators.models.calls import Generation, Message, Request, Usage
+from plumbline.operators.models.calls import Call, Generation, Message, Request, Usage
 from plumbline.operators.models.engines.pace import Pace
-from plumbline.operators.models.families import openai
-from plumbline.operators.models.family import Call
+from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.loading import load, preflight
-from plumbline.operators.models.model import ModelConfig
-from plumbline.operators.models.prices import Prices
 from plumbline.operators.models.resolution import resolve_model
+from plumbline.operators.models.service import Prices
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
 
 
@@ -324,7 +322,7 @@ def test_a_missing_key_is_missed_where_the_model_is_loaded(
 
 
 def test_the_key_is_no_part_of_what_a_model_is(server: Server) -> None:
-    config = ModelConfig(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE)
+    config = model_config(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE)
     model = resolve_model(config, on_gpu=False)
     assert KEY not in repr(model)
     assert model.semantic() == {"family": "openai", "model": "judge", "endpoint": server.url, "label": None}
@@ -334,13 +332,13 @@ def test_the_key_is_no_part_of_what_a_model_is(server: Server) -> None:
 @pytest.mark.parametrize("endpoint", [f"https://user:{KEY}@host/v1", f"https://host/v1?key={KEY}"])
 def test_an_endpoint_with_a_secret_in_it_is_refused_without_repeating_it(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="without credentials or query") as error:
-        ModelConfig(family="openai", checkpoint="judge", endpoint=endpoint)
+        model_config(family="openai", checkpoint="judge", endpoint=endpoint)
     assert KEY not in str(error.value)
 
 
 def test_a_key_in_the_place_of_its_variables_name_is_refused_without_repeating_it() -> None:
     with pytest.raises(ConfigError, match="expected the name of an environment variable") as error:
-        ModelConfig(family="openai", checkpoint="judge", key_variable=KEY)
+        model_config(family="openai", checkpoint="judge", key_variable=KEY)
     assert KEY not in str(error.value)
 
 
@@ -348,7 +346,7 @@ def test_an_endpoint_of_the_environment_is_pinned_by_the_driver(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    config = ModelConfig(family="openai", checkpoint="judge", key_variable=VARIABLE, revision="2026-11")
+    config = model_config(family="openai", checkpoint="judge", key_variable=VARIABLE, revision="2026-11")
     model = resolve_model(config, on_gpu=False)
     monkeypatch.delenv("OPENAI_BASE_URL")
     assert (model.semantic()["endpoint"], model.semantic()["label"]) == (server.url, "2026-11")
@@ -389,7 +387,7 @@ def test_an_answer_that_comes_too_late_names_the_option(server: Server) -> None:
 )
 def test_an_option_that_cannot_be_is_refused(option: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        ModelConfig(family="openai", checkpoint="judge", **option)
+        model_config(family="openai", checkpoint="judge", **option)
 
 
 @pytest.mark.parametrize(
@@ -397,9 +395,9 @@ def test_an_option_that_cannot_be_is_refused(option: dict[str, Any], problem: st
 )
 def test_options_of_a_service_are_no_options_of_a_model_of_ours_and_in_no_key(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="an option of openai"):
-        ModelConfig(family="causal_lm", checkpoint="folder", **option)
+        model_config(family="causal_lm", checkpoint="folder", **option)
     plain, set_otherwise = (
-        resolve_model(ModelConfig(family="openai", checkpoint="judge", **options), on_gpu=False)
+        resolve_model(model_config(family="openai", checkpoint="judge", **options), on_gpu=False)
         for options in ({}, option)
     )
     assert plain.semantic() == set_otherwise.semantic()
@@ -468,7 +466,7 @@ def test_a_service_that_cannot_answer_is_told_before_anything_is_computed(
     server: Server, call: Call, answer: Answer, problem: str
 ) -> None:
     server.script = lambda number, body: answer
-    model = ModelConfig(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE, max_retries=0)
+    model = model_config(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE, max_retries=0)
     with pytest.raises(ModelError, match=problem):
         preflight(resolve_model(model, on_gpu=False), call)
 

@@ -18,8 +18,7 @@ from plumbline.operators.batches import isolate
 from plumbline.operators.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
-from plumbline.operators.models.families import openai
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
 from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
@@ -104,7 +103,7 @@ def test_an_image_that_is_too_large_to_be_sent_is_refused_alone(
 
 def test_the_form_of_images_is_in_the_keys_where_it_is_not_the_first(server: Server) -> None:
     def keyed(**options: Any) -> dict[str, Any]:
-        config = ModelConfig(family="openai", checkpoint="judge", endpoint=server.url, **options)
+        config = model_config(family="openai", checkpoint="judge", endpoint=server.url, **options)
         return resolve_model(config, on_gpu=False).semantic()
 
     assert keyed(image_format="jpeg") == keyed() | {"image_format": "jpeg"}

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from plumbline.operators.images import ImageLimits, decode_picture
-from plumbline.operators.models.checkpoints.processing import (
+from plumbline.operators.models.processing import (
     PixelTransform,
     ReleasedTransform,
     load_pixel_transform,

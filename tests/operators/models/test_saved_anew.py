@@ -9,8 +9,8 @@ import torch
 from transformers import AutoProcessor
 
 from plumbline.operators.models.calls import ImageRequest, Message, Pair, Question, Request
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES
@@ -34,7 +34,7 @@ MEASURE = {"blip_itm": "match"}
 def said(family: str, folder: Path) -> list[Any]:
     """What the model says of the first picture."""
     call = {"captioner": "generate_from_images", "vlm": "likelihood"}.get(family, "similarity")
-    model: Any = load(resolve_model(ModelConfig(family=family, checkpoint=str(folder)), on_gpu=False), call)  # type: ignore[call-overload]
+    model: Any = load(resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False), call)  # type: ignore[call-overload]
     features = model.encode([model.preprocess(PICTURES[0])])
     if call == "similarity":
         return [

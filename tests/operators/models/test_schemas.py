@@ -23,7 +23,7 @@ from plumbline.operators.metrics.writing import Sampling
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
 from plumbline.operators.models.engines.schemas import SchemaGrammars
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.networks.causal_lm import CausalLM
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.questions import write
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> CausalLM:
-    config = ModelConfig(family="causal_lm", checkpoint=str(folder))
+    config = model_config(family="causal_lm", checkpoint=str(folder))
     loaded = loading.load(resolve_model(config, on_gpu=False), "generate")
     assert isinstance(loaded, CausalLM)
     return loaded

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, BertModel
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import TextEmbedder
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 def load(folder: Path, **options: Any) -> TextEmbedder:
     return loading.load(
-        resolve_model(ModelConfig(family="sentences", checkpoint=str(folder), **options), on_gpu=False), "embedding"
+        resolve_model(model_config(family="sentences", checkpoint=str(folder), **options), on_gpu=False), "embedding"
     )
 
 
@@ -66,7 +66,7 @@ def test_no_texts_have_no_embeddings(folder: Path) -> None:
 
 def test_a_clips_text_tower_embeds_texts_as_well(tmp_path: Path) -> None:
     clip = tiny.save_clip(tmp_path / "clip")
-    model = loading.load(resolve_model(ModelConfig(family="clip", checkpoint=str(clip)), on_gpu=False), "embedding")
+    model = loading.load(resolve_model(model_config(family="clip", checkpoint=str(clip)), on_gpu=False), "embedding")
     assert tuple(model.encode_texts(TEXTS).features.shape) == (len(TEXTS), 16)
 
 

@@ -12,8 +12,8 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
 from plumbline.operators.models.calls import Measure, Pair
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.networks.dual_encoder import Towers
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
@@ -51,7 +51,7 @@ def model(kind: str, folder: Path) -> Towers:
 
 def loaded(family: str, folder: Path, **options: Any) -> Towers:
     return load(
-        resolve_model(ModelConfig(family=family, checkpoint=str(folder), **options), on_gpu=False), "similarity"
+        resolve_model(model_config(family=family, checkpoint=str(folder), **options), on_gpu=False), "similarity"
     )
 
 

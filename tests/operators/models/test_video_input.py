@@ -17,8 +17,8 @@ from plumbline.operators.metrics.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Message, Question
-from plumbline.operators.models.family import Engine
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
+from plumbline.operators.models.model import Engine
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.scorer import Scorer, ScorerConfig
@@ -43,7 +43,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> ChatVlm:
-    config = ModelConfig(family="vlm", checkpoint=str(folder))
+    config = model_config(family="vlm", checkpoint=str(folder))
     loaded = loading.load(resolve_model(config, on_gpu=False), "likelihood")
     assert isinstance(loaded, ChatVlm)
     return loaded
@@ -139,7 +139,7 @@ def test_time_has_a_direction_and_an_order(model: ChatVlm) -> None:
 
 
 def scorer(folder: Path, *, engine: Engine = "transformers", **clips: Any) -> Scorer:
-    models = {"vqa": ModelConfig(family="vlm", checkpoint=str(folder), engine=engine)}
+    models = {"vqa": model_config(family="vlm", checkpoint=str(folder), engine=engine)}
     return Scorer(ScorerConfig(models=models, metrics={"vqascore": VqaScoreConfig()}, clips=Clips(**clips)))
 
 
@@ -159,7 +159,7 @@ def test_a_row_of_frames_a_video_file_and_an_image_are_scored_as_they_are(
 
 
 def resolved_kind(folder: Path) -> Any:
-    return resolve_model(ModelConfig(family="vlm", checkpoint=str(folder)), on_gpu=False).kind
+    return resolve_model(model_config(family="vlm", checkpoint=str(folder)), on_gpu=False).kind
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from plumbline.operators.errors import HopelessRow, ModelError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import ImageRequest, Message, Question, Request
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5
-from plumbline.operators.models.family import Engine
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.model import Engine
 from plumbline.operators.models.networks import prefixes, vlm
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.vlm import ChatVlm
@@ -66,7 +66,7 @@ def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def load(folder: Path, **options: Any) -> ChatVlm:
     model = loading.load(
-        resolve_model(ModelConfig(family="vlm", checkpoint=str(folder), **options), on_gpu=False), "likelihood"
+        resolve_model(model_config(family="vlm", checkpoint=str(folder), **options), on_gpu=False), "likelihood"
     )
     assert isinstance(model, ChatVlm)
     return model

@@ -15,7 +15,7 @@ from plumbline.operators.metrics.similarity import SimilarityConfig
 from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.metrics.writing import Put
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.stages.graph import check_models, make_nodes
 
 
@@ -105,16 +105,16 @@ def test_metrics_of_one_model_that_want_two_matchers_are_refused() -> None:
 
 
 def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key() -> None:
-    models = {"clip": ModelConfig(family="nli", checkpoint="owner/name")}
+    models = {"clip": model_config(family="nli", checkpoint="owner/name")}
     with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip or .* model, and the role"):
         check_models(make_nodes({"c": ClipScoreConfig()}), models)
     with pytest.raises(ConfigError, match=r"metrics\.t\.matcher: no model has the role 'matcher'"):
-        served = {role: ModelConfig(family=family, checkpoint="owner/name") for role, family in SERVED.items()}
+        served = {role: model_config(family=family, checkpoint="owner/name") for role, family in SERVED.items()}
         check_models(make_nodes({"v": VqaScoreConfig(), "t": TifaConfig()}), served)
 
 
 def test_a_measure_that_no_model_of_the_family_gives_is_refused_with_those_it_gives() -> None:
-    models = {"clip": ModelConfig(family="clip", checkpoint="owner/name")}
+    models = {"clip": model_config(family="clip", checkpoint="owner/name")}
     check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="logit")}), models)
     wanted = (
         r"metrics\.p: it wants the measure 'match' of a model that gives cosine or logit; the role 'clip' is a clip"

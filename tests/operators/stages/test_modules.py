@@ -16,7 +16,7 @@ from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Box, Question, Usage, Wanted
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import QuestionIndex
 from plumbline.operators.stages.modules import ModulesStage
@@ -165,7 +165,7 @@ def test_tiny_checkpoints_of_the_released_families_see_images(tmp_path: Path) ->
         ("detector", "grounding_dino", "detect", detectors.save_grounding_dino),
         ("reader", "got_ocr2", "ocr", detectors.save_got_ocr2),
     ):
-        config = ModelConfig(family=family, checkpoint=str(save(tmp_path / key)))
+        config = model_config(family=family, checkpoint=str(save(tmp_path / key)))
         loaded[key] = loading.load(resolve_model(config, on_gpu=False), call)  # type: ignore[call-overload]
     rows_scored = scored(look(images("p0", "p1"), loaded)["vpeval"])
     assert [row["error"] for row in rows_scored] == [None, None]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.training.checkpoint import Trainee, load_trainee
@@ -28,7 +28,7 @@ VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 @pytest.fixture
 def trainee() -> Trainee:
     return load_trainee(
-        resolve_model(ModelConfig(family="clip_flant5", checkpoint=str(VQA)), on_gpu=False), torch.device("cpu")
+        resolve_model(model_config(family="clip_flant5", checkpoint=str(VQA)), on_gpu=False), torch.device("cpu")
     )
 
 

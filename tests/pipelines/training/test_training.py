@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
-from plumbline.operators.models.model import ModelConfig
+from plumbline.operators.models.families import model_config
 from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.training import worker
@@ -190,7 +190,7 @@ def test_a_finetuned_checkpoint_scores_in_production_as_it_did_in_training(finet
         if row["image_id"] in after
     ][:16]  # fmt: skip
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(assets / "prompts.parquet").to_pylist()}
-    model = ModelConfig(family="clip_flant5", checkpoint=str(finetuned / "checkpoint"))
+    model = model_config(family="clip_flant5", checkpoint=str(finetuned / "checkpoint"))
     scorer = Scorer(ScorerConfig(models={"vqa": model}, metrics={"vqascore": VqaScoreConfig()}))
     scored = scorer.score([row["image"] for row in images], [texts[row["prompt_id"]] for row in images])
     for row, score in zip(images, scored.column("score").to_pylist(), strict=True):

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from plumbline.operators.models.family import TOKENIZER, Family, Files
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.dual_encoder import Reading, Towers
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 def _load(model: "ResolvedModel") -> Towers:
     from transformers import ChineseCLIPModel
 
-    from plumbline.operators.models.checkpoints.processing import load_pixel_transform, load_pretrained, load_tokenizer
+    from plumbline.operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
 
     network = load_pretrained(ChineseCLIPModel, model)
     return Towers(
@@ -26,6 +27,7 @@ def _load(model: "ResolvedModel") -> Towers:
 
 
 FAMILY = Family(
+    config=LocalModel,
     loads={"similarity": _load, "embedding": _load},
     form="'chinese_clip'",
     suits=lambda fields: fields["model_type"] == "chinese_clip",

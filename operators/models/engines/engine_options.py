@@ -1,10 +1,12 @@
-"""Which arguments of the vLLM engine a sweep may set, and which of them can change a result."""
+"""A model whose engine is chosen: which arguments of vLLM a sweep may set, and which of them can change a result."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.models.model import Engine, LocalModel
 
 THROUGHPUT_OPTIONS = frozenset(
     {
@@ -82,10 +84,27 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def semantic_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that can change a result, as JSON values in the order of their names."""
-    return {
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineModel(LocalModel):
+    """A model that transformers or vLLM runs."""
+
+    engine: Engine = "transformers"
+    """What runs it."""
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization; another engine has no use for
+    them."""
+
+    def check_options(self) -> None:
+        check_options(self.engine_options)
+
+
+def engine_in_key(model: EngineModel) -> dict[str, Any]:
+    """What of its engine can change a result: the options as JSON values in the order of their names."""
+    if model.engine != "vllm":
+        return {"engine": model.engine, "engine_options": {}}
+    options = {
         name: dict(value) if isinstance(value, Mapping) else value
-        for name, value in sorted(options.items())
+        for name, value in sorted(model.engine_options.items())
         if name not in THROUGHPUT_OPTIONS
     }
+    return {"engine": model.engine, "engine_options": options}
