@@ -1,7 +1,7 @@
 """What the stages share whose models look at images: decoding, and rows of earlier cells that may stand."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from plumbline.operators.images import ImageRow, PreparedImages, identify, image
 from plumbline.operators.rows import with_kept
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
-RowKey = tuple[str | None, str | None, str, str]
+RowKey = tuple[str | None, str, str]
 """All that a row follows from: the image's and the prompt's id, the digest of the image, and the basis."""
 
 
@@ -42,6 +42,8 @@ class PreparedShard(NamedTuple):
     """By metric, what earlier cells hold."""
     kept_places: Mapping[str, Mapping[int, int]]
     """By metric, the rows of the shard that are among what is kept, with their places there."""
+    ids: Mapping[int, ImageRow]
+    """Of those rows; what is kept of them may be of an image that had another id then."""
 
 
 class ImagesStage(RowStage):
@@ -79,12 +81,13 @@ class ImagesStage(RowStage):
         asked = self.asked(inputs)
         kept = {name: _kept_rows(tables) for name, tables in inputs.earlier.items() if tables}
         places: dict[str, dict[int, int]] = {name: {} for name in kept}
+        ids: dict[int, ImageRow] = {}
 
         def is_kept(place: int, row: ImageRow, image_digest: str) -> bool:
             for name, rows_of_metric in kept.items():
-                key = (row.image_id, row.prompt_id, image_digest, asked[name].basis(row.prompt_id) or "")
+                key = (row.prompt_id, image_digest, asked[name].basis(row.prompt_id) or "")
                 if key in rows_of_metric.places:
-                    places[name][place] = rows_of_metric.places[key]
+                    places[name][place], ids[place] = rows_of_metric.places[key], row
             return len(kept) == len(asked) and all(place in of_metric for of_metric in places.values())
 
         images = prepare_images(
@@ -98,19 +101,20 @@ class ImagesStage(RowStage):
             held=is_kept,
             decoders=self.options.decoders,
         )
-        return PreparedShard(images, asked, kept, places)
+        return PreparedShard(images, asked, kept, places, ids)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedShard:
         refused = PreparedImages()
         for place, record in enumerate(image_records(inputs.rows)):
             refused.add(place, identify(record, inputs.group), None, error)
-        return PreparedShard(refused, self.asked(inputs), {}, {})
+        return PreparedShard(refused, self.asked(inputs), {}, {}, {})
 
     def compute(self, prepared: PreparedShard) -> Mapping[str, pa.Table]:
         tables = dict(self.measure(prepared.images, prepared.asked))
         for name, kept in prepared.kept.items():
             places = prepared.kept_places[name]
-            completed = _completed(tables[name], prepared.images.places, kept, places)
+            rows_kept = _with_ids(kept.table.take(pa.array(places.values(), pa.int64())), map(prepared.ids.get, places))
+            completed = _completed(tables[name], prepared.images.places, rows_kept, list(places))
             tables[name] = with_kept(completed, len(places))
         return tables
 
@@ -118,14 +122,23 @@ class ImagesStage(RowStage):
 def _kept_rows(earlier: Sequence[pa.Table]) -> KeptRows:
     """The rows without an error of tables of earlier cells, newest first."""
     table = pa.concat_tables(list(reversed(earlier)))
-    ids = [table.column(name).to_pylist() for name in ("image_id", "prompt_id", "image_digest", "basis")]
+    keys = [table.column(name).to_pylist() for name in ("prompt_id", "image_digest", "basis")]
     sound = table.column("error").is_null().to_pylist()
-    return KeptRows(table, {key: place for place, key in enumerate(zip(*ids, strict=True)) if sound[place]})
+    return KeptRows(table, {key: place for place, key in enumerate(zip(*keys, strict=True)) if sound[place]})
 
 
-def _completed(computed: pa.Table, places: Sequence[int], kept: KeptRows, kept_places: Mapping[int, int]) -> pa.Table:
+def _with_ids(table: pa.Table, ids: Iterable[ImageRow | None]) -> pa.Table:
+    """The rows under the ids that their images have now."""
+    for name, values in zip(ImageRow._fields, zip(*ids, strict=True), strict=False):
+        place = table.column_names.index(name)
+        table = table.set_column(place, table.field(place), pa.array(values, pa.string()))
+    return table
+
+
+def _completed(computed: pa.Table, places: Sequence[int], kept: pa.Table, kept_places: Sequence[int]) -> pa.Table:
     """A shard's rows in their order: kept ones at `kept_places`, and those `computed` at the other `places`."""
-    both = pa.concat_tables([kept.table, computed.replace_schema_metadata(None)])
-    at = {**{place: len(kept.table) + row for row, place in enumerate(places)}, **kept_places}
+    both = pa.concat_tables([kept, computed.replace_schema_metadata(None)])
+    at = {place: row + len(kept) for row, place in enumerate(places)}
+    at |= {place: row for row, place in enumerate(kept_places)}
     ordered = both.take(pa.array([at[place] for place in sorted(at)], pa.int64()))
     return ordered.replace_schema_metadata(computed.schema.metadata)

@@ -30,7 +30,7 @@ class Material(NamedTuple):
 
     @property
     def key(self) -> RowKey:
-        return self.row["image_id"], self.row["prompt_id"], self.row["image_digest"], self.basis
+        return self.row["prompt_id"], self.row["image_digest"], self.basis
 
 
 class Wanted(NamedTuple):
@@ -126,7 +126,7 @@ class ReadingStage(Stage):
         records = []
         for material in reading.materials:
             if material.error is None and material.key in reading.kept:
-                records.append(reading.kept[material.key])
+                records.append({**reading.kept[material.key], **material.row})
                 continue
             results = [next(made) for _ in material.images]
             error = material.error or next((one for one in results if isinstance(one, RowError)), None)
@@ -144,5 +144,5 @@ def _kept_rows(earlier: Sequence[pa.Table]) -> dict[RowKey, Mapping[str, Any]]:
     kept: dict[RowKey, Mapping[str, Any]] = {}
     for row in (row for table in reversed(earlier) for row in table.to_pylist()):
         if row["error"] is None:
-            kept[row["image_id"], row["prompt_id"], row["image_digest"], row["basis"]] = row
+            kept[row["prompt_id"], row["image_digest"], row["basis"]] = row
     return kept

@@ -11,37 +11,39 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import PIECE, Cell
 from plumbline.pipelines.cells.store import StoredCell, StoreError
 
-MOST_EARLIER = 32
-"""Cells that are looked into for one."""
+MAX_EARLIER = 32
+"""Cells that are read for one cell that is computed."""
 
 
 class EarlierCells:
-    """Drafts, and cells of a recipe on prompts or images that have changed since.
-
-    Of images, those of the same shard; of prompts, those of the same benchmark that no shard has any more.
-    """
+    """Drafts, and cells of a recipe on prompts or images that have changed since."""
 
     def __init__(self, stored: Mapping[str, float]) -> None:
         """`stored` are the paths in the store that the plan does not name, with their time of writing."""
-        self.places: dict[str, list[str]] = defaultdict(list)
+        self.alike: dict[str, list[str]] = defaultdict(list)
         for path in sorted(stored, key=stored.__getitem__, reverse=True):
-            self.places[_place(path)].append(path)
+            for likeness in _likenesses(path):
+                self.alike[likeness].append(path)
 
     def beside(self, path: str, *, renew: bool) -> tuple[str, ...]:
-        """The newest of them for the cell of a path; a cell to renew may hold rows that stay."""
+        """The newest of those that are most like the cell of a path; a cell to renew may hold rows that stay."""
         if not STAGES[_stage(path)].keeps_rows:
             return ()
-        return (*([path] if renew else ()), *self.places.get(_place(path), ())[:MOST_EARLIER])
+        alike = next((self.alike[likeness] for likeness in _likenesses(path) if likeness in self.alike), [])
+        return (*([path] if renew else ()), *alike[:MAX_EARLIER])
 
 
-def _place(path: str) -> str:
-    """What cells share whose rows may be the same: the folder of a benchmark's prompts, and of images the shard too.
+def _likenesses(path: str) -> tuple[str, ...]:
+    """What cells share whose rows may be the same, the closest first.
 
-    The pieces into which a shard is cut by prompts are that shard.
+    Cells over prompts share the folder of their benchmark. Cells over images share the shard (pieces of it count as
+    itself); the shard's name, where the generator was renamed; or the generator, where its file was.
     """
+    folder, _, name = path.rpartition("/")
     if STAGES[_stage(path)].over == "prompts":
-        return path.rpartition("/")[0]
-    return PIECE.sub("", path.rpartition("-")[0])
+        return (folder,)
+    recipe, shard = folder.rpartition("/")[0], PIECE.sub("", name.rpartition("-")[0])
+    return (f"{folder}/{shard}", f"{recipe}/*/{shard}", folder)
 
 
 def _stage(path: str) -> str:

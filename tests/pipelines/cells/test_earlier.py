@@ -9,12 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from plumbline.jobs.command import run_job
+from plumbline.jobs.sweep import COMMAND, main
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.models.families.clip import ClipSimilarity
 from plumbline.operators.models.networks.causal_lm import CausalLM
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
+from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.cells.runs import newest_run
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.here import compute_here
@@ -69,6 +74,31 @@ def test_a_folder_of_images_that_was_moved_or_copied_asks_no_model(
         now = plan(BOTH, f"benchmark.images={folder}/{images_folder}")
         assert rows_of(now, "scores", compute_here(now)) == before
     assert encoded == {"vqa": 8, "clip": 8}
+
+
+@pytest.mark.parametrize(
+    "renamed, hidden", [("images/atlas/00000.parquet", ""), ("images/atlas", "image_id")], ids=["file", "generator"]
+)
+def test_a_renamed_file_or_generator_is_read_again_and_asks_no_model(
+    renamed: str, hidden: str, folder: Path, encoded: dict[str, int]
+) -> None:
+    """Also where the ids of its images follow from the generator's name."""
+    rows = [{name: value for name, value in row.items() if name != hidden} for row in images("atlas", 8)]
+    write_rows(folder / "images/atlas/00000.parquet", rows)
+    scores_by_command(folder, "store")
+    (folder / renamed).rename((folder / renamed).with_name("other" + Path(renamed).suffix))
+    after = scores_by_command(folder, "store")
+    assert encoded == {"vqa": 8, "clip": 8}
+    assert after == scores_by_command(folder, "fresh")
+
+
+def scores_by_command(folder: Path, store: str) -> list[dict[str, Any]]:
+    """The newest run's scores after a sweep without Ray."""
+    given = ["sweep=shapes", BOTH, f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
+    place = StorageConfig().locate(str(folder.parent / store))
+    assert run_job(COMMAND, main, [*given, f"store={place}", "cluster=here", "shard_rows=4"]) == 0
+    table = Store(place).read_table(f"runs/{newest_run(Store(place))}/scores.parquet")
+    return [dict(row) for row in table.sort_by([("metric", "ascending"), ("prompt_id", "ascending")]).to_pylist()]
 
 
 def test_an_edited_prompt_recomputes_the_images_of_that_prompt_and_no_other(
