@@ -27,10 +27,14 @@ def _lacks_memory(error: BaseException) -> bool:
 
 
 def _in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Tells a lack of memory in a line, also before a job's own imports are done; anything else is shown whole."""
+    """Tells an error that a person can act on in a line, also before a job's own imports are done; any other is shown
+    whole.
+    """
     if _lacks_memory(error):
         print(refusal(error), file=sys.stderr, flush=True)
         os._exit(1)  # a library that is half imported may crash where Python cleans up
+    elif any(ancestor.__name__ == "PlumblineError" for ancestor in kind.__mro__):
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
     else:
         sys.__excepthook__(kind, error, trace)
 

@@ -20,7 +20,18 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from plumbline.jobs import refusal
-from plumbline.jobs.help import CONF, ROOT, as_written, choices_of, describe, dotted_keys, groups_of, listed
+from plumbline.jobs.defaults import register_defaults
+from plumbline.jobs.help import (
+    CONF,
+    ROOT,
+    as_written,
+    choices_of,
+    config_folders,
+    describe,
+    dotted_keys,
+    groups_of,
+    listed,
+)
 from plumbline.jobs.secrets import hide, masked, resolve
 from plumbline.jobs.words import as_override, chooses, in_full
 from plumbline.operators.errors import DISTRIBUTION, ConfigError, PlumblineError, suggest, without_secrets
@@ -202,8 +213,10 @@ def load_values(name: str, overrides: Sequence[str], config_dir: str | None = No
     for override in overrides:
         if not _encodes(override):
             raise ConfigError(f"{override!r}: expected UTF-8; correct the bytes of the command line")
-    search = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
+    others = ",".join(f"file://{folder}" for folder in config_folders(config_dir)[1:])
+    search = [f"hydra.searchpath=[{others}]"] if others else []
     _register_resolvers()
+    register_defaults()
     try:
         composed = _compose(name, [*map(as_override, overrides), *search])
         missing = OmegaConf.missing_keys(composed)

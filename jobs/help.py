@@ -9,8 +9,13 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from plumbline.jobs.defaults import kinds_of_others
+from plumbline.operators.extensions import Extensions
+
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
+OTHERS = Extensions[Path]("conf", {}, Path)
+"""The folders of choices that other packages bring."""
 WIDTH = 110
 """Characters of a line."""
 MOST_LISTED = 8
@@ -126,9 +131,14 @@ def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
 
 
 def choices_of(group: str, config_dir: str | None) -> list[str]:
-    """The names of a group's files, of ours and of the user's own."""
-    folders = [CONF / group, *([Path(config_dir) / group] if config_dir else [])]
-    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    """The names of a group's files, of ours, of other packages and of the user's own."""
+    files = {file.stem for folder in config_folders(config_dir) for file in (folder / group).glob("*.yaml")}
+    return sorted(files | set(kinds_of_others() if group == "metric" else ()))
+
+
+def config_folders(config_dir: str | None) -> list[Path]:
+    """Where choices are looked for: in our folder, in those of other packages, in the user's."""
+    return [CONF, *OTHERS.values(), *([Path(config_dir).absolute()] if config_dir else [])]
 
 
 def _defaults(name: str) -> list[Any]:

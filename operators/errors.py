@@ -1,7 +1,7 @@
 """The errors a person can act on, and the form a failure takes inside a row."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -58,9 +58,9 @@ def install(extra: str) -> str:
     return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
 
 
-def suggest(name: str, known: Sequence[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """A remedy for a name that is not known: the nearest ones that are."""
-    near = get_close_matches(name, known, n=2, cutoff=0.5)
+    near = get_close_matches(name, list(known), n=2, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else "remove it or correct its name"
 
 

@@ -112,6 +112,12 @@ _BASIS = ("basis", pa.string())
 image is no more what it was has to be computed anew."""
 _STANDS_ON = [("image_digest", pa.string()), _BASIS]
 
+
+def over_images(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    """The schema of a stage's table with a row for each image; the columns are those that the stage measures."""
+    return pa.schema([*_IMAGE_COLUMNS, *columns, ("error", ERROR), *_STANDS_ON])
+
+
 ANSWERS = pa.schema(
     [*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR), *_STANDS_ON, ("images", pa.int32())]
 )
@@ -147,48 +153,33 @@ SIMILARITIES = pa.schema(
 model's context. `images` is null for a row of one image; of a row of several it is the similarity of each, and
 `similarity` their mean."""
 
-CAPTIONS = pa.schema(
-    [
-        *_IMAGE_COLUMNS,
-        ("captions", pa.list_(pa.struct([("text", pa.string()), ("width", pa.int32()), ("height", pa.int32())]))),
-        ("error", ERROR),
-        *_STANDS_ON,
-    ]
+CAPTIONS = over_images(
+    ("captions", pa.list_(pa.struct([("text", pa.string()), ("width", pa.int32()), ("height", pa.int32())]))),
 )
 """What a captioner says of an image as a whole, with its size in pixels: one for each image of the row."""
 
 REGION = pa.struct([("label", pa.string()), *((side, pa.int32()) for side in ("x1", "y1", "x2", "y2"))])
 """What is seen at a place: its words, and its box in pixels of the image, from its upper left corner."""
 
-REGIONS = pa.schema([*_IMAGE_COLUMNS, ("regions", pa.list_(pa.list_(REGION))), ("error", ERROR), *_STANDS_ON])
+REGIONS = over_images(("regions", pa.list_(pa.list_(REGION))))
 """What a captioner says of an image's parts: one list for each image of the row."""
 
-DESCRIPTIONS = pa.schema([*_IMAGE_COLUMNS, ("descriptions", pa.list_(pa.string())), ("error", ERROR), *_STANDS_ON])
+DESCRIPTIONS = over_images(("descriptions", pa.list_(pa.string())))
 """What a language model makes of captions and regions: one for each image of the row."""
 
 RATINGS_GIVEN = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
 """The numbers of a judge's verdict, by what they rate."""
 
-VERDICTS = pa.schema(
-    [
-        *_IMAGE_COLUMNS,
-        ("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), ("rationale", pa.string())]))),
-        ("error", ERROR),
-        *_STANDS_ON,
-    ]
+VERDICTS = over_images(
+    ("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), ("rationale", pa.string())]))),
 )
 """How well a judge finds an image, or its description, to fit the prompt, and why: one for each image of the row."""
 
-IMAGE_STATISTICS = pa.schema(
-    [
-        *_IMAGE_COLUMNS,
-        (
-            "statistics",
-            pa.list_(pa.struct([(name, pa.float32()) for name in ("edge_density", "entropy", "saturation")])),
-        ),
-        ("error", ERROR),
-        *_STANDS_ON,
-    ]
+IMAGE_STATISTICS = over_images(
+    (
+        "statistics",
+        pa.list_(pa.struct([(name, pa.float32()) for name in ("edge_density", "entropy", "saturation")])),
+    ),
 )
 """What an image is like whatever its prompt (operators/statistics/pixels.py): one for each image of the row."""
 

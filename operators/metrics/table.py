@@ -8,40 +8,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Discriminator, TypeAdapter, ValidationError
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.operators.metrics.clipscore import ClipScoreConfig
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.gecko import GeckoConfig
-from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
-from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
-from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.question_pack import QuestionPackConfig
-from plumbline.operators.metrics.rubric import RubricConfig
-from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
-from plumbline.operators.metrics.similarity import SimilarityConfig
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.viescore import VieScoreConfig
-from plumbline.operators.metrics.vpeval import VpevalConfig
-from plumbline.operators.metrics.vq2 import Vq2Config
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
 
-METRICS: tuple[type[Metric], ...] = (
-    VqaScoreConfig,
-    ClipScoreConfig,
-    SimilarityConfig,
-    GeckoConfig,
-    TifaConfig,
-    DsgConfig,
-    Vq2Config,
-    LlmScoreConfig,
-    SentenceMatchingConfig,
-    VieScoreConfig,
-    Gpt4vEvalConfig,
-    VpevalConfig,
-    ImageStatisticConfig,
-    QuestionPackConfig,
-    RubricConfig,
+KINDS = Extensions[type[Metric]](
+    "metrics",
+    {
+        "vqascore": "plumbline.operators.metrics.vqascore:VqaScoreConfig",
+        "clipscore": "plumbline.operators.metrics.clipscore:ClipScoreConfig",
+        "similarity": "plumbline.operators.metrics.similarity:SimilarityConfig",
+        "gecko": "plumbline.operators.metrics.gecko:GeckoConfig",
+        "tifa": "plumbline.operators.metrics.tifa:TifaConfig",
+        "dsg": "plumbline.operators.metrics.dsg:DsgConfig",
+        "vq2": "plumbline.operators.metrics.vq2:Vq2Config",
+        "llmscore": "plumbline.operators.metrics.llmscore:LlmScoreConfig",
+        "sentence_matching": "plumbline.operators.metrics.sentence_matching:SentenceMatchingConfig",
+        "viescore": "plumbline.operators.metrics.viescore:VieScoreConfig",
+        "gpt4v_eval": "plumbline.operators.metrics.gpt4v_eval:Gpt4vEvalConfig",
+        "vpeval": "plumbline.operators.metrics.vpeval:VpevalConfig",
+        "image_statistic": "plumbline.operators.metrics.image_statistic:ImageStatisticConfig",
+        "question_pack": "plumbline.operators.metrics.question_pack:QuestionPackConfig",
+        "rubric": "plumbline.operators.metrics.rubric:RubricConfig",
+    },
+    Metric,
 )
+"""By `kind`."""
+METRICS: tuple[type[Metric], ...] = tuple(KINDS.values())
 
 
 def metric_story(kind: str) -> str:

@@ -92,6 +92,8 @@ class Stage(ABC):
     schema: ClassVar[pa.Schema]
     over: ClassVar[Rows]
     """Whether it makes a table for every shard of prompts or of images."""
+    behind: ClassVar[str | None] = None
+    """The stage that one of another package comes behind in the order data flows; None puts it before the scores."""
     needs: ClassVar[type]
     """The protocol that it wants of a metric, at run time too."""
     calls: ClassVar[Mapping[str, Call]] = {}

@@ -2,39 +2,42 @@
 
 from collections.abc import Mapping
 
-from plumbline.operators.stages.answers import AnswersStage
-from plumbline.operators.stages.captions import CaptionsStage
-from plumbline.operators.stages.descriptions import DescriptionsStage
-from plumbline.operators.stages.entailment import EntailmentStage
-from plumbline.operators.stages.image_statistics import ImageStatisticsStage
-from plumbline.operators.stages.inspections import InspectionsStage
-from plumbline.operators.stages.modules import ModulesStage
-from plumbline.operators.stages.priors import PriorsStage
-from plumbline.operators.stages.questions import QuestionsStage
-from plumbline.operators.stages.regions import RegionsStage
-from plumbline.operators.stages.scores import ScoresStage
-from plumbline.operators.stages.similarities import SimilaritiesStage
+from plumbline.operators.extensions import Extensions
 from plumbline.operators.stages.stage import Stage
-from plumbline.operators.stages.text_similarities import TextSimilaritiesStage
-from plumbline.operators.stages.verdicts import VerdictsStage
 
-STAGES: Mapping[str, type[Stage]] = {
-    stage.name: stage
-    for stage in (
-        QuestionsStage,
-        EntailmentStage,
-        PriorsStage,
-        AnswersStage,
-        ModulesStage,
-        SimilaritiesStage,
-        CaptionsStage,
-        RegionsStage,
-        DescriptionsStage,
-        TextSimilaritiesStage,
-        VerdictsStage,
-        InspectionsStage,
-        ImageStatisticsStage,
-        ScoresStage,
-    )
-}
-"""By name, in the order data flows: a stage stands behind those that it reads."""
+KNOWN = Extensions[type[Stage]](
+    "stages",
+    {
+        "questions": "plumbline.operators.stages.questions:QuestionsStage",
+        "entailment": "plumbline.operators.stages.entailment:EntailmentStage",
+        "priors": "plumbline.operators.stages.priors:PriorsStage",
+        "answers": "plumbline.operators.stages.answers:AnswersStage",
+        "modules": "plumbline.operators.stages.modules:ModulesStage",
+        "similarities": "plumbline.operators.stages.similarities:SimilaritiesStage",
+        "captions": "plumbline.operators.stages.captions:CaptionsStage",
+        "regions": "plumbline.operators.stages.regions:RegionsStage",
+        "descriptions": "plumbline.operators.stages.descriptions:DescriptionsStage",
+        "text_similarities": "plumbline.operators.stages.text_similarities:TextSimilaritiesStage",
+        "verdicts": "plumbline.operators.stages.verdicts:VerdictsStage",
+        "inspections": "plumbline.operators.stages.inspections:InspectionsStage",
+        "image_statistics": "plumbline.operators.stages.image_statistics:ImageStatisticsStage",
+        "scores": "plumbline.operators.stages.scores:ScoresStage",
+    },
+    Stage,
+)
+
+
+def _in_order() -> list[str]:
+    """The names in the order data flows. Each stage of another package comes behind the one that it names."""
+    order = list(KNOWN.ours)
+    others = [name for name in KNOWN if name not in order]
+    while others:
+        name = next((name for name in others if KNOWN[name].behind in (None, *order)), others[0])
+        others.remove(name)
+        behind = KNOWN[name].behind
+        order.insert(order.index(behind) + 1 if behind in order else -1, name)
+    return order
+
+
+STAGES: Mapping[str, type[Stage]] = {name: KNOWN[name] for name in _in_order()}
+"""By name, in the order data flows: a stage comes after those that it reads, and the scores come last."""

@@ -2,13 +2,20 @@
 
 from collections.abc import Sequence
 
-from plumbline.operators.wires.flow_factory import FlowFactoryWire
-from plumbline.operators.wires.pickled import PickledWire
-from plumbline.operators.wires.score import ScoreWire
-from plumbline.operators.wires.unirl import UniRlWire
+from plumbline.operators.extensions import Extensions
 from plumbline.operators.wires.wire import Wire
 
-WIRES: Sequence[Wire] = (UniRlWire(), ScoreWire(), FlowFactoryWire(), PickledWire())
+KINDS = Extensions[type[Wire]](
+    "wires",
+    {
+        "unirl": "plumbline.operators.wires.unirl:UniRlWire",
+        "score": "plumbline.operators.wires.score:ScoreWire",
+        "flow_factory": "plumbline.operators.wires.flow_factory:FlowFactoryWire",
+        "pickled": "plumbline.operators.wires.pickled:PickledWire",
+    },
+    Wire,
+)
+WIRES: Sequence[Wire] = tuple(wire() for wire in KINDS.values())
 
 
 def wires_of(path: str) -> list[Wire]:

@@ -13,7 +13,7 @@ from plumbline.operators.errors import ConfigError, suggest
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, open_existing_store
-from plumbline.pipelines.exports.formats import NAMES, opener
+from plumbline.pipelines.exports.formats import FORMATS
 from plumbline.pipelines.exports.rows import PartRows, RowMaker
 from plumbline.pipelines.exports.table import ScoreTable, StandingPart, Target
 
@@ -42,9 +42,9 @@ class ExportConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        if self.format not in NAMES:
+        if self.format not in FORMATS:
             raise ConfigError(
-                f"format: expected one of {', '.join(NAMES)}, got {self.format!r}; {suggest(self.format, NAMES)}"
+                f"format: expected one of {', '.join(FORMATS)}, got {self.format!r}; {suggest(self.format, FORMATS)}"
             )
         if not TABLE_NAME.fullmatch(self.table):
             raise ConfigError(f"table: expected letters, digits and _, got {self.table!r}")
@@ -80,7 +80,7 @@ def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda w
     maker = RowMaker(benchmark, run_id, config.columns)
     parts = _parts(store, run_id, maker)
     first = next(parts)
-    table = opener(config.format)(target, first.table.schema)
+    table = FORMATS[config.format](target, first.table.schema)
     writer = _Writer(table, table.standing(benchmark), report)
     for part in chain([first], parts):
         writer.take(part)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from plumbline.operators.errors import ConfigError, PlumblineError, install
+from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.storage import Place, first_line
 
 
@@ -56,15 +56,6 @@ class Target(NamedTuple):
 
 OpenTable = Callable[[Target, pa.Schema], ScoreTable]
 """Opens a table, which is made where there is none, and gets the columns of the schema that it lacks."""
-
-
-@contextmanager
-def extra_errors(extra: str) -> Iterator[None]:
-    """Says how to install what an import lacks."""
-    try:
-        yield
-    except ImportError as error:
-        raise ConfigError(f"format={extra}: {error}; {install(extra)}") from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError, RowError, SourceError
 from plumbline.operators.judging.accumulation import Accumulation, Missing, accumulate
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.answers import FORMATS, read_answers
+from plumbline.pipelines.judging.answers import FORMATS
 from plumbline.pipelines.judging.answers.answer import Answer, Answered
 from plumbline.pipelines.judging.answers.table import AnswerColumns, read_table
 
@@ -86,7 +86,7 @@ def accumulated(config: AccumulateConfig) -> Accumulated:
 def _answered(config: AccumulateConfig) -> Answered:
     location = config.storage.locate(config.answers)
     if config.format is not None:
-        return read_answers(config.format, location, config.given)
+        return FORMATS[config.format](location, config.given)
     return read_table(location, config.given, config.columns, separator=config.separator, no_parent=config.no_parent)
 
 

@@ -9,7 +9,7 @@ from plumbline.operators.errors import ConfigError, PlumblineError, suggest
 from plumbline.pipelines.base.storage import StorageConfig, first_line
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.sinks import NAMES, publisher
+from plumbline.pipelines.sinks import SINKS
 from plumbline.pipelines.sinks.sink import RunStory, safe
 
 NUMBERS = ("mean", "low", "high", "coverage")
@@ -34,9 +34,9 @@ class PublishConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        if self.sink not in NAMES:
-            known = ", ".join(NAMES)
-            raise ConfigError(f"sink: expected one of {known}, got {self.sink!r}; {suggest(self.sink, NAMES)}")
+        if self.sink not in SINKS:
+            known = ", ".join(SINKS)
+            raise ConfigError(f"sink: expected one of {known}, got {self.sink!r}; {suggest(self.sink, SINKS)}")
 
 
 def publish_run(config: PublishConfig) -> str:
@@ -54,7 +54,7 @@ def publish_run(config: PublishConfig) -> str:
         numbers=dict(_numbers(store.read_table(f"{folder}/summary.parquet").to_pylist())),
         report=store.read_text(f"{folder}/report.html") or "",
     )
-    publish = publisher(config.sink)
+    publish = SINKS[config.sink]
     try:
         return publish(story)
     except Exception as error:  # whatever the sink's own client raises

@@ -85,6 +85,8 @@ def draw_rounds(seed: int) -> Iterator[Round]:
             events = [_draw_event(chance, _draw_kind(chance, deck, store)) for _ in range(count)]
             options = chance.choice(OPTIONS[: 3 if bench == "fresh" else 4])
             jobs = tuple(job for job in JOBS if chance.random() < SHARE_OF_JOBS)
+            if "adaptive" in options:
+                jobs = tuple(job for job in jobs if job != "rewards")  # which refuses a subsample's scores
             phases.append(Phase(bench, options, tuple(sorted(events, key=lambda e: (e.share, e.pause))), jobs))
         yield Round(store, tuple(phases))
 

@@ -1,15 +1,15 @@
-"""The table of model families: each is the FAMILY of the file of its name here."""
+"""The table of model families: each of ours is the FAMILY of the file of its name here."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from functools import reduce
-from importlib import import_module
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from plumbline.operators.errors import ConfigError, suggest
+from plumbline.operators.extensions import Extensions, in_folder
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import ModelConfig
@@ -38,7 +38,7 @@ NAMES = (
     "sentences",
     "openai",
 )
-FAMILIES: Mapping[str, Family[Any]] = {name: import_module(f"{__name__}.{name}").FAMILY for name in NAMES}
+FAMILIES = Extensions[Family[Any]]("families", in_folder(__name__, NAMES, "FAMILY"), Family)
 
 
 def serving(call: Call) -> str:

@@ -1,8 +1,6 @@
-"""The table of formats: each is the FORMAT of the file of its name here."""
+"""The table of formats: each of ours is the FORMAT of the file of its name here."""
 
-from collections.abc import Mapping
-from importlib import import_module
-
+from plumbline.operators.extensions import Extensions, in_folder
 from plumbline.operators.rewards.formats.format import Format
 
 NAMES = (
@@ -18,4 +16,4 @@ NAMES = (
     "dense",
     "trl_vision_dpo",
 )
-FORMATS: Mapping[str, Format] = {name: import_module(f"{__name__}.{name}").FORMAT for name in NAMES}
+FORMATS = Extensions[Format]("reward_formats", in_folder(__name__, NAMES, "FORMAT"), Format)

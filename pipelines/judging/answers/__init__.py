@@ -1,16 +1,12 @@
-"""The released files of answers by name: each is a file `<name>.py` here, with a function `read`."""
+"""The released files of answers by name: each of ours is the function `read` of the file of its name here."""
 
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 
+from plumbline.operators.extensions import Extensions, in_folder
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.answers.answer import Answered
 
-FORMATS = ("dsg", "t2iscorescore", "tifa")
-
-
-def read_answers(name: str, location: Place, given: Sequence[str]) -> Answered:
-    """The answers of the models asked for, of all where none are; raises SourceError naming the file and the row."""
-    answered = import_module(f"{__name__}.{name}").read(location, given)
-    assert isinstance(answered, Answered)
-    return answered
+FORMATS = Extensions[Callable[[Place, Sequence[str]], Answered]](
+    "answers", in_folder(__name__, ("dsg", "t2iscorescore", "tifa"), "read")
+)
+"""Each reads the answers of the models that are named, or of all; it raises SourceError naming the file and the row."""

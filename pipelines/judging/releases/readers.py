@@ -1,12 +1,13 @@
-"""The releases by name: each is a file `<name>.py` beside this one, with a function `read`."""
+"""The releases by name: each of ours is the function `read` of the file of its name beside this one."""
 
-from importlib import import_module
+from collections.abc import Callable
 
+from plumbline.operators.extensions import Extensions, in_folder
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.long import RatingColumns
 from plumbline.pipelines.judging.releases.release import Release
 
-RELEASES = (
+NAMES = (
     "dsg_tifa160",
     "eqben",
     "evalmuse",
@@ -23,6 +24,9 @@ RELEASES = (
     "tifa160",
     "winoground",
 )
+RELEASES = Extensions[Callable[..., Release]](
+    "releases", in_folder("plumbline.pipelines.judging.releases", NAMES, "read")
+)
 
 
 def read_release(name: str, location: Place, columns: RatingColumns | None = None) -> Release:
@@ -30,7 +34,5 @@ def read_release(name: str, location: Place, columns: RatingColumns | None = Non
 
     `columns` are what ratings of one's own (`long`) call theirs.
     """
-    reader = import_module(f"plumbline.pipelines.judging.releases.{name}")
-    release = reader.read(location) if columns is None else reader.read(location, columns)
-    assert isinstance(release, Release)
-    return release
+    read = RELEASES[name]
+    return read(location) if columns is None else read(location, columns)

@@ -1,14 +1,15 @@
-"""The question packs by name: each is a file `<name>.py` here, with a function `read`."""
+"""The question packs by name: each of ours is the function `read` of the file of its name here."""
 
 from dataclasses import dataclass
-from importlib import import_module
 
 from plumbline.operators.errors import SourceError
+from plumbline.operators.extensions import Extensions, in_folder
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.cells.cells import digest
-from plumbline.pipelines.sources.question_packs.pack import Convention, QuestionPack, gather
+from plumbline.pipelines.sources.question_packs.pack import Convention, PackReader, QuestionPack, gather
 
-PACKS = ("dpg_bench", "dsg_1k", "geneval2", "oneig", "oneig_zh", "tifa_v1", "unigenbench", "wise_verified")
+NAMES = ("dpg_bench", "dsg_1k", "geneval2", "oneig", "oneig_zh", "tifa_v1", "unigenbench", "wise_verified")
+PACKS = Extensions[PackReader]("question_packs", in_folder(__name__, NAMES, "read"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +30,7 @@ def read_pack(file: PackFile, suite: str) -> QuestionPack:
     A row that cannot be read is one of the pack's `problems` and costs nothing else.
     """
     with readable_errors(file.place, "benchmark.questions"):
-        pack = gather(import_module(f"{__name__}.{file.pack}").read(file.place, file.convention), suite)
+        pack = gather(PACKS[file.pack](file.place, file.convention), suite)
     if file.digest and pack_digest(pack) != file.digest:
         raise SourceError(
             f"{file.place}: the questions have changed since the run was planned; run again: the plan is made anew"

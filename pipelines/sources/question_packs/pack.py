@@ -48,6 +48,8 @@ class PackRow(NamedTuple):
 
 PackRows = Iterator[PackRow | str]
 """Rows, and in place of one that cannot be read a line that says where it stands and why."""
+PackReader = Callable[[Place, Convention], PackRows]
+"""Reads a released file or folder."""
 
 
 class QuestionPack(NamedTuple):

@@ -13,7 +13,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.exports import exports
 from plumbline.pipelines.exports.exports import ExportConfig, ExportedScores, export_scores
-from plumbline.pipelines.exports.formats import NAMES
+from plumbline.pipelines.exports.formats import FORMATS
 from plumbline.pipelines.exports.rows import KEY
 from plumbline.pipelines.exports.table import ExportError
 from plumbline.pipelines.plans.config import read_config
@@ -41,7 +41,7 @@ def read_lance(output: str, catalog: str | None = None, **storage: str) -> pd.Da
 READERS = {"iceberg": read_iceberg, "lance": read_lance}
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=FORMATS)
 def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

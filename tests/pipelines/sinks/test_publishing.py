@@ -10,7 +10,7 @@ from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.help import dotted_keys
 from plumbline.jobs.publish import COMMAND, main
 from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.sinks import NAMES, publishing
+from plumbline.pipelines.sinks import SINKS
 from plumbline.pipelines.sinks.publishing import PublishConfig, publish_run
 from plumbline.pipelines.sinks.sink import RunStory
 from tests.operators.report.made import MadeRun, make_run, noisy
@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> MadeRun:
 
 
 def tell(monkeypatch: pytest.MonkeyPatch, sink: Callable[[RunStory], str]) -> None:
-    monkeypatch.setattr(publishing, "publisher", lambda name: sink)
+    monkeypatch.setattr(SINKS, "loaded", dict.fromkeys(SINKS, sink))
 
 
 def test_a_sink_is_told_means_with_intervals_digests_and_the_report(
@@ -73,10 +73,11 @@ def test_a_sink_that_fails_is_one_line_and_leaves_the_store_as_it_was(
     assert content() == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SINKS)
 def test_a_sink_is_an_extra_and_says_how_to_install_it(
     name: str, run: MadeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delitem(SINKS.loaded, name, raising=False)
     monkeypatch.delitem(sys.modules, f"plumbline.pipelines.sinks.{name}", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
     assert run_job(COMMAND, main, [f"sink={name}", f"store={run.store.place.url}"]) == 1

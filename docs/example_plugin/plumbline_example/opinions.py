@@ -11,14 +11,17 @@ from plumbline.operators.errors import RowError, unknown_prompt
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, texts_of
 
+OPINIONS = rows.over_images(("p_entail", pa.float32()))
+
 
 class OpinionsStage(Stage):
     """Sketches (schema SKETCHES) and prompts to opinions (schema OPINIONS)."""
 
     name = "opinions"
     version = 1
-    schema = rows.OPINIONS
+    schema = OPINIONS
     over = "images"
+    behind = "sketches"
     needs = Metric
     calls: ClassVar = {"nli": "entailment"}
     reads_rows = False
@@ -53,4 +56,4 @@ class OpinionsStage(Stage):
                 failed = isinstance(result, RowError)
                 record |= {"error": rows.error_value(result)} if failed else {"p_entail": result}
             records.append(record)
-        return rows.table(records, rows.OPINIONS)
+        return rows.table(records, OPINIONS)

@@ -1,4 +1,4 @@
-"""Mine: a prompt and an image in hexadecimal."""
+"""A wire that takes a prompt and an image in hexadecimal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from plumbline.operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, numbers
 
 
-class MineWire(JsonWire):
-    """POST /mine {prompt, hex} -> {mine}."""
+class HexadecimalWire(JsonWire):
+    """POST /hexadecimal {prompt, hex} -> {reward}."""
 
-    name = "mine"
-    path = "/mine"
-    purpose = "Mine."
+    name = "hexadecimal"
+    path = "/hexadecimal"
+    purpose = "A prompt and an image in hexadecimal; one number."
 
     def read(self, document: Any, served: Served) -> list[Asked]:
         return [Asked((bytes.fromhex(document["hex"]),), document["prompt"], served.one())]
 
     def answer(self, asked: Sequence[Asked], answers: Answers, served: Served) -> Reply:
-        return as_json({"mine": numbers(answers, served)[0]})
+        return as_json({"reward": numbers(answers, served)[0]})

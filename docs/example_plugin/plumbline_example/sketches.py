@@ -13,6 +13,8 @@ from plumbline.operators.models.calls import Question
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs
 
+SKETCHES = rows.over_images(("description", pa.string()))
+
 
 @runtime_checkable
 class DescribingMetric(Protocol):
@@ -36,7 +38,7 @@ class SketchesStage(ImagesStage):
 
     name = "sketches"
     version = 1
-    schema = rows.SKETCHES
+    schema = SKETCHES
     needs = DescribingMetric
     calls: ClassVar = {"model": "likelihood"}
 
@@ -59,4 +61,4 @@ class SketchesStage(ImagesStage):
             reply = error or next(replies)
             said = {"error": rows.error_value(reply)} if isinstance(reply, RowError) else {"description": reply}
             records.append(row.row(image_digest=digest, basis=asked.basis(None), **said))
-        return rows.table(records, rows.SKETCHES)
+        return rows.table(records, SKETCHES)

@@ -1,4 +1,4 @@
-"""Which generator made the better image."""
+"""A format of training data: which generator made the better image of a prompt."""
 
 from plumbline.operators.rewards.formats.format import Format, Sample
 

@@ -1,0 +1,32 @@
+"""Doubt: one minus VQAScore."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DoubtConfig(VqaScoreConfig):
+    """How unlikely the model finds it that the image shows the prompt."""
+
+    kind: Literal["doubt"] = "doubt"  # type: ignore[assignment]
+    story: ClassVar[str] = "asks a model whether the image shows the prompt, and counts how unlikely it finds that"
+    scale: float = 1.0
+    """The score of an image that the model is sure does not show the prompt."""
+
+    def scoring(self) -> dict[str, object]:
+        """All that decides the score once the model has answered."""
+        return {**VqaScoreConfig.scoring(self), "doubt": self.scale}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """`scale` times one minus the likelihood of the answer."""
+        scored = VqaScoreConfig.score(self, evidence)
+        return scored if scored.score is None else scored._replace(score=self.scale * (1 - scored.score))
+
+    @property
+    def falling(self) -> bool:
+        """A lower score is the better one."""
+        return True

@@ -1,0 +1,26 @@
+"""Riddles: a benchmark that ships its own questions, one on each line of a JSON Lines file."""
+
+from collections.abc import Iterator
+
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import Row
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention,
+    PackRow,
+    PackRows,
+    read_lines,
+    read_rows,
+    the_id,
+    the_text,
+)
+
+
+def read(place: Place, convention: Convention) -> PackRows:
+    """The questions, each with its prompt; a line that cannot be read costs itself alone."""
+    return read_rows(read_lines(place), _question)
+
+
+def _question(line: Row) -> Iterator[PackRow]:
+    question = WrittenQuestion("1", the_text(line.values, "asks"), ("yes", "no"), "yes")
+    yield PackRow(line.where, the_id(line.values, "id"), the_text(line.values, "says"), question)

@@ -1,0 +1,36 @@
+"""A format of tables: a CSV that takes one run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as csv
+
+from plumbline.pipelines.exports.table import StandingPart, Target, count_parts
+
+
+class Sheet:
+    """The table."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = str(path)
+
+    def standing(self, benchmark: str) -> Sequence[StandingPart]:
+        """The parts that the table has."""
+        return count_parts(csv.read_csv(self.path).to_batches()) if self.path.exists() else []
+
+    def write(self, rows: pa.Table, *, fresh: bool) -> None:
+        """Writes the first run; refuses another."""
+        if not fresh:
+            raise NotImplementedError("a sheet takes one run")
+        csv.write_csv(rows, self.path)
+
+    def remove_unnamed(self, benchmark: str, stale: Sequence[StandingPart]) -> None:
+        """Never called for a table of one run."""
+        raise NotImplementedError("a sheet takes one run")
+
+
+def open_table(target: Target, schema: pa.Schema) -> Sheet:
+    """The table where it is wanted."""
+    return Sheet(Path(f"{target.place.path}.{target.table}.csv"))

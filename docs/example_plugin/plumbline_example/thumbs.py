@@ -1,0 +1,21 @@
+"""Thumbs: whether one person likes an image, and a model's guesses at it."""
+
+from collections.abc import Sequence
+
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.judging.answers.answer import Answer, Answered
+from plumbline.pipelines.judging.releases.release import Release, column_ratings, released
+from plumbline.pipelines.judging.releases.tables import read_sheet, read_text
+
+
+def read(place: Place) -> Release:
+    """The ratings of a CSV with the columns image, person and liked: yes is 1, no is 0."""
+    sheet = read_sheet(place).require(("image", "person", "liked"), "is this Thumbs' file?")
+    likes = [float(answer == "yes") for answer in sheet.ids("liked")]
+    return released(ratings=column_ratings(sheet, sheet.ids("image"), sheet.texts("prompt"), likes))
+
+
+def read_answers(place: Place, given: Sequence[str]) -> Answered:
+    """The guesses of a text file, an image's name and up or down on each line."""
+    lines = [line.split() for line in read_text(place).splitlines()]
+    return Answered([Answer("thumbs", name, None, None, "q", said == "up", (), str(place)) for name, said in lines])

@@ -1,0 +1,83 @@
+"""What a name stands for: an object of ours, or of another package that declares an entry point for it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, cast
+
+from plumbline.operators.errors import ConfigError, install
+
+T = TypeVar("T")
+
+
+class Extensions(Mapping[str, T], Generic[T]):
+    """The objects of one group by name. Each is loaded when it is first looked up.
+
+    Ours are written as entry points are, `module:attribute`. Other packages declare theirs under the entry point group
+    `plumbline.GROUP` (docs/plugins.md); those come after ours, by package and as the package declares them.
+    """
+
+    def __init__(self, group: str, ours: Mapping[str, str], expected: type | None = None) -> None:
+        """`expected` is the class that every object is an instance or a subclass of; functions have none."""
+        self.group = f"plumbline.{group}"
+        self.ours = ours
+        self.expected = expected
+        self.loaded: dict[str, T] = {}
+
+    @cached_property
+    def declared(self) -> Mapping[str, EntryPoint]:
+        """The entry points by name; raises ConfigError where two packages declare the same name."""
+        points = {name: EntryPoint(name, value, self.group) for name, value in self.ours.items()}
+        for point in sorted(entry_points(group=self.group), key=_owner):
+            if point.name in points:
+                owners = f"{_owner(points[point.name])} and {_owner(point)}"
+                raise ConfigError(f"{owners} both have {self.group} {point.name!r}; uninstall or rename one")
+            points[point.name] = point
+        return points
+
+    def __getitem__(self, name: str) -> T:
+        """Raises KeyError for an unknown name, ConfigError where its module or a library that it needs is missing."""
+        if name not in self.loaded:
+            self.loaded[name] = self._load(self.declared[name])
+        return self.loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.declared  # Mapping's own would load it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.declared)
+
+    def __len__(self) -> int:
+        return len(self.declared)
+
+    def _load(self, point: EntryPoint) -> T:
+        try:
+            extension = point.load()
+        except Exception as error:
+            if point.name in self.ours and not isinstance(error, ImportError):
+                raise
+            raise ConfigError(f"{self._where(point)}: {type(error).__name__}: {error}; {_remedy(point)}") from error
+        if self.expected is not None and not _is_a(extension, self.expected):
+            found = f"expected a {self.expected.__name__}, got {extension!r}"
+            raise ConfigError(f"{self._where(point)}: {found}; {_remedy(point)}")
+        return cast(T, extension)
+
+    def _where(self, point: EntryPoint) -> str:
+        return f"{self.group.removeprefix('plumbline.')} {point.name!r} of {_owner(point)} ({point.value})"
+
+
+def in_folder(package: str, names: Iterable[str], attribute: str) -> dict[str, str]:
+    """The entry points of modules that are called by their names and hold an object of this attribute."""
+    return {name: f"{package}.{name}:{attribute}" for name in names}
+
+
+def _owner(point: EntryPoint) -> str:
+    return "Plumbline" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def _remedy(point: EntryPoint) -> str:
+    return install(point.name) if point.dist is None else f"mend or uninstall {point.dist.name}"
+
+
+def _is_a(extension: Any, expected: type) -> bool:
+    return issubclass(extension, expected) if isinstance(extension, type) else isinstance(extension, expected)

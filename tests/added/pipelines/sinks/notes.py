@@ -1,5 +1,0 @@
-"""Notes: a tracker that only counts."""
-
-
-def publish(run):
-    return f"{len(run.numbers)} numbers of {run.run_id}"

@@ -1,0 +1,240 @@
+"""Another package's extensions, installed and not copied: what docs/plugins.md promises of the example package."""
+
+import base64
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+import requests
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoTokenizer, ChineseCLIPConfig, ChineseCLIPModel
+
+from tests.bench_of import images, write_benchmark
+from tests.operators import tiny
+from tests.serving import TOKEN, Running, run_service
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "docs/example_plugin"
+COMMANDS = """
+import json, sys
+from importlib import import_module
+from plumbline.jobs.command import run_job
+for name, *words in json.loads(sys.argv[1]):
+    job = import_module(f"plumbline.jobs.{name}")
+    if code := run_job(job.COMMAND, job.main, words):
+        sys.exit(code)
+"""
+"""Several commands of one process, as they are typed."""
+
+
+def install(package: Path, site: Path) -> Path:
+    """The package as pip installs it, in a folder of its own."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--target"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, site, package], check=True, cwd=package)
+    return site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the example is installed."""
+    folder = tmp_path_factory.mktemp("plugin")
+    shutil.copytree(EXAMPLE, folder / "source")
+    return install(folder / "source", folder / "site")
+
+
+def python(site: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    return subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def save_chinese_clip(folder: Path) -> Path:
+    """A tiny Chinese CLIP of random weights."""
+    torch.manual_seed(0)
+    text = {**tiny.TEXT_FIELDS, "initializer_range": 0.4}
+    network = ChineseCLIPModel(ChineseCLIPConfig(text_config=text, vision_config=tiny.VISION_FIELDS, projection_dim=16))
+    network.save_pretrained(folder)
+    tiny.save_tokenizer(folder, template="<s> $A </s>")
+    tiny.save_preprocessor(folder)
+    return folder
+
+
+def cosine(folder: Path, image: bytes, text: str) -> float:
+    """That of an encoded image and a text, by transformers."""
+    model, processor = ChineseCLIPModel.from_pretrained(folder).eval(), AutoImageProcessor.from_pretrained(folder)
+    pixels = processor(images=Image.open(io.BytesIO(image)).convert("RGB"), return_tensors="pt")["pixel_values"]
+    ids = AutoTokenizer.from_pretrained(folder)([text], return_tensors="pt").input_ids
+    with torch.no_grad():
+        output = model(input_ids=ids, pixel_values=pixels)
+    return float(output.image_embeds[0] @ output.text_embeds[0])
+
+
+class Printed(NamedTuple):
+    """What the example's commands left."""
+
+    folder: Path
+    text: str
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "store/runs" / (self.folder / "store/runs/latest").read_text().strip()
+
+    def scores(self, metric: str) -> dict[tuple[str, str], float]:
+        rows = pq.read_table(self.run / "scores.parquet").to_pylist()
+        return {(row["generator"], row["image_id"]): row["score"] for row in rows if row["metric"] == metric}
+
+
+@pytest.fixture(scope="module")
+def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
+    """A sweep with the example's metrics, questions and family, and what its formats make of the run."""
+    folder = tmp_path_factory.mktemp("run")
+    bench = write_benchmark(folder / "bench", count=4)
+    prompts = pq.read_table(bench / "prompts.parquet").to_pylist()
+    lines = [{"id": row["prompt_id"], "says": row["text"], "asks": "is there a circle?"} for row in prompts]
+    (folder / "riddles.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "likes.csv").write_text("image,person,liked\na,p,yes\nb,p,no\nc,p,yes\nd,p,no\n")
+    (folder / "scores.csv").write_text("image_id,clip\na,0.9\nb,0.1\nc,0.4\nd,0.5\n")
+    (folder / "guesses.txt").write_text("i1 up\n")
+    store, clip = f"store={folder}/store", save_chinese_clip(folder / "chinese_clip")
+    commands = [
+        ["sweep", "sweep=own_images", "benchmark=riddles", f"benchmark.questions={folder}/riddles.jsonl",
+         f"benchmark.images={bench}/images", "models=shapes", "metric=[vqascore,doubt,riddles,clipscore,sketched]",
+         "models.clip.family=chinese_clip", f"models.clip.checkpoint={clip}", "cluster=here", store],
+        ["rewards", "format=better", f"output={folder}/better", store, "held_out=0", "selection.margin=0"],
+        ["export", "format=sheet", f"output={folder}/sheet", store],
+        ["publish", "sink=notes", store],
+        ["metaeval", "protocol=thumbs", f"protocol.path={folder}/likes.csv", f"scores={folder}/scores.csv",
+         f"output={folder}/judged"],
+        ["accumulate", f"answers={folder}/guesses.txt", "format=thumbs", f"output={folder}/guessed.parquet"],
+    ]  # fmt: skip
+    done = python(site, "-c", COMMANDS, json.dumps(commands))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Printed(folder, done.stdout)
+
+
+def test_help_offers_the_choices_of_an_installed_package(site: Path) -> None:
+    said = python(site, "-m", "jobs.sweep", "--help").stdout.split()
+    assert {"doubt", "riddles"} <= set(said)
+    said = python(site, "-m", "jobs.metaeval", "--help").stdout.split()
+    assert "thumbs" in said
+
+
+def test_a_metric_is_scored_and_ranked_and_is_in_the_report(printed: Printed) -> None:
+    likelihoods, doubts = printed.scores("vqascore"), printed.scores("doubt")
+    assert len(doubts) == 8 and all(doubts[key] == pytest.approx(1 - likelihoods[key]) for key in doubts)
+    assert "doubt" in printed.text
+    assert "counts how unlikely it finds that" in (printed.run / "report.html").read_text()
+
+
+def test_a_package_brings_stages_that_read_each_other(printed: Printed) -> None:
+    """Image to sketch to opinion to score."""
+    scores = printed.scores("sketched")
+    tables = {stage: _cells(printed.folder / "store" / stage) for stage in ("sketches", "opinions")}
+    assert len(scores) == 8 and all(row["description"] for row in tables["sketches"])
+    assert sorted(row["p_entail"] for row in tables["opinions"]) == sorted(scores.values())
+
+
+def _cells(stage: Path) -> list[dict[str, Any]]:
+    return [row for file in stage.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
+
+
+def test_a_package_brings_questions_and_a_benchmark(printed: Printed) -> None:
+    answered = printed.scores("riddles")
+    assert len(answered) == 8 and set(answered.values()) <= {0.0, 1.0}
+
+
+def test_a_package_brings_a_model_family(printed: Printed) -> None:
+    """Its scores are the cosines of transformers' own model."""
+    prompts = {
+        row["prompt_id"]: row["text"] for row in pq.read_table(printed.folder / "bench/prompts.parquet").to_pylist()
+    }
+    scores = printed.scores("clipscore")
+    for row in pq.read_table(printed.folder / "bench/images/atlas").to_pylist():
+        expected = cosine(printed.folder / "chinese_clip", row["image"], prompts[row["prompt_id"]])
+        assert scores["atlas", row["image_id"]] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_package_brings_formats_and_a_sink(printed: Printed) -> None:
+    rows = [json.loads(line) for line in (printed.folder / "better/train.jsonl").read_text().splitlines()]
+    assert rows and {row["better"] for row in rows} <= {"atlas", "flint"}
+    assert len((printed.folder / "sheet.scores.csv").read_text().splitlines()) == 1 + 5 * 8
+    assert f"numbers of {printed.run.name}" in printed.text
+
+
+def test_a_package_brings_a_protocol_and_released_answers(printed: Printed) -> None:
+    judged = pq.read_table(printed.folder / "judged/judgements.parquet").to_pylist()
+    assert [(row["metric"], row["statistic"], row["value"], row["n"]) for row in judged] == [("clip", "auroc", 0.75, 4)]
+    guessed = pq.read_table(printed.folder / "guessed.parquet").select(["image_id", "metric", "score"]).to_pylist()
+    assert guessed == [{"image_id": "i1", "metric": "thumbs", "score": 1.0}]
+
+
+@pytest.fixture(scope="module")
+def service(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    log = tmp_path_factory.mktemp("service") / "log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{site}{os.pathsep}{ROOT}")
+        with run_service(log, "metric=[vqascore,doubt]", "reward=doubt") as running:
+            yield running
+
+
+def test_the_reward_service_serves_a_packages_metric_and_answers_on_its_wire(service: Running) -> None:
+    encoded = images("atlas", 1)[0]["image"]
+    asked: dict[str, Any] = {"images": [base64.b64encode(encoded).decode()], "prompts": ["three red circles"]}
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    url = f"http://127.0.0.1:{service.port}"
+    scores = requests.post(f"{url}/score", json=asked, headers=bearer, timeout=60).json()
+    hexadecimal = {"prompt": "three red circles", "hex": encoded.hex()}
+    rewarded = requests.post(f"{url}/hexadecimal", json=hexadecimal, headers=bearer, timeout=60).json()
+    assert "doubt" in json.dumps(scores)
+    assert rewarded["reward"] == pytest.approx(-1 + _score_of(scores, "vqascore"), abs=1e-5)
+
+
+def _score_of(value: Any, metric: str) -> float:
+    """The only number that a reply has for a metric."""
+    found = value.get(metric) if isinstance(value, dict) else None
+    if found is not None:
+        return float(found[0] if isinstance(found, list) else found["score"] if isinstance(found, dict) else found)
+    parts = value.values() if isinstance(value, dict) else value
+    return next(
+        _score_of(part, metric) for part in parts if isinstance(part, dict | list) and metric in json.dumps(part)
+    )
+
+
+BROKEN = """[build-system]
+requires = ["setuptools>=80"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "plumbline-broken"
+version = "2.0"
+
+[project.entry-points."plumbline.metrics"]
+{name} = "{value}"
+
+[tool.setuptools]
+packages = []
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ghost", "nowhere:Ghost", "No module named 'nowhere'"),
+        ("path", "pathlib:Path", "expected a Metric"),
+        ("dsg", "pathlib:Path", "both have plumbline.metrics 'dsg'"),
+    ],
+)
+def test_a_package_that_cannot_be_used_is_named_in_one_line(name: str, value: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/pyproject.toml").write_text(BROKEN.format(name=name, value=value))
+    done = python(install(tmp_path / "source", tmp_path / "site"), "-m", "jobs.status", f"store={tmp_path}")
+    assert done.returncode == 1 and said in done.stderr and "plumbline-broken 2.0" in done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
