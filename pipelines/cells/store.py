@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ from plumbline.pipelines.cells.checksums import (
 DRAFT = ".draft.parquet"
 LATEST = "runs/latest"
 MARK = "store.json"
+COUNTED_KEY = "plumbline_counted"
+"""In the metadata of a table's file: what was counted of it, as Parquet in base64."""
 WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
 """Where `ray job submit --working-dir` unpacks a job's files, and deletes them some time after the job."""
 
@@ -82,6 +85,13 @@ class DigestedTable(NamedTuple):
     table: pa.Table
     sha256: str
     """Of the file."""
+
+
+class CountedTable(NamedTuple):
+    """A file of a run's output with what was counted of it."""
+
+    table: pa.Table
+    counted: pa.Table
 
 
 class StoredFile(NamedTuple):
@@ -197,26 +207,23 @@ class Store:
         data = _content(self.place / path)
         return DigestedTable(self._parsed(path, data), hashlib.sha256(data).hexdigest())
 
-    def write_table(self, path: str, table: pa.Table) -> str:
-        """A run's output table; the SHA-256 of its file, by which `adopt` knows it."""
-        data = encode_table(_subject(path), table)
-        (self.place / path).write(data)
-        return hashlib.sha256(data).hexdigest()
+    def write_table(self, path: str, table: pa.Table, counted: pa.Table | None = None) -> None:
+        """A run's output table, with what was counted of it in its file's metadata."""
+        (self.place / path).write(encode_table(_subject(path), table, counted))
 
-    def adopt(self, source: str, target: str, sha256: str) -> bool:
-        """Takes a run's table into another run; False where its file is gone, or not the one that was written."""
+    def adopt(self, source: str, target: str, columns: Sequence[str]) -> CountedTable | None:
+        """Takes a run's table into another run; None where its file is gone or damaged, or was not counted."""
         try:
-            if hashlib.sha256(_content(self.place / source)).hexdigest() != sha256:
-                return False
-            if source != target:
+            data = _content(self.place / source)
+            table = self._parsed(source, data, columns)
+            counted = _read_counted(data)
+            if source != target and counted is not None:
                 (self.place / source).copy_to(self.place / target)
-        except StoreError:
-            return False
         except Exception as error:
-            if not is_storage_error(error):
+            if not isinstance(error, StoreError) and not is_storage_error(error):
                 raise
-            return False
-        return True
+            return None
+        return None if counted is None else CountedTable(table, counted)
 
     def files(self, path: str) -> list[str]:
         """The files of a folder, or the file itself, by name; none where nothing stands there."""
@@ -244,18 +251,6 @@ class Store:
         """When a file was written, in seconds since 1970 by the clock that dates the store's files."""
         with readable_errors(self.place, "store"):
             return (self.place / path).entry().modified
-
-    def write_tally(self, identity: str, table: pa.Table, **provenance: Any) -> None:
-        """Keeps what was counted of a part of some run's scores."""
-        (self.place / _tally_path(identity)).write(encode_cell(table, {"part": identity, **provenance}))
-
-    def read_tally(self, identity: str) -> StoredCell | None:
-        """What was counted of a part; None where it is not there, damaged, or another part's."""
-        try:
-            tally = decode_cell(_content(self.place / _tally_path(identity)))
-        except (StoreError, DamagedError):
-            return None
-        return tally if tally.provenance.get("part") == identity else None
 
     def is_sound(self, path: str) -> bool:
         """Whether a run's table is as it was written."""
@@ -363,10 +358,6 @@ def draft_path(path: str) -> str:
     return path.removesuffix(".parquet") + DRAFT
 
 
-def _tally_path(identity: str) -> str:
-    return f"tallies/{identity}.parquet"
-
-
 def _content(place: Place) -> bytes:
     try:
         return place.read()
@@ -382,9 +373,19 @@ def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
     return with_digest(_to_parquet(table, {"plumbline": json.dumps(provenance), DIGEST_KEY: NO_DIGEST}))
 
 
-def encode_table(name: str, table: pa.Table) -> bytes:
-    """The file of a run's table: as a cell's, and in place of the provenance what it is."""
-    return encode_cell(table, {"table": name})
+def encode_table(name: str, table: pa.Table, counted: pa.Table | None = None) -> bytes:
+    """The file of a run's table: as a cell's, with what it is in place of the provenance."""
+    tally = {} if counted is None else {COUNTED_KEY: b64encode(_to_parquet(counted)).decode()}
+    return with_digest(_to_parquet(table, {"plumbline": json.dumps({"table": name}), **tally, DIGEST_KEY: NO_DIGEST}))
+
+
+def _read_counted(data: bytes) -> pa.Table | None:
+    """What was counted of a table, as its file says; None where it does not."""
+    tally = (pq.read_metadata(pa.BufferReader(data)).metadata or {}).get(COUNTED_KEY.encode())
+    try:
+        return None if tally is None else _read_parquet(b64decode(tally))
+    except ValueError:  # Arrow's too
+        return None
 
 
 def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell:

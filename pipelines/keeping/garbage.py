@@ -26,7 +26,7 @@ Why = Literal[
     "no run that is kept refers to it",
     "its cell is committed, and no run that is kept reads the draft",
     "pruned: the scores that stand on it are there",
-    "no part of a run's scores is counted by it",
+    "its run's scores hold what it counted",
     "left by a writer that died",
     "its run is gone",
     "its run has no manifest: the sweep that wrote it died",
@@ -78,8 +78,6 @@ class References:
     """Of cells, and of the drafts that they read."""
     unfinished: frozenset[tuple[str, str]]
     """Groups and shards on which some cell of theirs is still to be computed."""
-    parts: frozenset[str]
-    """Identities of the parts of their scores."""
 
 
 def collect_garbage(config: GcConfig) -> Collected:
@@ -150,10 +148,9 @@ def find_garbage(
         for folder in (f"{stage}/{recipe}" for recipe in store.folders(stage)):
             if not any(_uses(sign, folder) for sign in working):
                 yield from _free_of_recipe(store, folder, refers, young, config.prune)
-    for file in store.entries("tallies"):
-        identity = file.path.rpartition("/")[2].removesuffix(".parquet")
-        if file.written < young and identity not in refers.parts:
-            yield Free("tallies", file, "no part of a run's scores is counted by it")
+    for file in store.entries("tallies"):  # of stores that were written before parts held their own
+        if file.written < young:
+            yield Free("tallies", file, "its run's scores hold what it counted")
     yield from _left_behind(store, young, working)
 
 
@@ -166,7 +163,6 @@ def _references(store: Store, run_ids: list[str]) -> References:
     """Of runs; raises ConfigError for one that cannot tell."""
     paths: set[str] = set()
     unfinished: set[tuple[str, str]] = set()
-    parts: set[str] = set()
     for run_id in run_ids:
         try:
             cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state"])
@@ -181,9 +177,7 @@ def _references(store: Store, run_ids: list[str]) -> References:
             if state in UNFINISHED:
                 paths.add(draft_path(path))
                 unfinished.add(_shard(path))
-        files = store.files(f"runs/{run_id}/scores.parquet")
-        parts |= {path.removesuffix(".parquet").rpartition("-")[2] for path in files}
-    return References(paths=frozenset(paths), unfinished=frozenset(unfinished), parts=frozenset(parts))
+    return References(paths=frozenset(paths), unfinished=frozenset(unfinished))
 
 
 def _shard(path: str) -> tuple[str, str]:

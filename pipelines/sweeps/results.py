@@ -33,7 +33,7 @@ from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_shar
 from plumbline.pipelines.sources.sources import Sources
 
 VERSION = 1
-"""Of parts and their tallies; raised when other rows or sums are made of the same cells."""
+"""Of parts with their tallies; raised when other rows or sums are made of the same cells."""
 CELL_READERS = 16
 PARTS_AT_ONCE = 8
 ROWS_OF_A_PART = 1 << 15
@@ -262,39 +262,24 @@ class PartMaker:
         return adopted or self._made(part)
 
     def _adopted(self, part: Part) -> CountedPart | None:
-        stored = self.store.read_tally(part.identity)
-        if stored is None:
-            return None
-        known = stored.provenance
-        if not self.store.adopt(self.standing[part.identity], part.path, known["sha256"]):
-            return None
-        try:
-            failed = self.store.read_file(part.path, ERROR_COLUMNS) if known["n_null"] else rows.SCORES.empty_table()
-        except StoreError:
+        adopted = self.store.adopt(self.standing[part.identity], part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS))
+        if adopted is None:
             return None
         tally = Tally(self.skills)
-        tally.merge_table(stored.table)
-        shards = [(cell.shard, cell.shard.rows) for cell in part.cells]
-        return CountedPart(
-            metric=part.metric,
-            tally=tally,
-            errors=_errors(failed, shards),
-            rows=known["rows"],
-            n_null=known["n_null"],
-            n_truncated=known["n_truncated"],
-            cell_rows=[(cell.path, cell.shard.rows) for cell in part.cells],
-            lost={},
-        )
+        tally.merge_table(adopted.counted)
+        counted = _counted(part.metric, adopted.table, [(cell.shard, cell.shard.rows) for cell in part.cells], tally)
+        return counted._replace(cell_rows=[(cell.path, cell.shard.rows) for cell in part.cells])
 
     def _made(self, part: Part) -> CountedPart:
         now = self._bases(part.cells)
         read = list(self.readers.map(lambda cell: self._read(part.metric, cell, now), part.cells))
         table = pa.concat_tables([cell.table for cell in read])
-        sha256 = self.store.write_table(part.path, table) if len(table) else ""
-        counted = _counted(part.metric, table, [(cell.shard, len(cell.table)) for cell in read], self.skills)
-        if len(table) and all(cell.sound for cell in read):
-            known = {"rows": counted.rows, "n_null": counted.n_null, "n_truncated": counted.n_truncated}
-            self.store.write_tally(part.identity, counted.tally.to_table(), sha256=sha256, **known)
+        tally = Tally(self.skills)
+        tally.add(table)
+        if len(table):
+            sound = all(cell.sound for cell in read)
+            self.store.write_table(part.path, table, tally.to_table() if sound else None)
+        counted = _counted(part.metric, table, [(cell.shard, len(cell.table)) for cell in read], tally)
         return counted._replace(
             cell_rows=[(cell.path, len(cell.table)) for cell in read],
             lost={cell.shard: cell.lost for cell in read if cell.lost is not None},
@@ -366,10 +351,8 @@ class PartMaker:
         return read_extra(shard, self.extra) if self.extra.names else self.extra.empty_table()
 
 
-def _counted(metric: str, table: pa.Table, shards: Sequence[tuple[Shard, int]], skills: Skills) -> CountedPart:
-    """What is to be known of rows, of which so many stand in each of the shards."""
-    tally = Tally(skills)
-    tally.add(table)
+def _counted(metric: str, table: pa.Table, shards: Sequence[tuple[Shard, int]], tally: Tally) -> CountedPart:
+    """What is to be known of rows, of which so many are in each of the shards."""
     return CountedPart(
         metric=metric,
         tally=tally,
@@ -438,7 +421,9 @@ def _count_missing(
     table = _beside(pa.concat_tables(tables), sources.extra.empty_table(), sources.extra)
     if len(table) or not any(part.rows for part in counted):
         store.write_table(path, table)
-    return _counted("", table, [], skills)
+    tally = Tally(skills)
+    tally.add(table)
+    return _counted("", table, [], tally)
 
 
 def _missing_rows(
@@ -476,6 +461,7 @@ def _missing_error(generator: str, broken: Sequence[BrokenFile]) -> RowError:
     return RowError("missing_image", f"generator {generator} has no image of this prompt; {remedy}", retryable=True)
 
 
+COUNTED_COLUMNS = ("score", "truncated")
 ERROR_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "error")
 
 

@@ -12,7 +12,7 @@ from tests.faults.hook import NOTES
 from tests.ray_head import marked
 
 SEED = 26
-"""Draws one sweep in a folder: a worker is killed, and a table of the run and a tally are damaged."""
+"""Draws one sweep in a folder: a worker is killed, and a table of the run and a digest are damaged."""
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ KINDS = (
     "errors",
     "cells of a run",
     "part",
-    "tally",
     "digest",
     "lease",
     "report",
@@ -30,8 +29,8 @@ def kind_of(path: str) -> str | None:
     folder, *rest = path.split("/")
     if folder in STAGES:
         return "draft" if ".draft." in path else "cell"
-    if folder in ("tallies", "digests", "leases"):
-        return {"tallies": "tally", "digests": "digest", "leases": "lease"}[folder]
+    if folder in ("digests", "leases"):
+        return folder.removesuffix("s")
     if folder != "runs":
         return None
     name = rest[-1]

@@ -218,17 +218,20 @@ def test_a_table_may_be_a_folder_of_parts(store: Store) -> None:
 
 
 def test_a_part_is_taken_over_only_as_it_was_written(store: Store) -> None:
-    written = store.write_table("runs/a/scores.parquet/0.parquet", scores(0.5))
-    assert store.adopt("runs/a/scores.parquet/0.parquet", "runs/b/scores.parquet/1.parquet", written)
-    store.remove("runs/a/scores.parquet/0.parquet")
+    first, part, other = (f"runs/{run}/scores.parquet/0.parquet" for run in "abc")
+    counted = pa.table({"n": [1]})
+    store.write_table(first, scores(0.5), counted)
+    adopted = store.adopt(first, part, ["score"])
+    assert adopted is not None and adopted.counted == counted and adopted.table == scores(0.5).select(["score"])
+    store.remove(first)
     assert store.files("runs/a") == [] and store.read_table("runs/b/scores.parquet") == scores(0.5)
-    assert not store.adopt("runs/a/scores.parquet/0.parquet", "runs/c/scores.parquet/0.parquet", written)
-    part = "runs/b/scores.parquet/1.parquet"
-    assert not store.adopt(part, "runs/c/scores.parquet/0.parquet", "0" * 64) and store.is_sound(part)
+    assert store.adopt(first, other, ["score"]) is None, "it is gone"
+    store.write_table(first, scores(0.5))
+    assert store.adopt(first, other, ["score"]) is None, "it was not counted"
     content = bytearray((store.place / part).read())
     content[len(content) // 2] ^= 1
     (store.place / part).write(bytes(content))
-    assert not store.adopt(part, "runs/c/scores.parquet/0.parquet", written) and not store.is_sound(part)
+    assert store.adopt(part, other, ["score"]) is None and not store.is_sound(part)
     assert store.files("runs/c") == []
 
 
