@@ -26,10 +26,11 @@ from plumbline.operators.words import plural
 from plumbline.pipelines.cells.runs import Run, read_manifest
 from plumbline.pipelines.plans.costs import Cost, estimates, unpriced
 from plumbline.pipelines.plans.plan import NodePlan, Plan
-from plumbline.pipelines.running.progress import NodeProgress
+from plumbline.pipelines.running.events import Event, NodeProgress, Totals
+from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.questions import WrittenQuestions
 from plumbline.pipelines.sweeps.results import Results, error_counts
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
 
 WIDTH_OF_A_LOG = 140
 SECONDS_BETWEEN_LINES = 10.0
@@ -125,7 +126,9 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
         warn(console, f"{others} other rows of benchmark.questions; log.format=text tells of all")
     if planned.config.retry_failed:
         _show_retry(console, planned.plan)
-    elif not planned.plan.missing:
+    if planned.plan.missing:
+        say(console, f"runs {planned.executor.place}")
+    elif not planned.config.retry_failed:
         everything = "everything is in the store" if planned.plan.cells else "there is no image that can be read"
         console.print(f"0 cells to compute: {everything}")
 
@@ -172,6 +175,7 @@ class ProgressDisplay:
             console=console,
             disable=not console.is_terminal,
         )
+        self.totals = Totals()
         self.tasks: dict[str, TaskID] = {}
         self.last_line = time.monotonic()
 
@@ -182,11 +186,12 @@ class ProgressDisplay:
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
-    def update(self, progress: Mapping[str, NodeProgress]) -> None:
-        """Shows a snapshot; in a log, one line every ten seconds and one whenever a stage is complete."""
-        done = [name for name, state in progress.items() if self._advance(name, state)]
+    def update(self, event: Event) -> None:
+        """Shows what an event changes; in a log, a line every ten seconds and one when a stage is complete."""
+        self.totals.add(event)
+        is_done = self._advance(event.node, self.totals.nodes[event.node])
         if not self.console.is_terminal:
-            self._log(progress, done)
+            self._log(event.node if is_done else None)
 
     def _advance(self, name: str, state: NodeProgress) -> bool:
         """Draws a stage's bar; whether that stage is complete, and was not before."""
@@ -197,11 +202,11 @@ class ProgressDisplay:
         self.bars.update(self.tasks[name], total=state.missing, completed=state.cells, **fields)
         return before < state.cells == state.missing
 
-    def _log(self, progress: Mapping[str, NodeProgress], done: Sequence[str]) -> None:
+    def _log(self, done: str | None) -> None:
         due = time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES
-        for name, state in progress.items():
-            at_work = (state.cells or state.calls) and state.cells < state.missing
-            if name in done or (due and at_work):
+        for name, state in self.totals.nodes.items():
+            is_working = (state.cells or state.calls) and state.cells < state.missing
+            if name == done or (due and is_working):
                 self.console.print(
                     f"{name}: {state.cells}/{state.missing} cells, {_rate(name, state)}, "
                     f"{_time_left(state)} left, {_calls(state)}{state.failed_rows} failed rows"

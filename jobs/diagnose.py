@@ -16,7 +16,8 @@ from plumbline.pipelines.cells.runs import name_newest
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.run_findings import write_diagnosis
 from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 
 COMMAND = Command(
     "diagnose",

@@ -30,7 +30,8 @@ from plumbline.pipelines.keeping.retention import retain
 from plumbline.pipelines.nightly.bounds import Stop, Stopped, bounded
 from plumbline.pipelines.nightly.config import NightConfig, NightlyConfig
 from plumbline.pipelines.nightly.outcome import Outcome, read_outcome
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 
 COMMAND = Command(
     "nightly",
@@ -91,7 +92,7 @@ def _night(console: Console, config: NightlyConfig, stop: Stop) -> int:
         planned = plan_sweep(config.sweep())
         show_plan(console, planned)
         with ProgressDisplay(console) as display:
-            finished = run_sweep(planned, display.update, name=by_date, hold=lease.renew)
+            finished = run_sweep(planned, display.update, name=by_date, assert_lease=lease.renew)
         show_note_kept(console, planned, finished)
         is_told = finished.unchanged and store.exists(f"runs/{finished.run_id}/report.html")
         outcome = read_outcome(store, finished.run_id) if is_told else None

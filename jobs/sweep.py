@@ -21,8 +21,10 @@ from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.cells.runs import name_newest
 from plumbline.pipelines.plans.config import SweepConfig
-from plumbline.pipelines.running.rounds import Report
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, judge_metrics, plan_sweep, run_sweep
+from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.sweeps.judging import judge_metrics
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 
 COMMAND = Command(
     "sweep",
@@ -83,7 +85,7 @@ def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, Fi
     from plumbline.pipelines.sweeps.adaptive import run_adaptive
 
     @contextmanager
-    def watch() -> Iterator[Report]:
+    def watch() -> Iterator[Watch]:
         with ProgressDisplay(console) as display:
             yield display.update
 

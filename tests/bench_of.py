@@ -8,16 +8,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.jobs.command import load_values
+from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.sweeps.computing import compute_missing
+from plumbline.pipelines.sweeps.planning import PlannedSweep
 
 PACK = Path(__file__).parent.parent / "assets" / "shapes"
 SMALL = (
+    "cluster=here",
     "shard_rows=4",
     "cluster.pools.answers.threads=1",
     "cluster.pools.answers.min_size=1",
     "cluster.pools.answers.max_size=1",
 )
-"""Shards of four rows and small pools."""
+"""Shards of four rows, computed in the test's own process; with `cluster=local` behind it, on Ray in small pools."""
 
 
 def prompts(count: int) -> list[dict[str, Any]]:
@@ -59,7 +63,7 @@ def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint")
 
 
 def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """A sweep over such a benchmark, with the pack's checkpoints, shards of four rows and small pools.
+    """A sweep over such a benchmark, with the pack's checkpoints, shards of four rows, in this process.
 
     By VQAScore and CLIPScore, unless other metrics are named.
     """
@@ -84,3 +88,8 @@ def score_config(images: str | Path, store: str | Path, *overrides: str) -> Swee
     """A sweep over images whose rows hold their own prompts, as jobs.score runs it, with the pack's checkpoints."""
     values = load_values("score", ["models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides])
     return read_config(values, SweepConfig)
+
+
+def compute(planned: PlannedSweep) -> dict[str, Outcome]:
+    """Computes the missing cells of a plan, and makes no run of them."""
+    return compute_missing(planned, lambda event: None)

@@ -59,15 +59,6 @@ def ray_cluster(s3_server: S3Server) -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sweeps run their stages in this process, for claims that Ray has no part in: no actor has to import its model."""
-    from plumbline.pipelines.sweeps import sweep
-    from tests.here import compute_here
-
-    monkeypatch.setattr(sweep, "_compute", compute_here)
-
-
 @pytest.fixture(scope="session")
 def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
     """A cluster of somebody else's, for tests that are given one."""

@@ -6,7 +6,7 @@ from typing import Any
 from plumbline.operators import rows
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.shards import read_shard
-from plumbline.pipelines.sweeps.sweep import plan_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
 
 Score = Callable[[str, Mapping[str, Any]], float]
 """Of a generator's image, from its ids."""

@@ -2,11 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from plumbline.operators.errors import ConfigError, suggest
-
-HERE = "here"
-"""The address of this process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +47,11 @@ class PoolConfig:
 class ClusterConfig:
     """Where the stages run and how much of it each may take."""
 
+    executor: Literal["here", "ray", "auto"] = "ray"
+    """`here` computes in this process, without Ray: a crash, or too little memory, ends the run. `auto` does so for a
+    small sweep where no Ray is named, neither by `address` nor by RAY_ADDRESS."""
     address: str | None = None
-    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray. `here` is this
-    process, without Ray: for small sweeps, as there is one worker, and whatever ends it ends the run."""
+    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray."""
     num_cpus: int | None = None
     """CPUs a locally started Ray counts with; all of the machine's by default."""
     wait_seconds: float = 600.0
@@ -69,11 +69,6 @@ class ClusterConfig:
             raise ConfigError(f"cluster.max_attempts: expected at least 1, got {self.max_attempts}")
         if self.wait_seconds < 0:
             raise ConfigError(f"cluster.wait_seconds: expected 0 or more, got {self.wait_seconds}")
-
-    @property
-    def here(self) -> bool:
-        """Whether stages run in this process, without Ray."""
-        return self.address == HERE
 
     def pool(self, node: str) -> PoolConfig:
         """The pool of a node, by its own name, by its stage and role, or by its stage alone."""

@@ -24,10 +24,11 @@ from plumbline.pipelines.building.config import BuildConfig
 from plumbline.pipelines.building.reading import GECKO, Prompt, read_gecko, read_prompts
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.costs import Cost, spent
-from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import look_at, read_cells
-from plumbline.pipelines.sweeps.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
 
 Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 
@@ -134,11 +135,11 @@ def _plan(config: BuildConfig, metric: Tagging | Generation, texts: Sequence[tup
     return plan_sweep(config.writing(metric, place.url), wanted=("questions",))
 
 
-def write(planned: PlannedSweep, report: Report) -> Written:
+def write(planned: PlannedSweep, watch: Watch) -> Written:
     """Has the model write what is missing; raises PlumblineError where a shard could not be computed."""
     (kind,) = planned.config.metrics
-    with at_work(planned, report) as (planned, noted):
-        planned, outcomes, table = compute_whole(planned, noted, partial(_look, kind))
+    with registered_sweep(planned, watch) as (planned, watch):
+        planned, outcomes, table = compute_whole(planned, watch, partial(_look, kind))
     if isinstance(table, str):
         raise PlumblineError(f"{kind}: {table}; what was written is kept, run again")
     usage = model_usage(planned.plan, outcomes)
@@ -146,11 +147,11 @@ def write(planned: PlannedSweep, report: Report) -> Written:
     return Written(table.to_pylist(), usage.get(node, Usage()), spent(planned.plan, usage).get(node))
 
 
-def _look(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[pa.Table | str]:
+def _look(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
     """What was written, or why some of it is not there."""
     cells = planned.plan.of_prompts("questions")[kind]
     table, failed, broken = look_at(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
-    return Looked(failed if table is None else table, broken)
+    return Inspection(failed if table is None else table, broken)
 
 
 def build(planned: PlannedBuild, written: Mapping[str, Written]) -> Built:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.errors import PlumblineError
-from plumbline.pipelines.base.cluster import HERE
 from plumbline.pipelines.base.storage import Place, first_line
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.config import IngestConfig
@@ -189,7 +188,7 @@ class Workers:
         address = cluster.address or os.environ.get("RAY_ADDRESS")
         cpus = cluster.num_cpus or len(os.sched_getaffinity(0))
         late = time.monotonic() - self._started > PATIENCE
-        if self._on_ray or not late or address == HERE or (address is None and cpus == 1):
+        if self._on_ray or not late or cluster.num_cpus == 1 or (address is None and cpus == 1):
             return
         import ray  # takes a second, and only a large ingest needs it
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from plumbline.operators.errors import ConfigError
+from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS
 from plumbline.pipelines.ingest.archives import ENDINGS as TARS
@@ -128,9 +129,14 @@ def _ingest_config(config: SweepConfig, location: Place, given: dict[str, Any]) 
         limits=IngestLimits(max_bytes=config.limits.max_bytes),
         on_change="replace",
         max_failed=config.max_failed,
-        cluster=WorkersConfig(address=config.cluster.address, num_cpus=config.cluster.num_cpus),
+        cluster=_workers(config.cluster),
         storage=config.storage,
     )
+
+
+def _workers(cluster: ClusterConfig) -> WorkersConfig:
+    """As many as the sweep may use; without Ray, one."""
+    return WorkersConfig(address=cluster.address, num_cpus=1 if cluster.executor == "here" else cluster.num_cpus)
 
 
 def _columns(columns: ColumnsConfig) -> InputColumnsConfig:

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping.presence import signs
 from plumbline.pipelines.plans.plan import Plan
-from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.running.rounds import expected
+from plumbline.pipelines.running.events import NodeProgress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,9 +64,8 @@ _SAID = TypeAdapter(SweepSign)
 def progress_of(plan: Plan, progress: Mapping[str, NodeProgress]) -> dict[str, Any]:
     """What a sweep's sign says of its progress: a StageState by node with something to compute."""
     stages = {}
-    states = progress or expected(plan)
     for item in plan.nodes:
-        if (state := states.get(item.node.name)) is not None:
+        if (state := progress.get(item.node.name)) is not None:
             stages[item.node.name] = StageState(
                 cells=item.cells,
                 missing=state.missing,

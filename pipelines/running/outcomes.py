@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.cells.store import BrokenCell, Store
 from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.running.events import ShardFinished
 from plumbline.pipelines.running.stages import StageContext
 
 LOG = logging.getLogger(__name__)
@@ -77,6 +78,12 @@ def log_context(shard: Shard, stage: str) -> dict[str, str]:
     """What lines about a shard say of it; the group of a shard of images is their generator."""
     group = {"images": "generator", "prompts": "benchmark"}[STAGES[stage].over]
     return {group: shard.group, "shard": shard.name}
+
+
+def finished_shard(node: str, rows: int, outcomes: Collection[Outcome]) -> ShardFinished:
+    """The event of a shard of so many rows whose cells came to these outcomes; all rows of a failed cell failed."""
+    failed = sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
+    return ShardFinished(node, len(outcomes), rows, failed)
 
 
 def log_cell(cell: Cell, outcome: Outcome) -> None:

@@ -1,77 +1,19 @@
-"""What a run is doing, cell by cell: an actor that stages report to, and snapshots of it for whoever shows them."""
+"""The actor that workers report to: it keeps their events and log lines for the driver, and knows how shards ended."""
 
-import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import ray
+
 from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.running.counters import Counters
+from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarted
+from plumbline.pipelines.running.outcomes import finished_shard
 
 MOST_LINES = 100_000
 """Of the log that wait for the driver; of more, the oldest are dropped."""
-
-
-class NodeProgress(NamedTuple):
-    """How far one node is."""
-
-    cells: int
-    rows: int
-    failed_rows: int
-    seconds: float
-    """From the node's first cell to its last report."""
-    calls: int = 0
-    """Of its models that have been answered, also about cells that are at work."""
-    missing: int = 0
-    """The cells that it is to compute."""
-    expected_calls: int = 0
-    """Of its models for all of them, about."""
-
-    def plus(self, other: "NodeProgress") -> "NodeProgress":
-        """Both together."""
-        return NodeProgress._make(map(sum, zip(self, other, strict=True)))
-
-
-@dataclass(kw_only=True, slots=True)
-class _Tally:
-    cells: int = 0
-    rows: int = 0
-    failed_rows: int = 0
-    calls: int = 0
-    began: float = field(default_factory=time.monotonic)
-    reported: float = field(default_factory=time.monotonic)
-
-
-class Tallies:
-    """What the nodes of a run have done so far."""
-
-    def __init__(self) -> None:
-        self._of_node: dict[str, _Tally] = {}
-
-    def begin(self, node: str) -> None:
-        """A node begins its first shard, or another one."""
-        self._of_node.setdefault(node, _Tally())
-
-    def call(self, node: str, calls: int) -> None:
-        """So many calls of a node's models have been answered."""
-        self.begin(node)
-        self._of_node[node].calls += calls
-
-    def finish(self, node: str, rows: int, outcomes: Collection[Outcome]) -> None:
-        """A node is done with a shard of so many rows, whatever became of its cells."""
-        self.begin(node)
-        tally = self._of_node[node]
-        tally.cells += len(outcomes)
-        tally.rows += rows
-        tally.failed_rows += sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
-        tally.reported = time.monotonic()
-
-    def snapshot(self) -> dict[str, NodeProgress]:
-        """Every node that has begun."""
-        return {
-            node: NodeProgress(tally.cells, tally.rows, tally.failed_rows, tally.reported - tally.began, tally.calls)
-            for node, tally in self._of_node.items()
-        }
 
 
 class History(NamedTuple):
@@ -99,16 +41,22 @@ class _Begun:
     deadly: list[int] = field(default_factory=list)
 
 
+class News(NamedTuple):
+    """What came since the driver last asked."""
+
+    events: Sequence[Event]
+    lines: Sequence[Mapping[str, Any]]
+    """Lines of the workers' logs."""
+
+
 class ProgressLog:
-    """Counts what stages report; run as an actor, so that it outlives them and tells what they were doing."""
+    """Takes what workers report; run as an actor, so that it outlives them and tells what they were doing."""
 
     def __init__(self) -> None:
-        from plumbline.pipelines.running.counters import Counters  # imports Ray, which what shows progress does without
-
         self.counters = Counters()
         self.waiting: Counter[str] = Counter()
         self.lines: deque[Mapping[str, Any]] = deque(maxlen=MOST_LINES)
-        self.tallies = Tallies()
+        self.events: list[Event] = []
         self.begun: defaultdict[tuple[str, str], _Begun] = defaultdict(_Begun)
         self.loading: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.start_failures: dict[str, str] = {}
@@ -128,11 +76,12 @@ class ProgressLog:
         """Keeps a line of a worker's log for the driver, which writes them all."""
         self.lines.append(line)
 
-    def take_lines(self) -> Sequence[Mapping[str, Any]]:
-        """The lines that came since the last time."""
-        lines = list(self.lines)
+    def take_news(self) -> News:
+        """The events and lines that came since the last time."""
+        news = News(self.events, list(self.lines))
+        self.events = []
         self.lines.clear()
-        return lines
+        return news
 
     def starting(self, node: str, machine: str) -> int:
         """An actor of a node begins to load; gives the number on its machine that did and are not ready, with it."""
@@ -164,7 +113,7 @@ class ProgressLog:
 
     def started(self, node: str, shard: str, machine: str) -> None:
         """A node begins a shard on a machine."""
-        self.tallies.begin(node)
+        self.events.append(ShardStarted(node))
         begun = self.begun[node, shard]
         if begun.machines:
             self.counters.again(node)
@@ -176,7 +125,7 @@ class ProgressLog:
 
     def called(self, node: str, calls: int) -> None:
         """So many calls of a node's models have been answered."""
-        self.tallies.call(node, calls)
+        self.events.append(CallsAnswered(node, calls))
 
     def finished(self, node: str, shard: str, rows: int, outcomes: Mapping[str, Outcome], seconds: float) -> None:
         """A node is done with a shard, whatever became of its cells, by metric; `seconds` they were with its models."""
@@ -184,7 +133,7 @@ class ProgressLog:
         self.waiting[node] = max(0, self.waiting[node] - 1)
         self.counters.waiting(node, self.waiting[node])
         self.begun.pop((node, shard), None)
-        self.tallies.finish(node, rows, outcomes.values())
+        self.events.append(finished_shard(node, rows, outcomes.values()))
 
     def interrupted(self) -> None:
         """All processes have been ended, through no fault of the shards that they were working on."""
@@ -197,10 +146,6 @@ class ProgressLog:
         """A node's actor could not load what it needs."""
         self.start_failures[node] = message
 
-    def snapshot(self) -> Mapping[str, NodeProgress]:
-        """Every node that has begun."""
-        return self.tallies.snapshot()
-
     def start_failure(self) -> str | None:
         """Why some node could not start, if one could not."""
         return next((f"{node}: {message}" for node, message in self.start_failures.items()), None)
@@ -208,6 +153,4 @@ class ProgressLog:
 
 def living_machines() -> set[str]:
     """The ids of the cluster's machines that are not lost."""
-    import ray  # what shows progress imports this file too, and with nothing to compute no Ray
-
     return {machine["NodeID"] for machine in ray.nodes() if machine["Alive"]}

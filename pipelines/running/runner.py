@@ -24,11 +24,11 @@ from plumbline.pipelines.cells.cells import Outcome, Work
 from plumbline.pipelines.plans.plan import Node, Plan
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
+from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.running.machines import next_wave, offered
 from plumbline.pipelines.running.placement import fits
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.room import RoomWatch, who_holds
-from plumbline.pipelines.running.rounds import Report
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.surroundings import of_sweep
@@ -49,10 +49,10 @@ class LostWave(Exception):
 class Runner:
     """Runs a plan's work and gathers what became of every cell."""
 
-    def __init__(self, nodes: Sequence[Node], terms: RunTerms, cluster: ClusterConfig, report: Report) -> None:
+    def __init__(self, nodes: Sequence[Node], terms: RunTerms, cluster: ClusterConfig, watch: Watch) -> None:
         self.terms = terms
         self.cluster = cluster
-        self.report = report
+        self.watch = watch
         self.pools = {node.name: _pool(node, cluster) for node in nodes}
         self.nodes = {node.name: node for node in nodes}
         self.outcomes: dict[str, Outcome] = {}
@@ -135,7 +135,7 @@ class Runner:
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Passes snapshots of the progress on while a dataset runs."""
+        """Passes workers' news on while a dataset runs."""
         stop = threading.Event()
 
         def poll() -> None:
@@ -152,17 +152,18 @@ class Runner:
             self._report()
 
     def _report(self) -> None:
-        """Passes a snapshot on; where Ray itself has failed there is none, and what waits for its work tells why."""
+        """Passes on what is new; where Ray itself has failed nothing is, and whoever waits for its work learns why."""
         with suppress(RayError):
-            self.report(ray.get(self.terms.progress.snapshot.remote()))
-            if self.terms.log_level is not None:
-                relay(ray.get(self.terms.progress.take_lines.remote()))
+            news = ray.get(self.terms.progress.take_news.remote())
+            for event in news.events:
+                self.watch(event)
+            relay(news.lines)
 
 
-def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> dict[str, Outcome]:
-    """Computes a plan's missing cells; questions first, since images of any prompt may come in any shard."""
+def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
+    """The outcomes of a plan's missing cells; questions first, since images of any prompt may come in any shard."""
     try:
-        with ray_session(cluster) as cluster, _running(plan, context, cluster, report) as runner:
+        with ray_session(cluster) as cluster, _running(plan, context, cluster, watch) as runner:
             for shards in (plan.prompts, plan.images):
                 runner.run(list(plan.work(shards)))
             return runner.outcomes
@@ -171,7 +172,7 @@ def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, report: 
 
 
 @contextmanager
-def _running(plan: Plan, context: StageContext, cluster: ClusterConfig, report: Report) -> Iterator[Runner]:
+def _running(plan: Plan, context: StageContext, cluster: ClusterConfig, watch: Watch) -> Iterator[Runner]:
     quieten()
     nodes = [item.node for item in plan.nodes if item.missing]
     with of_sweep(context.store, plan) as given, progress_log() as progress:
@@ -187,7 +188,7 @@ def _running(plan: Plan, context: StageContext, cluster: ClusterConfig, report: 
                 log_level=wanted_level(),
             ),
             cluster,
-            report,
+            watch,
         )
 
 

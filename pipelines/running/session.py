@@ -37,8 +37,8 @@ NOT_STARTED = (
 @contextmanager
 def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
     """The given cluster, or else a local Ray of our own, which is shut down at the end and will not grow."""
-    if cluster.here:
-        raise RunnerError("cluster.address=here: this job works on Ray alone; leave it out, or name a cluster")
+    if cluster.executor == "here":
+        raise RunnerError("cluster=here: this job works on Ray alone; leave it out, or name a cluster")
     if ray.is_initialized():
         yield cluster
         return

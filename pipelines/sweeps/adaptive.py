@@ -13,23 +13,22 @@ from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import BrokenCell, StoreError
 from plumbline.pipelines.keeping.presence import deletions
 from plumbline.pipelines.plans.plan import make_plan, with_missing
-from plumbline.pipelines.running.rounds import Report
-from plumbline.pipelines.sweeps.held import HeldCells
-from plumbline.pipelines.sweeps.sweep import (
-    FinishedSweep,
-    Looked,
-    PlannedSweep,
-    at_work,
+from plumbline.pipelines.running.events import Totals, Watch, to_all
+from plumbline.pipelines.sweeps.computing import (
+    Inspection,
     compute_whole,
-    run_sweep,
-    timed,
+    registered_sweep,
+    with_seconds,
     with_waves,
 )
+from plumbline.pipelines.sweeps.held import HeldCells
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 
 
 def run_adaptive(
     planned: PlannedSweep,
-    watch: Callable[[], AbstractContextManager[Report]],
+    display: Callable[[], AbstractContextManager[Watch]],
     tell: Callable[[Seen], None],
 ) -> tuple[FinishedSweep, PlannedSweep]:
     """Computes wave after wave until every pair is decided, tells after each, and writes the run of what was seen.
@@ -43,13 +42,13 @@ def run_adaptive(
     now, outcomes = planned, dict[str, Outcome]()
     for wave in range(len(waves.ends)):
         now = _up_to(now, wave, outcomes)
-        now, outcomes, seen = _wave(now, wave, watch)
+        now, outcomes, seen = _wave(now, wave, display)
         tell(seen)
         if seen.enough:
             break
     now = replace(now, plan=with_missing(now.plan, frozenset(), now.sources), seen=seen, outcomes=outcomes)
-    with watch() as report:
-        return run_sweep(now, report), now
+    with display() as watch:
+        return run_sweep(now, watch), now
 
 
 def _up_to(planned: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> PlannedSweep:
@@ -64,39 +63,39 @@ def _up_to(planned: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) ->
 
 
 def _wave(
-    now: PlannedSweep, wave: int, watch: Callable[[], AbstractContextManager[Report]]
+    now: PlannedSweep, wave: int, display: Callable[[], AbstractContextManager[Watch]]
 ) -> tuple[PlannedSweep, dict[str, Outcome], Seen]:
     """Computes what is missing and looks; where nothing is, nobody need know of it."""
 
-    def see(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Seen | None]:
+    def see(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Seen | None]:
         return _see(then, wave, {**now.outcomes, **outcomes})
 
     if not now.plan.missing:
         seen = see(now, {})
-        if seen.made is not None:
-            return now, dict(now.outcomes), seen.made
-    seconds = dict(now.seconds)
-    with watch() as report, at_work(now, report) as (working, noted):
-        done, outcomes, made = compute_whole(working, timed(noted, seconds), see)
-    done, outcomes = with_waves(replace(done, seconds=seconds), outcomes)
-    if made is None:
+        if seen.result is not None:
+            return now, dict(now.outcomes), seen.result
+    totals = Totals()
+    with display() as watch, registered_sweep(now, watch) as (working, watch):
+        done, outcomes, result = compute_whole(working, to_all(totals.add, watch), see)
+    done, outcomes = with_waves(with_seconds(done, totals), outcomes)
+    if result is None:
         raise StoreError("cells of this wave break again and again; look at the disk, and run again")
-    return done, outcomes, made
+    return done, outcomes, result
 
 
-def _see(now: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> Looked[Seen | None]:
+def _see(now: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> Inspection[Seen | None]:
     """What the cells decide, or which of them cannot be used."""
     broken = {path for outcome in outcomes.values() for path in outcome.broken}
     if broken:
-        return Looked(None, broken)
+        return Inspection(None, broken)
     waves, options = now.waves, now.config.adaptive
     assert waves is not None and options is not None
     ranking = {name: metric.falling for name, metric in now.config.metrics.items() if metric.ranks}
     try:
         scores = HeldCells(now.plan, now.store, outcomes).scores()
-        return Looked(
+        return Inspection(
             look(scores, waves.order, waves.ends[wave], waves.prompt_ids, now.sources.generators, ranking, options),
             frozenset(),
         )
     except BrokenCell as error:
-        return Looked(None, {error.path})
+        return Inspection(None, {error.path})

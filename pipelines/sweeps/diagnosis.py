@@ -26,9 +26,10 @@ from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.judging.releases.tables import read_sheet
 from plumbline.pipelines.plans.config import SweepConfig
-from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep
 from plumbline.pipelines.sweeps.held import HeldCells
-from plumbline.pipelines.sweeps.sweep import Looked, PlannedSweep, at_work, compute_whole, plan_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,9 +96,7 @@ class PlannedDiagnosis(NamedTuple):
 
 
 def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
-    """As pipelines.sweeps.sweep.plan_sweep, with the variants; raises ConfigError where a list of words or a parser is
-    missing.
-    """
+    """As plan_sweep, with the variants; raises ConfigError where a list of words or a parser is missing."""
     rated = {
         name: read_ratings(f"diagnosis.word_ratings.{name}", one, config.storage.locate(one.path))
         for name, one in config.diagnosis.word_ratings.items()
@@ -171,10 +170,10 @@ class Diagnosed(NamedTuple):
     """By metric or variant, why some of its cells could not be computed."""
 
 
-def diagnose(planned: PlannedDiagnosis, report: Report) -> Diagnosed:
+def diagnose(planned: PlannedDiagnosis, watch: Watch) -> Diagnosed:
     """Computes what is missing and reads it; a variant's failed rows are null and counted."""
-    with at_work(planned.sweep, report) as (sweep, noted):
-        sweep, outcomes, diagnosis = compute_whole(sweep, noted, partial(_look, planned))
+    with registered_sweep(planned.sweep, watch) as (sweep, watch):
+        sweep, outcomes, diagnosis = compute_whole(sweep, watch, partial(_look, planned))
     failed = {
         metric: outcomes[cell.path].message
         for metric, cells in sweep.plan.scores.items()
@@ -184,15 +183,15 @@ def diagnose(planned: PlannedDiagnosis, report: Report) -> Diagnosed:
     return Diagnosed(diagnosis, failed)
 
 
-def _look(planned: PlannedDiagnosis, sweep: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Diagnosis]:
+def _look(planned: PlannedDiagnosis, sweep: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Diagnosis]:
     """The diagnosis, and which cells cannot be used."""
     broken = {path for outcome in outcomes.values() for path in outcome.broken}
     if broken:
-        return Looked(Diagnosis(), broken)
+        return Inspection(Diagnosis(), broken)
     try:
-        return Looked(_read(planned, _Cells(sweep.plan, sweep.store, outcomes)), frozenset())
+        return Inspection(_read(planned, _Cells(sweep.plan, sweep.store, outcomes)), frozenset())
     except BrokenCell as error:
-        return Looked(Diagnosis(), {error.path})
+        return Inspection(Diagnosis(), {error.path})
 
 
 class _Cells(HeldCells):

@@ -13,8 +13,9 @@ from plumbline.pipelines.cells.retry import LEFT
 from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.plans.costs import Cost, spent
-from plumbline.pipelines.running.rounds import Report
-from plumbline.pipelines.sweeps.sweep import Looked, PlannedSweep, at_work, compute_whole, model_usage, plan_sweep
+from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 Cells = Sequence[PlannedCell]
 T = TypeVar("T")
@@ -31,23 +32,23 @@ class WrittenQuestions(NamedTuple):
     """By metric, why some of its cells could not be computed."""
     usage: Mapping[str, Usage]
     costs: Mapping[str, Cost]
-    """By node, as pipelines.sweeps.sweep.FinishedSweep has both."""
+    """By node, as FinishedSweep has both."""
 
 
 def plan_questions(config: SweepConfig) -> PlannedSweep:
-    """As pipelines.sweeps.sweep.plan_sweep, but what is wanted are the questions and their entailment."""
+    """As plan_sweep, but what is wanted are the questions and their entailment."""
     return plan_sweep(config, wanted=("questions", "entailment"))
 
 
-def write_questions(planned: PlannedSweep, report: Report) -> WrittenQuestions:
+def write_questions(planned: PlannedSweep, watch: Watch) -> WrittenQuestions:
     """Computes what is missing and looks at the questions of every metric."""
-    with at_work(planned, report) as (planned, noted):
-        planned, outcomes, written = compute_whole(planned, noted, _look)
+    with registered_sweep(planned, watch) as (planned, watch):
+        planned, outcomes, written = compute_whole(planned, watch, _look)
     usage = model_usage(planned.plan, outcomes)
     return written._replace(usage=usage, costs=spent(planned.plan, usage))
 
 
-def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[WrittenQuestions]:
+def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[WrittenQuestions]:
     """What the questions cells hold, and which of them cannot be used."""
     quality: dict[str, QuestionQuality] = {}
     failed: dict[str, str] = {}
@@ -63,7 +64,7 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Looked[Writ
         else:
             failed[name] = message
     places = {name: tuple(cell.path for cell in cells) for name, cells in questions.items()}
-    return Looked(WrittenQuestions(quality, places, failed, {}, {}), broken)
+    return Inspection(WrittenQuestions(quality, places, failed, {}, {}), broken)
 
 
 def _assessed(

@@ -22,8 +22,9 @@ from plumbline.pipelines.cells.cells import Outcome, PlannedCell
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report import report
 from plumbline.pipelines.sources.shards import read_shard
-from plumbline.pipelines.sweeps import sweep
-from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps import computing, sweep
+from plumbline.pipelines.sweeps.judging import judge_metrics
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from tests.bench_of import sweep_config
 
 ROW_GROUP = 250
@@ -118,11 +119,11 @@ def measure(folder: str, store: str, metrics: str = "1") -> dict[str, Any]:
     seconds: dict[str, float] = {}
     replaced = (
         (Store, "read", noting),
-        (sweep, "_compute", timed(seconds, "scripted", scores_of)),
+        (computing, "compute_missing", timed(seconds, "scripted", scores_of)),
         (sweep, "gather_results", timed(seconds, "results", sweep.gather_results)),
-        (sweep, "_write_run", timed(seconds, "written", sweep._write_run)),
+        (sweep, "write_run", timed(seconds, "written", sweep.write_run)),
         (job, "plan_sweep", timed(seconds, "plan", plan_sweep)),
-        (job, "judge_metrics", timed(seconds, "agreement", sweep.judge_metrics)),
+        (job, "judge_metrics", timed(seconds, "agreement", judge_metrics)),
         (report, "write_report", timed(seconds, "report", report.write_report)),
     )
     more = [f"+metrics.clipscore_{number}={{kind: clipscore, model: clip}}" for number in range(2, int(metrics) + 1)]

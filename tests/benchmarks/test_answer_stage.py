@@ -20,8 +20,9 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from plumbline.operators.stages.questions import write
 from plumbline.operators.stages.stage import StageOptions
-from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, sweep_config
 from tests.benchmarks.size import HERE, sized, wanted
 from tests.operators import tiny
@@ -95,19 +96,20 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
     assert bare_loop(model, files) == len(files) * SHARD
     bare = time.monotonic() - began
 
-    last: dict[str, NodeProgress] = {}
+    totals = Totals()
     config = sweep_config(
         folder,
         tmp_path / "store",
         "metric=[vqascore]",
+        "cluster=local",
         f"shard_rows={SHARD}",
         "cluster.pools.answers.min_size=2",
         "cluster.pools.answers.max_size=2",
         "cluster.pools.answers.threads=1",
         *FEW,
     )
-    done = run_sweep(plan_sweep(config), last.update)
-    stage = last["answers:vqa"]
+    done = run_sweep(plan_sweep(config), totals.add)
+    stage = totals.nodes["answers:vqa"]
     assert done.exit_code == 0 and stage.rows == len(files) * SHARD
     ratio = bare / stage.seconds
     with capsys.disabled():

@@ -17,7 +17,8 @@ from plumbline.operators.models.families.vlm import CHAT
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.benchmarks.size import HERE, RAY, sized, wanted
 from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json
@@ -112,7 +113,7 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
 
 def run(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
     """A sweep by a metric that asks the language model once per prompt, and the calls that were made of it."""
-    planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]", *HERE))
+    planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]", "cluster=local", *HERE))
     done = run_sweep(planned, lambda progress: None)
     return done, done.usage["questions:llm"].calls
 

@@ -15,7 +15,8 @@ from plumbline.pipelines.base.storage import _s3
 from plumbline.pipelines.ingest import drafting
 from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.ingest import ingest
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.benchmarks.size import sized
 from tests.benchmarks.small_images import write_tars
@@ -47,7 +48,6 @@ def proxy(s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> 
     _s3.cache_clear()
 
 
-@pytest.mark.usefixtures("here")
 def test_a_cell_is_written_by_one_request_and_a_night_without_news_asks_for_none(
     proxy: FaultProxy, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

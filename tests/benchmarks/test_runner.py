@@ -1,7 +1,7 @@
 """What Ray costs: the phases of a small sweep, and the driver's work for a cell of a model that does nothing."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,10 @@ from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import runner, session
 from plumbline.pipelines.running.actor import RunTerms
-from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweeps.sweep import judge_metrics, plan_sweep, run_sweep
+from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.sweeps.judging import judge_metrics
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.benchmarks.size import HERE, run_python, sized, wanted
 
 CELLS = sized(500, 20)
@@ -110,27 +112,25 @@ def test_the_phases_of_a_small_sweep(
     phases: Phases = {}
     with phase(phases, "imports"):
         run_python("-c", "import plumbline.jobs.sweep, plumbline.pipelines.running.runner")
-    values = load_values("sweep", ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", *FEW])
+    values = load_values(
+        "sweep", ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *FEW]
+    )
     monkeypatch.setattr(session, "_connect", timed(phases, "start of Ray", session._connect))
     monkeypatch.setattr(runner.ray, "shutdown", timed(phases, "end of Ray", runner.ray.shutdown))
     monkeypatch.setattr(runner.Runner, "run", timed(phases, "stages", runner.Runner.run))
-    computing: dict[str, float] = {}
-
-    def noted(progress: Mapping[str, NodeProgress]) -> None:
-        computing.update({name: state.seconds for name, state in progress.items()})
-
+    computing = Totals()
     with phase(phases, "all"):
         with phase(phases, "plan"):
             planned = plan_sweep(read_config(values, SweepConfig))
         with phase(phases, "run"):
-            finished = run_sweep(planned, noted)
+            finished = run_sweep(planned, computing.add)
         with phase(phases, "judging"):
             judge_metrics(planned, finished)
         with phase(phases, "report"):
             from plumbline.pipelines.report.report import write_report
 
             write_report(planned.store, finished.run_id)
-    phases["of the stages, computing"] = max(computing.values())
+    phases["of the stages, computing"] = max(state.seconds for state in computing.nodes.values())
     phases["fixed"] = phases["all"] - phases["of the stages, computing"]
     with capsys.disabled():
         print("\n" + "\n".join(f"{name:>26} {seconds:5.1f} s" for name, seconds in phases.items()))

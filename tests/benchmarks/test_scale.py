@@ -19,8 +19,9 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping.presence import DELETING
 from plumbline.pipelines.nightly.outcome import Outcome, outcome_path
 from plumbline.pipelines.plans.config import SweepConfig, read_config
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import Results
-from plumbline.pipelines.sweeps.sweep import PlannedSweep, _write_run, plan_sweep
+from plumbline.pipelines.sweeps.writing import write_run
 from tests.bench_of import images, prompts, write_rows
 from tests.benchmarks.size import HERE, ROOT, TINY, run_python, sized, wanted
 
@@ -126,7 +127,7 @@ def write_standing_run(sweep: PlannedSweep) -> None:
         summary=rows.SUMMARY.empty_table(), errors=rows.ERRORS.empty_table(),
     )  # fmt: skip
     began = datetime(2026, 1, 2, tzinfo=UTC)
-    _write_run(sweep, "2026-01-02", results, {}, began=began, exit_code=0, seconds={}, hold=lambda: None)
+    write_run(sweep, "2026-01-02", results, {}, began=began, exit_code=0, seconds={}, hold=lambda: None)
     outcome = Outcome(
         run_id="2026-01-02", exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=(), improvements=(), sentences=(),

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.pipelines.cells.store import Store, decode_cell, encode_cell
-from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, sweep_config
 from tests.benchmarks.size import HERE, sized, wanted
 
@@ -30,11 +31,11 @@ FEW = sized((), (*HERE, "benchmark.limit=4"))
 def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    last: dict[str, NodeProgress] = {}
+    totals = Totals()
     generators = f"benchmark.generators=[{','.join(GENERATORS)}]"
-    planned = plan_sweep(sweep_config(PACK, tmp_path / "store", "shard_rows=256", generators, *FEW))
-    assert run_sweep(planned, last.update).exit_code == 0
-    stages = sum(state.seconds for state in last.values())
+    planned = plan_sweep(sweep_config(PACK, tmp_path / "store", "cluster=local", "shard_rows=256", generators, *FEW))
+    assert run_sweep(planned, totals.add).exit_code == 0
+    stages = sum(state.seconds for state in totals.nodes.values())
     tables = [planned.store.read(cell.path) for cell in planned.plan.cells]
     files = [content(planned.store, cell.path) for cell in planned.plan.cells]
     written = seconds(lambda: [encode_cell(table, {}) for table in tables]) - seconds(lambda: list(map(plain, tables)))

@@ -41,10 +41,10 @@ def killed(pid: int) -> bool:
 
 
 def small_sweep(bench: Path | str, store: str, *overrides: str) -> list[str]:
-    """The arguments of a sweep over a small benchmark."""
+    """The arguments of a sweep over a small benchmark, on Ray."""
     return [
         "sweep=shapes", "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
-        f"benchmark.images={bench}/images", f"store={store}", *overrides,
+        f"benchmark.images={bench}/images", f"store={store}", "cluster=local", *overrides,
     ]  # fmt: skip
 
 

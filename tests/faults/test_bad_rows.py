@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.errors import REMEDIES, ConfigError
-from plumbline.pipelines.sweeps.sweep import plan_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.operators.broken_images import ARITHMETIC, BMPS, in_three_scans, tiff_of_kind, without_intervals
 from tests.operators.tiny import encoded, picture

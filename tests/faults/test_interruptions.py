@@ -14,7 +14,8 @@ import pytest
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.faults import driving
 from tests.faults.driving import PATIENCE_SECONDS, Driver, small_sweep, until
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 GENERATORS = ("atlas", "flint")
 IMAGES, SHARD = 12, 2
 CELLS = 2 * len(GENERATORS) * IMAGES // SHARD
-OVERRIDES = ("metric=[clipscore]", f"shard_rows={SHARD}")
+OVERRIDES = ("metric=[clipscore]", f"shard_rows={SHARD}", "cluster=local")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 Etags = Mapping[str, object]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]

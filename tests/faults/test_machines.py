@@ -16,7 +16,8 @@ import pytest
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 from tests.faults.driving import Cluster, Driver, actors, until, working
 from tests.faults.outcomes import scores
@@ -52,7 +53,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def undisturbed(bench: Path, here: None, tmp_path: Path) -> pd.DataFrame:
+def undisturbed(bench: Path, tmp_path: Path) -> pd.DataFrame:
     """The scores of a run in this process."""
     store = str(tmp_path / "undisturbed")
     run_sweep(plan_sweep(sweep_config(bench, store, *OVERRIDES)), lambda progress: None)

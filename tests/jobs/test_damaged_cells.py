@@ -43,7 +43,7 @@ class Bench:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("damaged")
     bench = Bench(write_benchmark(folder / "bench", count=4), folder / "store")
-    assert bench.run("diagnose", "cluster=here") == 0
+    assert bench.run("diagnose") == 0
     return bench
 
 
@@ -54,29 +54,21 @@ def bench(whole: Bench, tmp_path: Path) -> Bench:
 
 
 @pytest.mark.parametrize(
-    ("where", "job", "stage", "overrides"),
+    ("job", "stage", "overrides"),
     [
-        ("ray_cluster", "sweep", "scores", ("max_failed=0.5",)),
-        ("ray_cluster", "sweep", "scores", (*ADAPTIVE, "max_failed=0.5")),
-        ("ray_cluster", "nightly", "scores", ("max_failed=0.5",)),
-        ("ray_cluster", "diagnose", "scores", ()),
-        ("here", "sweep", "answers", ("metrics.gecko.normalise=false", "cluster=here")),
-        ("here", "questions", "questions", ("cluster=here",)),
-        pytest.param("ray_cluster", "sweep", "answers", ("metrics.gecko.normalise=false",), marks=pytest.mark.slow),
-        pytest.param("ray_cluster", "questions", "questions", (), marks=pytest.mark.slow),
+        ("sweep", "scores", ("max_failed=0.5",)),
+        ("sweep", "scores", (*ADAPTIVE, "max_failed=0.5")),
+        ("nightly", "scores", ("max_failed=0.5",)),
+        ("diagnose", "scores", ()),
+        ("sweep", "answers", ("metrics.gecko.normalise=false",)),
+        ("questions", "questions", ()),
+        pytest.param("sweep", "scores", ("max_failed=0.5", "cluster=local"), marks=pytest.mark.slow),
+        pytest.param("sweep", "answers", ("metrics.gecko.normalise=false", "cluster=local"), marks=pytest.mark.slow),
     ],
 )
 def test_a_command_that_finds_damage_shows_its_repair_and_ends_well(
-    where: str,
-    job: str,
-    stage: str,
-    overrides: Sequence[str],
-    bench: Bench,
-    request: pytest.FixtureRequest,
-    capsys: pytest.CaptureFixture[str],
+    job: str, stage: str, overrides: Sequence[str], bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if where != "here":
-        request.getfixturevalue(where)
     bench.flip(stage)
     assert bench.run(job, *overrides) == 0
     printed = capsys.readouterr().out

@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.here import compute_here
 from tests.operators.tiny.roles import tiny_models
 from tests.question_packs import write_pack
 
@@ -44,15 +44,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_metric_scores_images_with_a_checkpoint_of_its_family(
-    name: str, models: list[str], bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, models: list[str], bench: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sweep, "_compute", compute_here)
     given = [f"metric=[{name}]", *models, *OPTIONS.get(name, [])]
     if name in PACKS:
         questions = write_pack(PACKS[name], tmp_path)
         given += [f"benchmark.question_pack={PACKS[name]}", f"benchmark.questions={questions}"]
-    planned = sweep.plan_sweep(sweep_config(bench, tmp_path / "store", *given))
-    finished = sweep.run_sweep(planned, lambda progress: None)
+    planned = plan_sweep(sweep_config(bench, tmp_path / "store", *given))
+    finished = run_sweep(planned, lambda progress: None)
     (metric,) = planned.config.metrics
     scores = pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()
     assert [row["metric"] for row in scores] == [metric] * 4

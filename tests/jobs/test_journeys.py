@@ -26,7 +26,7 @@ from plumbline.pipelines.sources.sources import open_sources
 from tests.bench_of import images, prompts
 from tests.files import as_tar, put
 
-pytestmark = pytest.mark.usefixtures("here", "no_report")
+pytestmark = pytest.mark.usefixtures("no_report")
 TEXTS = [row["text"] for row in prompts(3)]
 PNGS = [row["image"] for row in images("atlas", 3)]
 BOTH = {(name, text): 1 for name in ("flux", "sdxl") for text in TEXTS}
@@ -55,7 +55,7 @@ def run(job: Any, *arguments: str) -> int:
 
 def score_them(tmp_path: Path, *arguments: str, job: Any = score) -> int:
     """By what no model is asked for."""
-    return run(job, f"store={tmp_path}/store", "metric=[entropy]", "models=shapes", *arguments)
+    return run(job, f"store={tmp_path}/store", "metric=[entropy]", "models=shapes", "cluster=here", *arguments)
 
 
 def manifest(tmp_path: Path) -> dict[str, Any]:

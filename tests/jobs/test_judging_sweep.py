@@ -9,9 +9,7 @@ import pytest
 
 from plumbline.jobs.command import run_job
 from plumbline.jobs.sweep import COMMAND, main
-from plumbline.pipelines.sweeps import sweep
 from tests.bench_of import write_benchmark
-from tests.here import compute_here
 from tests.operators import tiny
 from tests.operators.tiny.roles import tiny_models
 
@@ -45,16 +43,13 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="module", params=["here", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["here", pytest.param("local", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest, given: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """That of a sweep which nothing but the judge of random weights fails in."""
     store = tmp_path_factory.mktemp(request.param)
     metrics = f"metric=[{','.join([*EXPECTED, *MATCHING])}]"
     babble = f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "here":
-            patch.setattr(sweep, "_compute", compute_here)
-        assert run_job(COMMAND, main, [*given, f"store={store}", metrics, babble]) == 2
+    assert run_job(COMMAND, main, [*given, f"store={store}", metrics, babble, f"cluster={request.param}"]) == 2
     return store
 
 

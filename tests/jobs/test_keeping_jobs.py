@@ -16,14 +16,15 @@ from plumbline.jobs.keeping import watch
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping.watching import RunningSweep, StageState, SweepSign, running_sweeps
-from plumbline.pipelines.sweeps.sweep import at_work, plan_sweep
+from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
+from plumbline.pipelines.sweeps.computing import registered_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import SMALL, sweep_config, write_benchmark
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
 COMMANDS = re.findall(r"^    python -m jobs\.(\w+) (.*)$", DOCS, flags=re.MULTILINE)
 
 
-@pytest.mark.usefixtures("here")
 def test_the_commands_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench, store = write_benchmark(tmp_path / "bench", ["atlas"]), tmp_path / "store"
     ours = [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "benchmark.name=small"]
@@ -106,19 +107,22 @@ def test_ctrl_c_ends_the_view_cleanly(
 
 
 def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from plumbline.pipelines.running.progress import NodeProgress
-
     bench = write_benchmark(tmp_path / "bench", ["atlas"])
     planned = plan_sweep(sweep_config(bench, tmp_path / "store", "metric=[edge_density]"))
     seen: list[object] = []
     monkeypatch.setattr("plumbline.pipelines.keeping.presence.RENEW_SECONDS", 0.01)
-    with at_work(planned, seen.append, run="mine") as (_, report):
-        progress = {"image_statistics": NodeProgress(1, 4, 0, 2.0, missing=2)}
-        report(progress)
+    with registered_sweep(planned, seen.append, run="mine") as (_, watch):
+        events = [
+            CellsExpected("image_statistics", cells=2, calls=0),
+            ShardStarted("image_statistics", at=1.0),
+            ShardFinished("image_statistics", cells=1, rows=4, failed_rows=0, at=3.0),
+        ]
+        for event in events:
+            watch(event)
         said: list[StageState] = []
         while not any(state.done for state in said):  # its file is written anew all the while
             said = [sweep.said.stages["image_statistics"] for sweep in running_sweeps(planned.store, 0.0)]
-    assert ([state.seconds_left for state in said], seen) == ([2.0], [progress])
+    assert ([state.seconds_left for state in said], seen) == ([2.0], events)
     assert not running_sweeps(planned.store, 0.0)
     (tmp_path / "store/sweeps/odd.json").write_text('{"stages": 7}')
     assert not running_sweeps(planned.store, 0.0)

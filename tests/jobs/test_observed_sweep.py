@@ -80,7 +80,7 @@ class Observed(NamedTuple):
 def observe(folder: Path, *overrides: str) -> Observed:
     before = counters()
     log = folder / f"{len(overrides)}.jsonl"
-    arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1",
+    arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1", "cluster=local",
                  f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images",
                  f"store={folder}/store", "log.format=json", f"log.file={log}", *SMALL, *overrides]  # fmt: skip
     with redirect_stdout(io.StringIO()) as printed:

@@ -15,7 +15,8 @@ from plumbline.pipelines.cells import store
 from plumbline.pipelines.cells.runs import by_time, find_run, newest_run, run_ids
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, SMALL, prompts, sweep_config, write_benchmark, write_rows
 from tests.made_scores import write_scores
 

@@ -13,9 +13,8 @@ from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.score import COMMAND, main
 from plumbline.pipelines.ingest.own import take_in
 from plumbline.pipelines.plans.config import SweepConfig, read_config
-from plumbline.pipelines.sweeps.sweep import plan_sweep
-from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
-from tests.here import compute_here
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from tests.bench_of import CAPTIONED, SMALL, captioned, compute, images, prompts, write_rows
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -72,7 +71,7 @@ def test_a_folder_of_image_files_is_scored_where_it_lies(tmp_path: Path) -> None
     assert own.ingested is not None and own.ingested.exit_code == 0
     planned = plan_sweep(own.config)
     assert planned.sources.generators == ["atlas", "flint"] and len(planned.sources.prompts) == 4
-    assert {outcome.state for outcome in compute_here(planned).values()} == {"committed"}
+    assert {outcome.state for outcome in compute(planned).values()} == {"committed"}
     again = plan_sweep(take_in(config, lambda record: None).config)
     assert not any(item.missing for item in again.plan.nodes)
 

@@ -19,7 +19,8 @@ from plumbline.jobs.scorer import open_scorer
 from plumbline.operators import rows
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.scorer import Scorer
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny import encoded, picture
 
@@ -55,7 +56,6 @@ def scores_of(table: pa.Table, metric: str) -> list[float | None]:
     return [row["score"] for row in table.to_pylist() if row["metric"] == metric]
 
 
-@pytest.mark.usefixtures("here")
 def test_scores_and_elements_are_those_of_a_sweep(
     scorer: Scorer, benchmark: Path, images: list[bytes], prompts: list[str], tmp_path: Path
 ) -> None:

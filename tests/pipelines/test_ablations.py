@@ -14,7 +14,8 @@ from plumbline.operators.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.graph import check_chain
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.running.stages import NodeStage
-from plumbline.pipelines.sweeps.sweep import plan_sweep, stage_context
+from plumbline.pipelines.sweeps.computing import stage_context
+from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark
 
 DENIED: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")

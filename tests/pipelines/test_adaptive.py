@@ -1,8 +1,9 @@
 """A sweep that stops when its generators are told apart: what it saw stands, and it decides the same when run again."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -14,15 +15,17 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.judging.adaptive import Seen
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.rewards.gathered import gather_scores
-from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.running.rounds import Report
+from plumbline.pipelines.running.events import ShardFinished, ShardStarted, Watch
+from plumbline.pipelines.running.executor import Executor
+from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.sources import waves
 from plumbline.pipelines.sweeps.adaptive import run_adaptive
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
-from tests.here import compute_here
 
 PROMPTS = 64
 OPTIONS = ("metric=[clipscore]", "adaptive=betting", "adaptive.range=[-1,1]", "adaptive.growth=1")
@@ -40,8 +43,8 @@ def small_waves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def watch() -> Iterator[Report]:
-    yield lambda progress: None
+def watch() -> Iterator[Watch]:
+    yield lambda event: None
 
 
 def sweep(config: SweepConfig, tell: Callable[[Seen], None] = lambda seen: None) -> tuple[FinishedSweep, PlannedSweep]:
@@ -53,18 +56,25 @@ def seen_of(now: PlannedSweep) -> Seen:
     return now.seen
 
 
-def test_it_stops_when_enough_is_seen_and_says_what_was_not(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def compute(planned: PlannedSweep, report: Report) -> Mapping[str, Outcome]:
-        report({"similarities:clip": NodeProgress(1, 1, 0, 2.0)})
-        return compute_here(planned)
+class TwoSecondsAWave:
+    """Computes in this process, and reports two seconds of work besides."""
 
-    monkeypatch.setattr(
-        "plumbline.pipelines.sweeps.sweep._compute", lambda *given: compute(*given) if given[0].plan.missing else {}
-    )
+    place = "here"
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    def compute(self, plan: Plan, context: StageContext, watch: Watch) -> dict[str, Outcome]:
+        watch(ShardStarted("similarities:clip", at=1.0))
+        watch(ShardFinished("similarities:clip", 0, 0, 0, at=3.0))
+        return self.executor.compute(plan, context, lambda event: None)
+
+
+def test_it_stops_when_enough_is_seen_and_says_what_was_not(folder: Path, tmp_path: Path) -> None:
     told: list[Seen] = []
-    finished, now = sweep(sweep_config(folder, tmp_path, *ALIKE), told.append)
+    planned = plan_sweep(sweep_config(folder, tmp_path, *ALIKE))
+    planned = replace(planned, executor=TwoSecondsAWave(planned.executor))
+    finished, now = run_adaptive(planned, watch, told.append)
     seen = seen_of(now)
     assert [one.enough for one in told] == [False] * (len(told) - 1) + [True]
     assert 16 < seen.prompts < PROMPTS
@@ -86,7 +96,7 @@ def test_it_stops_when_enough_is_seen_and_says_what_was_not(
 
 
 def test_who_looks_without_a_range_is_told_that_nothing_is_promised(
-    folder: Path, tmp_path: Path, here: None, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = sweep_config(folder, tmp_path, "metric=[clipscore]", "adaptive=asymptotic", "adaptive.growth=4")
     assert main(config) == 0
@@ -97,16 +107,14 @@ def test_who_looks_without_a_range_is_told_that_nothing_is_promised(
         assert "adaptive=asymptotic does not promise that 5% at most of such decisions are false" in text
 
 
-def test_the_same_command_again_computes_nothing_and_names_the_same_run(
-    folder: Path, tmp_path: Path, here: None
-) -> None:
+def test_the_same_command_again_computes_nothing_and_names_the_same_run(folder: Path, tmp_path: Path) -> None:
     first, _ = sweep(sweep_config(folder, tmp_path, *ALIKE))
     write_report(plan_sweep(sweep_config(folder, tmp_path, *ALIKE)).store, first.run_id)
     again, _ = sweep(sweep_config(folder, tmp_path, *ALIKE))
     assert (again.run_id, again.computed, again.unchanged) == (first.run_id, 0, True)
 
 
-def test_killed_after_a_wave_it_goes_on_and_decides_the_same(folder: Path, tmp_path: Path, here: None) -> None:
+def test_killed_after_a_wave_it_goes_on_and_decides_the_same(folder: Path, tmp_path: Path) -> None:
     def die(seen: Seen) -> None:
         raise KeyboardInterrupt
 
@@ -119,7 +127,7 @@ def test_killed_after_a_wave_it_goes_on_and_decides_the_same(folder: Path, tmp_p
     assert 0 < resumed.computed < whole.computed
 
 
-def test_a_full_sweep_afterwards_asks_its_models_for_the_rest(folder: Path, tmp_path: Path, here: None) -> None:
+def test_a_full_sweep_afterwards_asks_its_models_for_the_rest(folder: Path, tmp_path: Path) -> None:
     _, now = sweep(sweep_config(folder, tmp_path, *ALIKE))
     full = run_sweep(plan_sweep(sweep_config(folder, tmp_path, "metric=[clipscore]")), lambda progress: None)
     assert full.results.rows == 2 * PROMPTS
@@ -128,7 +136,7 @@ def test_a_full_sweep_afterwards_asks_its_models_for_the_rest(folder: Path, tmp_
     assert f'"rows_kept": {kept}' in manifest or f'"rows_kept": {2 * kept}' in manifest, "of similarities and scores"
 
 
-def test_a_pair_without_a_score_of_some_prompt_says_how_many_it_lacks(tmp_path: Path, here: None) -> None:
+def test_a_pair_without_a_score_of_some_prompt_says_how_many_it_lacks(tmp_path: Path) -> None:
     write_benchmark(tmp_path / "bench", count=PROMPTS)
     rows = images("flint", PROMPTS)
     rows[5] = {**rows[5], "image": b"no image"}
@@ -146,7 +154,7 @@ def test_a_pair_without_a_score_of_some_prompt_says_how_many_it_lacks(tmp_path: 
     assert decision["difference"] == pytest.approx(means["atlas"] - means["flint"], abs=0.02)
 
 
-def test_rows_that_hold_their_own_prompts_come_in_waves_too(tmp_path: Path, here: None) -> None:
+def test_rows_that_hold_their_own_prompts_come_in_waves_too(tmp_path: Path) -> None:
     texts = {row["prompt_id"]: row["text"] for row in prompts(PROMPTS)}
     for generator in ("atlas", "flint"):
         rows = [{**row, "prompt": texts[row["prompt_id"]]} for row in images(generator, PROMPTS)]
@@ -176,7 +184,7 @@ def test_every_wave_has_its_own_rows_and_all_together_have_each_once(folder: Pat
     assert {of_file[row].as_py() for row in rows} == first
 
 
-def test_scores_beyond_the_range_are_refused_with_the_remedy(folder: Path, tmp_path: Path, here: None) -> None:
+def test_scores_beyond_the_range_are_refused_with_the_remedy(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"adaptive.range: expected scores from 0.9 to 1, found clipscore from .*; set"
     ):

@@ -13,10 +13,9 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.operators.images import ImageLimits, decode_each
 from plumbline.pipelines.plans.config import SweepConfig, read_config
-from plumbline.pipelines.sweeps import sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import write_rows
-from tests.here import compute_here
 
 CLIPS = Path(__file__).parents[2] / "assets" / "shapes_video"
 METRIC = "metric=[clipscore]"
@@ -37,9 +36,7 @@ def clips_of(generator: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
-        return run(tmp_path_factory.mktemp("clips"))
+    return run(tmp_path_factory.mktemp("clips"))
 
 
 def test_every_clip_has_its_scores_and_the_generators_are_in_their_true_order(finished: FinishedSweep) -> None:
@@ -77,7 +74,6 @@ def test_how_clips_are_looked_at_is_in_the_keys_and_the_usual_way_is_not(tmp_pat
     assert not usual & paths("clips.shown=grid")
 
 
-@pytest.mark.usefixtures("here")
 def test_a_grid_is_one_picture_and_a_damaged_clip_one_error(tmp_path: Path) -> None:
     reels = clips_of("reel")[:3]
     reels[1]["image"] = reels[1]["image"][:-200]

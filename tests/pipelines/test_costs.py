@@ -16,7 +16,8 @@ from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.plans.costs import Cost, ask_services, estimates, spent
 from plumbline.pipelines.serving import serving
 from plumbline.pipelines.serving.config import ServeConfig
-from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
 
@@ -55,7 +56,6 @@ def shown(planned: PlannedSweep, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("here")
 def test_a_sweep_tells_its_cost_before_and_after(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +74,6 @@ def test_a_sweep_tells_its_cost_before_and_after(
     assert cost_note(manifest).endswith(" Services cost 8.00 USD.")
 
 
-@pytest.mark.usefixtures("here")
 def test_what_calls_took_in_a_run_is_what_the_next_ones_will_take(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

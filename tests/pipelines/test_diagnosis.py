@@ -13,10 +13,8 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.report.run_findings import read_diagnosis
-from plumbline.pipelines.sweeps import sweep
 from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, WordRatings, plan_diagnosis
 from tests.bench_of import SMALL, write_benchmark
-from tests.here import compute_here
 
 PROMPTS = 6
 DENIED = {"shuffled_images", "blank_images", "shuffled_words"}
@@ -46,9 +44,7 @@ def store(folder: Path) -> Store:
     config = diagnose_config(folder)
     rated = WordRatings(path=str(folder.parent / "words.csv"), word="Word", rating="Conc.M")
     config = replace(config, diagnosis=replace(config.diagnosis, word_ratings={"concreteness": rated}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
-        assert main(config) == 0
+    assert main(config) == 0
     return Store(StorageConfig().locate(config.store))
 
 

@@ -12,17 +12,17 @@ from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweeps import sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, judge_metrics, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.judging import judge_metrics
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import prompts, sweep_config, write_benchmark
-from tests.here import compute_here
 
 METRICS = ("metric=[gecko]", "+metrics.nll={kind: gecko, writer: llm, model: vqa, nli: nli, likelihood: nll}")
 GENERATORS = ["atlas", "drift"]
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> sweep.PlannedSweep:
+def planned(tmp_path_factory: pytest.TempPathFactory) -> PlannedSweep:
     """Eight prompts by a good and a poor generator, rated so by a person."""
     folder = write_benchmark(tmp_path_factory.mktemp("falling"), GENERATORS)
     asked = [prompt["prompt_id"] for prompt in prompts(8)]
@@ -33,10 +33,8 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> sweep.PlannedSweep:
 
 
 @pytest.fixture(scope="module")
-def finished(planned: sweep.PlannedSweep) -> FinishedSweep:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
-        return run_sweep(planned, lambda progress: None)
+def finished(planned: PlannedSweep) -> FinishedSweep:
+    return run_sweep(planned, lambda progress: None)
 
 
 def test_a_sweep_states_it_and_its_summary_has_the_lowest_mean_first(finished: FinishedSweep) -> None:
@@ -52,12 +50,12 @@ def test_a_sweep_states_it_and_its_summary_has_the_lowest_mean_first(finished: F
 
 
 @pytest.fixture(scope="module")
-def page(planned: sweep.PlannedSweep, finished: FinishedSweep) -> Page:
+def page(planned: PlannedSweep, finished: FinishedSweep) -> Page:
     return write_report(planned.store, finished.run_id, images=8, sources=planned.sources).page
 
 
 @pytest.mark.usefixtures("page")
-def test_the_newest_run_is_read_in_the_same_order(planned: sweep.PlannedSweep, finished: FinishedSweep) -> None:
+def test_the_newest_run_is_read_in_the_same_order(planned: PlannedSweep, finished: FinishedSweep) -> None:
     again = run_sweep(plan_sweep(planned.config), lambda progress: None)
     assert again.unchanged and again.falling == {"nll"}
     assert again.results.summary.equals(finished.results.summary)
@@ -75,7 +73,7 @@ def test_its_report_ranks_both_metrics_alike_and_shows_the_highest_scores_as_the
 
 
 def test_it_agrees_with_people_where_its_low_scores_do(
-    planned: sweep.PlannedSweep, finished: FinishedSweep, tmp_path: Path
+    planned: PlannedSweep, finished: FinishedSweep, tmp_path: Path
 ) -> None:
     found = judge_metrics(planned, finished)
     assert found is not None and planned.config.protocol is not None

@@ -17,7 +17,8 @@ from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.rewards import export_rewards
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import captioned, images, prompts, score_config, sweep_config, write_benchmark, write_rows
 
 CLIP = "metric=[clipscore]"
@@ -41,7 +42,7 @@ def ids(finished: FinishedSweep) -> list[str]:
 
 
 def test_the_first_prompts_and_their_images_alone_are_scored_and_the_end_says_so(
-    folder: Path, tmp_path: Path, here: None, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finished, planned, manifest = run(sweep_config(folder, tmp_path / "s", CLIP, "benchmark.limit=5"))
     first = [row["prompt_id"] for row in prompts(5)]
@@ -59,7 +60,7 @@ def test_the_first_prompts_and_their_images_alone_are_scored_and_the_end_says_so
     assert written.page.cards and all(card.thumbnail for card in written.page.cards)
 
 
-def test_the_whole_sweep_later_asks_its_models_for_the_rest_alone(folder: Path, tmp_path: Path, here: None) -> None:
+def test_the_whole_sweep_later_asks_its_models_for_the_rest_alone(folder: Path, tmp_path: Path) -> None:
     limited, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
     whole, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS))
     assert limited.results.rows == 12 and whole.results.rows == 24 and "limited" not in manifest
@@ -78,7 +79,7 @@ def test_a_limit_beyond_the_prompts_is_the_whole_benchmark(folder: Path, tmp_pat
     assert {cell.key for cell in planned.plan.cells} == {cell.key for cell in whole.plan.cells}
 
 
-def test_rows_that_hold_their_own_prompts_are_limited_too(tmp_path: Path, here: None) -> None:
+def test_rows_that_hold_their_own_prompts_are_limited_too(tmp_path: Path) -> None:
     for generator in ("atlas", "flint"):
         write_rows(tmp_path / f"images/{generator}/0.parquet", captioned(generator, 8))
     columns = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption", PIXELS)
@@ -87,7 +88,7 @@ def test_rows_that_hold_their_own_prompts_are_limited_too(tmp_path: Path, here: 
     assert planned.sources.whole == (8, 16) and finished.results.rows == 6 and not finished.results.n_null
 
 
-def test_an_adaptive_sweep_may_have_a_limit(folder: Path, tmp_path: Path, here: None) -> None:
+def test_an_adaptive_sweep_may_have_a_limit(folder: Path, tmp_path: Path) -> None:
     options = ("adaptive=betting", "adaptive.range=[-1,1]", "benchmark.limit=6")
     planned = plan_sweep(sweep_config(folder, tmp_path / "s", CLIP, *options))
     assert planned.waves is not None and len(planned.sources.prompts) == 6
@@ -103,16 +104,14 @@ def test_a_limit_is_a_number_of_prompts(folder: Path, tmp_path: Path, limit: str
         sweep_config(folder, tmp_path / "s", f"benchmark.limit={limit}")
 
 
-def test_training_data_is_made_of_the_images_that_were_scored(folder: Path, tmp_path: Path, here: None) -> None:
+def test_training_data_is_made_of_the_images_that_were_scored(folder: Path, tmp_path: Path) -> None:
     _, planned, _ = run(sweep_config(folder, tmp_path / "s", CLIP, "benchmark.limit=6"))
     config = RewardsConfig(store=planned.config.store, format="rewards", output=str(tmp_path / "out"))
     exported = export_rewards(config, lambda record: None)
     assert sum(split["examples"] for split in exported.splits.values()) == 12 and not exported.unverified
 
 
-def test_a_trial_is_left_out_of_trends_and_is_no_night_to_compare_with(
-    folder: Path, tmp_path: Path, here: None
-) -> None:
+def test_a_trial_is_left_out_of_trends_and_is_no_night_to_compare_with(folder: Path, tmp_path: Path) -> None:
     whole, planned, _ = run(sweep_config(folder, tmp_path / "s", PIXELS))
     trial, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
     last, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS, "max_failed=0.02"))
@@ -125,7 +124,7 @@ def test_a_trial_is_left_out_of_trends_and_is_no_night_to_compare_with(
 
 
 def test_images_of_prompts_that_a_subset_has_not_are_one_line_with_the_remedy(
-    folder: Path, tmp_path: Path, here: None, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """54 of 66 rows: a benchmark of few prompts over tables with the images of many."""
     write_rows(folder / "prompts.parquet", prompts(12)[3:5])

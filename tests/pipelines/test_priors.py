@@ -8,7 +8,8 @@ import pytest
 
 from plumbline.operators import rows
 from plumbline.operators.stages.scores import WrittenIndex
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 
 NAME = "vqascore_normalised"
@@ -18,7 +19,6 @@ def log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-@pytest.mark.usefixtures("here")
 def test_a_score_without_the_prior_is_that_with_it_less_what_is_said_of_a_grey_image(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", count=6)
     config = sweep_config(folder, tmp_path / "store", f"metric=[{NAME}]")

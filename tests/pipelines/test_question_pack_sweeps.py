@@ -10,8 +10,9 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.kinds import pool_kinds
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny.judges import save_seeing_judge
 from tests.question_packs import (
@@ -24,8 +25,6 @@ from tests.question_packs import (
     write_propositions,
     write_tifa_v1,
 )
-
-pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,10 @@ from plumbline.jobs.kinds import COMMAND, main
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps import sweep
 from plumbline.pipelines.sweeps.kinds import pool_kinds
-from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
-from tests.here import compute_here
 from tests.question_packs import ANNOTATIONS, proposition, write_csv, write_geneval2, write_oneig
 
 ASKED = [
@@ -55,10 +54,8 @@ class Ran(NamedTuple):
 
 
 def run(folder: Path, store: Path, *overrides: str) -> Ran:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
-        planned = plan_sweep(sweep_config(folder, store, *overrides, "benchmark.name=packed"))
-        finished = run_sweep(planned, lambda progress: None)
+    planned = plan_sweep(sweep_config(folder, store, *overrides, "benchmark.name=packed"))
+    finished = run_sweep(planned, lambda progress: None)
     scores: dict[str, dict[str, float | None]] = defaultdict(dict)
     for row in finished.results.read_scores().to_pylist():
         scores[row["metric"]][row["prompt_id"]] = row["score"]

@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from plumbline.operators.stages.answers import AnswersStage
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.sweeps import computing
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.here import compute_here
 
 METRICS = "metric=[clipscore,gecko]"
 
@@ -31,9 +31,7 @@ METRICS = "metric=[clipscore,gecko]"
 def whole(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
     """A sweep's run, whose store the tests copy."""
     folder = write_benchmark(tmp_path_factory.mktemp("whole") / "bench", ["atlas"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
-        done = run_sweep(plan_sweep(sweep_config(folder, folder.parent / "store", METRICS)), lambda progress: None)
+    done = run_sweep(plan_sweep(sweep_config(folder, folder.parent / "store", METRICS)), lambda progress: None)
     assert done.exit_code == 0
     return done
 
@@ -74,24 +72,22 @@ def scores_of(done: FinishedSweep) -> dict[tuple[str, str], float]:
     return {(row["metric"], row["image_id"]): row["score"] for row in done.results.read_scores().to_pylist()}
 
 
-@pytest.mark.parametrize("where", ["here", pytest.param("ray_cluster", marks=pytest.mark.slow)])
 def test_damaged_cells_of_every_stage_are_computed_anew_and_counted(
-    where: str, whole: FinishedSweep, folder: Path, tmp_path: Path, request: pytest.FixtureRequest
+    whole: FinishedSweep, folder: Path, tmp_path: Path
 ) -> None:
-    request.getfixturevalue(where)
     plan = planned(folder, tmp_path)
     assert not plan.plan.missing
     harmed = [cells(plan, stage)[0] for stage in ("questions", "entailment", "answers", "similarities", "scores")]
     for cell in harmed:
         flip(plan.store, cell.path)
     forget(plan.store, *(cell.path for cell in cells(plan, "scores")[1:]))
-    reports: list[Mapping[str, NodeProgress]] = []
-    done = run_sweep(planned(folder, tmp_path), reports.append)
+    totals = Totals()
+    done = run_sweep(planned(folder, tmp_path), totals.add)
     assert (done.exit_code, done.results.n_null) == (0, 0)
     assert scores_of(done) == pytest.approx(scores_of(whole), abs=1e-5)
-    assert {state.cells - state.missing for state in reports[-1].values()} == {0}, "of all rounds together"
+    assert {state.cells - state.missing for state in totals.nodes.values()} == {0}, "of all rounds together"
     nodes = {"questions:llm", "entailment:nli", "answers:vqa", "similarities:clip", "scores"}
-    assert nodes == reports[-1].keys() and sum(state.cells for state in reports[-1].values()) >= done.computed
+    assert nodes == totals.nodes.keys() and sum(state.cells for state in totals.nodes.values()) >= done.computed
     counts = read_manifest(plan.store, done.run_id)["counts"]
     assert counts["cells_renewed"] == done.renewed == len(harmed) and counts["cells_failed"] == 0
     assert not planned(folder, tmp_path).plan.missing
@@ -106,7 +102,6 @@ class Gone(io.StringIO):
         raise BrokenPipeError(32, "Broken pipe")
 
 
-@pytest.mark.usefixtures("here")
 def test_progress_that_cannot_be_shown_ends_no_computing_and_is_logged_once(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,7 +123,6 @@ def reworded(questions: pa.Table) -> pa.Table:
     return rows.table([changed, *others], rows.QUESTIONS)
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("rewrite", [lambda table: table.slice(1), reworded], ids=["one less", "another"])
 def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
     folder: Path, tmp_path: Path, rewrite: Callable[[pa.Table], pa.Table]
@@ -150,7 +144,6 @@ def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
     assert [element["question_id"] for element in elements[prompt_id]] == now
 
 
-@pytest.mark.usefixtures("here")
 def test_questions_alone_are_written_anew_where_they_are_damaged(folder: Path, tmp_path: Path) -> None:
     plan = planned(folder, tmp_path)
     flip(plan.store, cells(plan, "questions")[0].path)
@@ -160,7 +153,6 @@ def test_questions_alone_are_written_anew_where_they_are_damaged(folder: Path, t
     assert plan.store.read(cells(plan, "questions")[0].path) is not None
 
 
-@pytest.mark.usefixtures("here")
 def test_damage_that_comes_back_is_told_and_loses_no_row(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +175,6 @@ def test_damage_that_comes_back_is_told_and_loses_no_row(
     assert kinds == {"cell_unreadable"} and done.results.n_null == 4 and done.results.rows == 16
 
 
-@pytest.mark.usefixtures("here")
 def test_a_cell_that_is_renewed_with_a_row_that_may_pass_later_is_a_draft_that_the_run_uses(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +194,7 @@ def test_a_cell_that_is_renewed_with_a_row_that_may_pass_later_is_a_draft_that_t
         return [failed if image == 0 else result for (image, *_), result in zip(asked, results, strict=True)]
 
     monkeypatch.setattr(AnswersStage, "_call", call_but_one)
-    monkeypatch.setattr(sweep, "MOST_ROUNDS", 3)  # in which one damage, the other, and nothing more is found
+    monkeypatch.setattr(computing, "MAX_ROUNDS", 3)  # in which one damage, the other, and nothing more is found
     done = run_sweep(plan_sweep(config), lambda progress: None)
     errors = done.results.errors.to_pylist()
     assert [(row["image_id"], row["metric"], row["kind"]) for row in errors] == [(failing, "gecko", "model_failed")]

@@ -12,7 +12,7 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server

@@ -1,7 +1,6 @@
 """Sweeps on real Ray: resumable, incremental, the same on a folder and on S3, and with no row lost."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -9,8 +8,9 @@ import pytest
 
 from plumbline.operators import rows
 from plumbline.pipelines.cells.runs import list_runs
-from plumbline.pipelines.running.progress import NodeProgress
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -36,11 +36,11 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stands_on_it(
     places: tuple[str, str],
 ) -> None:
-    seen: list[Mapping[str, NodeProgress]] = []
+    seen = Totals()
     planned = plan_sweep(sweep_config(*places))
-    first = run_sweep(planned, seen.append)
+    first = run_sweep(planned, seen.add)
     assert (first.computed, first.exit_code) == (18, 0)
-    assert {name: (state.cells, state.rows, state.failed_rows) for name, state in seen[-1].items()} == {
+    assert {name: (state.cells, state.rows, state.failed_rows) for name, state in seen.nodes.items()} == {
         "questions": (2, 8, 0),
         "answers:vqa": (4, 16, 0),
         "similarities:clip": (4, 16, 0),

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 
 
-@pytest.mark.usefixtures("here")
 def test_videos_are_scored_by_the_mean_of_their_frames_and_kept_like_images(tmp_path: Path) -> None:
     """Rows with lists of frames, in a Parquet file like any other; a second sweep has nothing to compute."""
     folder, frames = tmp_path / "bench", images("atlas", 3)

@@ -8,11 +8,10 @@ import pytest
 from plumbline.operators import rows
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps import sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.here import compute_here
 
 METRICS = "metric=[vqascore,gecko_normalised,gecko,tifa,dsg,vq2]"
 
@@ -29,9 +28,7 @@ def store(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def done(folder: Path, store: Path) -> FinishedSweep:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
-        return run_sweep(plan_sweep(sweep_config(folder, store, METRICS)), lambda progress: None)
+    return run_sweep(plan_sweep(sweep_config(folder, store, METRICS)), lambda progress: None)
 
 
 def cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
@@ -65,7 +62,6 @@ def test_a_further_metric_computes_only_its_own(done: FinishedSweep, folder: Pat
     assert {cell.recipe.stage for cell in plan.missing} == {"scores"} and len(plan.missing) == 4
 
 
-@pytest.mark.usefixtures("here")
 def test_questions_can_be_written_ahead_of_the_images(folder: Path, tmp_path: Path) -> None:
     config = sweep_config(folder, tmp_path, "metric=[gecko,dsg]", "benchmark.images=null", "benchmark.generators={}")
     written = write_questions(plan_questions(config), lambda progress: None)

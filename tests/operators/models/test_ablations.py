@@ -20,7 +20,8 @@ from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.cosine_vqa import COSINE, choice_text
 from plumbline.operators.models.networks.text_only import TextOnlyVqa
 from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.alike import CLOSE, PICTURES, QUESTIONS, likelihoods, require_likelihoods_alike
@@ -208,7 +209,6 @@ def test_vqascore_asks_a_blind_model_for_one_token(language: Path) -> None:
 # In sweeps
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("model", "metrics"),
     [("clip_shapes", "gecko,tifa,dsg,vq2,vqascore_normalised"), ("question_writer_shapes", "gecko,tifa,dsg,vqascore")],
@@ -223,7 +223,6 @@ def test_the_metrics_run_with_either(tmp_path: Path, model: str, metrics: str) -
     assert all(0 <= score <= 1 for score in scores.column("score").to_pylist())
 
 
-@pytest.mark.usefixtures("here")
 def test_a_sweep_of_vqascore_by_clip_is_refused_in_a_line(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
     config = sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")

@@ -27,7 +27,8 @@ from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.encoder_decoder import EncoderDecoder
 from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.alike import (
@@ -367,7 +368,6 @@ def test_a_blip2_with_a_decoder_alone_is_none_of_these(tmp_path: Path) -> None:
         resolve_model(model_config(family="blip2", checkpoint=str(folder)), on_gpu=False)
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_metrics_of_every_kind_of_question_run_with_each(folders: dict[str, Path], tmp_path: Path, family: str) -> None:
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=2)

@@ -20,7 +20,8 @@ from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
 from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
@@ -269,7 +270,6 @@ def test_what_calls_took_is_counted_for_the_thread_that_asked(server: Server) ->
 # In a sweep
 
 
-@pytest.mark.usefixtures("here")
 def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         red = np.asarray(shown(body).convert("RGB"), dtype=float)[..., 0].mean()
@@ -292,7 +292,6 @@ def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -
     assert find_vqa_kind(planned.config.models["vqa"]) == openai.OPENAI
 
 
-@pytest.mark.usefixtures("here")
 def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, tmp_path: Path) -> None:
     server.script = lambda number, body: told(("I", -0.2)) if number else told(("Yes", -0.5))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
@@ -305,7 +304,6 @@ def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, t
     assert (scores.count(None), kinds) == (3, {"no_likelihood"})
 
 
-@pytest.mark.usefixtures("here")
 def test_a_quota_that_is_spent_costs_a_sweep_a_few_requests_and_the_next_one_goes_on(
     server: Server, tmp_path: Path
 ) -> None:

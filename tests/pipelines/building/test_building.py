@@ -70,7 +70,6 @@ TAGGED = ("tagging=llm",)
 WRITTEN = ("generation=llm", "generation.sub_skills=['att/count:simple_numeric']", "generation.per_sub_skill=10")
 
 
-@pytest.mark.usefixtures("here")
 def test_prompts_are_tagged_and_one_that_could_not_be_stays_with_its_error(server: Server, tmp_path: Path) -> None:
     built = made(config_of(server, tmp_path, *TAGGED))
     prompts = {row["text"]: row["skills"] for row in rows(tmp_path, "prompts")}
@@ -89,7 +88,6 @@ def test_prompts_are_tagged_and_one_that_could_not_be_stays_with_its_error(serve
     assert (tag["sub_skill"], tag["words"], tag["start"], tag["end"]) == ("simple_numeric", "3", 0, 1)
 
 
-@pytest.mark.usefixtures("here")
 def test_no_call_is_paid_twice(server: Server, tmp_path: Path) -> None:
     made(config_of(server, tmp_path, *TAGGED, *WRITTEN))
     paid = len(server.bodies)
@@ -101,7 +99,6 @@ def test_no_call_is_paid_twice(server: Server, tmp_path: Path) -> None:
     assert len(server.bodies) == paid + 1 + 2
 
 
-@pytest.mark.usefixtures("here")
 def test_prompts_are_written_from_templates_and_one_that_was_not_is_told(server: Server, tmp_path: Path) -> None:
     built = made(config_of(server, tmp_path, "prompts=null", *WRITTEN))
     prompts = rows(tmp_path, "prompts")
@@ -113,7 +110,6 @@ def test_prompts_are_written_from_templates_and_one_that_was_not_is_told(server:
     assert built.left_out == {"failed": 1} and "has not the words '4'" in built.failed[0]
 
 
-@pytest.mark.usefixtures("here")
 def test_a_sweep_reads_what_was_built(server: Server, tmp_path: Path) -> None:
     made(config_of(server, tmp_path, *TAGGED))
     benchmark = BenchmarkConfig(name="mine", prompts=f"{tmp_path}/mine/prompts.parquet", images=None, generators={})
@@ -122,7 +118,6 @@ def test_a_sweep_reads_what_was_built(server: Server, tmp_path: Path) -> None:
     assert sources.skills.of(ids["5 mice and 2 rats"]) == ("rel/spatial", "rel/spatial:spatial_basic")
 
 
-@pytest.mark.usefixtures("here")
 def test_what_is_not_drawn_is_left_out_and_failed_prompts_are_told_apart(server: Server, tmp_path: Path) -> None:
     built = made(config_of(server, tmp_path, *TAGGED, "drawing=balanced", "drawing.count=2"))
     assert built.left_out == {"near_duplicate": 1, "not_drawn": 1, "failed": 1} and built.prompts == 2
@@ -135,7 +130,6 @@ def test_prompts_without_a_skill_are_left_out_by_that_reason(server: Server, tmp
     assert built.left_out == {"no_skill": 2, "not_drawn": 1} and built.prompts == 1
 
 
-@pytest.mark.usefixtures("here")
 def test_an_endpoint_that_is_busy_is_asked_again_by_the_next_run(server: Server, tmp_path: Path) -> None:
     config = config_of(server, tmp_path, *TAGGED, "models.llm.max_retries=0")
     server.script = lambda number, body: Answer(503, {"error": {"message": "busy"}})
@@ -156,7 +150,6 @@ def test_a_dry_run_asks_nobody_and_tells_what_it_would_ask(
     assert not (tmp_path / "mine" / "prompts.parquet").exists()
 
 
-@pytest.mark.usefixtures("here")
 def test_the_job_shows_statistics_failures_and_where_all_is(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,9 +20,8 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.sweeps.sweep import PlannedSweep, plan_sweep
-from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
-from tests.here import compute_here
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from tests.bench_of import compute, images, prompts, sweep_config, write_benchmark, write_rows
 
 BOTH = "metric=[vqascore,clipscore]"
 """Metrics whose cells are compared by their rows."""
@@ -67,12 +66,12 @@ def test_a_folder_of_images_that_was_moved_or_copied_asks_no_model(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     first = plan(BOTH)
-    before = rows_of(first, "scores", compute_here(first))
+    before = rows_of(first, "scores", compute(first))
     (folder / "images").rename(folder / "moved")
     shutil.copytree(folder / "moved", folder / "copied")
     for images_folder in ("moved", "copied"):
         now = plan(BOTH, f"benchmark.images={folder}/{images_folder}")
-        assert rows_of(now, "scores", compute_here(now)) == before
+        assert rows_of(now, "scores", compute(now)) == before
     assert encoded == {"vqa": 8, "clip": 8}
 
 
@@ -105,13 +104,13 @@ def test_an_edited_prompt_recomputes_the_images_of_that_prompt_and_no_other(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     before = plan(BOTH)
-    compute_here(before)
+    compute(before)
     assert encoded == {"vqa": 8, "clip": 8}
     edited = prompts(8)
     edited[5]["text"] = "two red circles"
     write_rows(folder / "prompts.parquet", edited)
     after = plan(BOTH)
-    compute_here(after)
+    compute(after)
     assert encoded == {"vqa": 9, "clip": 9}
     for stage in ("answers", "similarities"):
         old, new = (rows_of(planned, stage, {}) for planned in (before, after))
@@ -126,12 +125,12 @@ def test_a_benchmark_that_grows_has_only_its_new_prompts_written_about_and_its_n
     asked = asked_texts(monkeypatch)
     store = tmp_path / "store"
     first = plan_sweep(sweep_config(folder, store, "metric=[gecko]"))
-    compute_here(first)
+    compute(first)
     known = {prompt["text"] for prompt in prompts(6)}
     before = len(asked)
     write_benchmark(folder, ["atlas"], count=8)
     grown = plan_sweep(sweep_config(folder, store, "metric=[gecko]"))
-    compute_here(grown)
+    compute(grown)
     assert not any(text in request for text in known for request in asked[before:])
     old = {row["prompt_id"]: row["question_id"] for row in rows_of(first, "questions", {})}
     new = {row["prompt_id"]: row["question_id"] for row in rows_of(grown, "questions", {})}
@@ -162,12 +161,12 @@ def test_a_draft_of_questions_is_completed_and_its_good_rows_are_kept(
     with monkeypatch.context() as patch:
         asked_texts(patch, refuse=failing)
         first = plan("metric=[gecko]")
-        outcomes = compute_here(first)
+        outcomes = compute(first)
     drafted = rows_of(first, "questions", outcomes)
     assert sorted(outcome.state for outcome in outcomes.values()) == ["committed"] * 4 + ["draft"] * 4
     asked = asked_texts(monkeypatch)
     second = plan("metric=[gecko]")
-    compute_here(second)
+    compute(second)
     assert asked and all(failing in text for text in asked)
     good = [row for row in drafted if row["error"] is None]
     assert [row for row in rows_of(second, "questions", {}) if row["prompt"] != failing] == good
@@ -182,12 +181,12 @@ def test_a_draft_of_answers_is_completed_and_its_good_rows_are_kept(
     with monkeypatch.context() as patch:
         patch.setattr(ClipFlanT5Likelihood, "likelihood", failing_about(text))
         first = plan("metric=[vqascore]")
-        outcomes = compute_here(first)
+        outcomes = compute(first)
     before = encoded["vqa"]
     drafted = rows_of(first, "answers", outcomes)
     assert sum(row["error"] is not None for row in drafted) == 1
     second = plan("metric=[vqascore]")
-    compute_here(second)
+    compute(second)
     assert encoded["vqa"] == before + 1
     completed = rows_of(second, "answers", {})
     assert all(row["error"] is None for row in completed)
@@ -214,7 +213,7 @@ def test_a_cell_of_another_recipe_lends_no_row_wherever_it_was_put(
     keeps_name: bool, folder: Path, plan: Callable[..., PlannedSweep]
 ) -> None:
     first, second = plan("metric=[gecko]"), plan("metric=[gecko]", OTHER_WRITER)
-    compute_here(second)
+    compute(second)
     for target, source in zip(question_files(first), question_files(second), strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target.with_name(source.name) if keeps_name else target)
@@ -222,9 +221,9 @@ def test_a_cell_of_another_recipe_lends_no_row_wherever_it_was_put(
     edited[1]["text"] = edited[5]["text"] = "two red circles"
     write_rows(folder / "prompts.parquet", edited)
     after = plan("metric=[gecko]")
-    compute_here(after)
+    compute(after)
     fresh = plan("metric=[gecko]", f"store={folder.parent}/fresh")
-    compute_here(fresh)
+    compute(fresh)
     assert rows_of(after, "questions", {}) == rows_of(fresh, "questions", {})
     assert rows_of(after, "questions", {}) != rows_of(second, "questions", {})
 
@@ -243,33 +242,33 @@ def test_a_raised_limit_lets_in_the_images_that_it_refused_and_computes_no_other
     largest = max(len(row["image"]) for row in rows)
     refused = sum(len(row["image"]) == largest for row in rows)
     first = plan(BOTH, f"limits.max_bytes={largest - 1}")
-    assert {outcome.state for outcome in compute_here(first).values()} == {"committed"}
+    assert {outcome.state for outcome in compute(first).values()} == {"committed"}
     errors = [row["error"] for row in rows_of(first, "answers", {}) if row["error"] is not None]
     assert [error["kind"] for error in errors] == ["image_too_large"] * refused
     assert encoded["vqa"] == 8 - refused
     second = plan(BOTH)
-    compute_here(second)
+    compute(second)
     assert encoded == {"vqa": 8, "clip": 8}
     assert all(row["error"] is None for row in rows_of(second, "scores", {}))
 
 
 def test_a_lowered_limit_refuses_what_was_let_in(folder: Path, plan: Callable[..., PlannedSweep]) -> None:
     largest = max(len(row["image"]) for row in images("atlas", 8))
-    compute_here(plan(BOTH))
+    compute(plan(BOTH))
     lowered = plan(BOTH, f"limits.max_bytes={largest - 1}")
-    compute_here(lowered)
+    compute(lowered)
     assert "image_too_large" in {(row["error"] or {}).get("kind") for row in rows_of(lowered, "answers", {})}
 
 
 def test_rows_of_other_images_are_not_kept(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
-    compute_here(plan(BOTH))
+    compute(plan(BOTH))
     swapped = images("atlas", 8)
     for one, other in zip(swapped, reversed(images("atlas", 8)), strict=True):
         one["image"] = other["image"]
     write_rows(folder / "images/atlas/00000.parquet", swapped)
-    compute_here(plan(BOTH))
+    compute(plan(BOTH))
     assert encoded == {"vqa": 16, "clip": 16}
 
 
@@ -277,13 +276,13 @@ def test_an_images_file_that_is_touched_or_written_anew_costs_no_model_call_for_
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     first = plan(BOTH)
-    compute_here(first)
+    compute(first)
     before = rows_of(first, "answers", {})
     replaced = images("atlas", 8)
     replaced[3]["image"] = images("flint", 8)[3]["image"]
     write_rows(folder / "images/atlas/00000.parquet", replaced)
     second = plan(BOTH)
-    compute_here(second)
+    compute(second)
     assert encoded == {"vqa": 8 + 1, "clip": 8 + 1}
     after = rows_of(second, "answers", {})
     assert [one == other for one, other in zip(before, after, strict=True)] == [row != 3 for row in range(8)]
@@ -302,17 +301,17 @@ def test_an_image_that_is_repaired_or_replaced_at_its_address_is_scored_anew_and
     pq.write_table(pa.Table.from_pylist(addresses, schema=schema), places / "00000.parquet")
     (places / "1.png").unlink()
     first = plan(BOTH)
-    compute_here(first)
+    compute(first)
     assert encoded["vqa"] == 3 and plan(BOTH).plan.missing
     (places / "1.png").write_bytes(rows[1]["image"])
-    compute_here(plan(BOTH))
+    compute(plan(BOTH))
     assert encoded["vqa"] == 4 and not plan(BOTH).plan.missing
     (places / "2.png").write_bytes(images("flint", 8)[2]["image"])
     last = plan(BOTH)
-    compute_here(last)
+    compute(last)
     assert encoded["vqa"] == 5 and not plan(BOTH).plan.missing
     (places / "3.png").unlink()
     gone = plan(BOTH)
-    outcomes = compute_here(gone)
+    outcomes = compute(gone)
     kinds = [(row["error"] or {}).get("kind") for row in rows_of(gone, "scores", outcomes)]
     assert kinds == 2 * ([None] * 3 + ["missing_image"])

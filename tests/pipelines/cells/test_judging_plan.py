@@ -6,7 +6,7 @@ import pytest
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.plans.plan import Plan
-from plumbline.pipelines.sweeps.sweep import plan_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.tiny import captioners, judges
 

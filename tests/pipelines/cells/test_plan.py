@@ -13,7 +13,8 @@ from plumbline.jobs.console import make_console, show_plan
 from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.pipelines.plans.plan import Plan
-from plumbline.pipelines.sweeps.sweep import plan_sweep, public_config
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.writing import public_config
 from tests.bench_of import PACK, images, prompts, sweep_config, write_benchmark, write_rows
 from tests.operators import tiny
 

@@ -12,7 +12,8 @@ from plumbline.operators import rows
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps import results
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.jobs.test_rerun import METRIC, write_scores
 

@@ -12,7 +12,8 @@ from plumbline.operators import images as module
 from plumbline.operators.errors import RowError
 from plumbline.pipelines.cells.cells import PlannedCell
 from plumbline.pipelines.cells.runs import read_manifest
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, sweep_config, write_benchmark, write_rows
 
 METRIC = "metric=[edge_density]"
@@ -33,7 +34,7 @@ class Decoder:
 
 
 @pytest.fixture
-def decoder(monkeypatch: pytest.MonkeyPatch, here: None) -> Iterator[Decoder]:
+def decoder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoder]:
     decoder = Decoder()
     monkeypatch.setattr(module, "decode_bytes", decoder)
     return decoder

@@ -17,7 +17,8 @@ from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.keeping.presence import present, signs
 from plumbline.pipelines.nightly.outcome import Outcome, outcome_path, read_outcome
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.jobs.test_rerun import METRIC
 from tests.made_scores import write_scores

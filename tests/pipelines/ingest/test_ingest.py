@@ -29,7 +29,7 @@ from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.records import Records
 from plumbline.pipelines.ingest.rows import InputColumnsConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
-from plumbline.pipelines.sweeps.sweep import plan_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config
 from tests.files import as_tar
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from plumbline.jobs.command import load_values
 from plumbline.jobs.score import main
@@ -29,7 +28,6 @@ def seetrue(folder: Path) -> Path:
     return put(folder / "seetrue.parquet", as_parquet(rows))
 
 
-@pytest.mark.usefixtures("here")
 def test_vnli_is_judged_by_seetrues_labels(tmp_path: Path) -> None:
     file = seetrue(tmp_path)
     names = {"image_id": "name", "prompt_id": "text", "prompt": "text"}

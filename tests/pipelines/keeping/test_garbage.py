@@ -25,10 +25,10 @@ from plumbline.pipelines.keeping.presence import DELETING, SWEEPS, present
 from plumbline.pipelines.keeping.watching import running_sweeps
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweeps import sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, at_work, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.computing import registered_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, sweep_config, write_benchmark
-from tests.here import compute_here
 
 GENERATORS = ("atlas", "flint", "cobalt")
 METRICS = ("edge_density", "entropy")
@@ -49,7 +49,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         return decode(encoded, *arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
         patch.setattr(module, "decode_bytes", sometimes_slow)
         yield folder
 
@@ -269,7 +268,7 @@ def test_a_sweep_at_work_keeps_its_cells_and_says_how_far_it_is(bench: Path, sto
     cells = cells_of(store)
     first = KeepRuns(last=1)
     planned = plan_sweep(ALL.config(bench, store))
-    with at_work(planned, lambda progress: None, run="mine"):
+    with registered_sweep(planned, lambda progress: None, run="mine"):
         (sweeping,) = running_sweeps(planned.store, 0.0)
         assert (sweeping.said.run, sweeping.said.benchmark) == ("mine", "small")
         assert {name: (state.cells, state.missing) for name, state in sweeping.said.stages.items()} == {

@@ -10,10 +10,9 @@ import pytest
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
-from plumbline.pipelines.sweeps import sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
-from tests.here import compute_here
 
 GENERATORS = ("atlas", "drift", "garnet")
 COUNT = 12
@@ -38,9 +37,7 @@ class Scored(NamedTuple):
 
 
 def run_benchmark(folder: Path, store: Path, *overrides: str) -> Scored:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "_compute", compute_here)
-        finished = run_sweep(plan_sweep(sweep_config(folder, store, *overrides)), lambda progress: None)
+    finished = run_sweep(plan_sweep(sweep_config(folder, store, *overrides)), lambda progress: None)
     return Scored(folder, store, finished, finished.results.read_scores().to_pandas())
 
 

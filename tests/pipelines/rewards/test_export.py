@@ -17,10 +17,9 @@ from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.output import ShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
-from plumbline.pipelines.sweeps import sweep
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import CAPTIONED, captioned, images, prompts, score_config, write_rows
-from tests.here import compute_here
 from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, Scored, config, files, run_benchmark
 
 EVERY = tuple(FORMATS)
@@ -237,7 +236,6 @@ def test_images_whose_rows_hold_their_own_prompts_make_pairs(tmp_path: Path, mon
     """Under names of columns of their own, without ids of images or prompts."""
     for generator in GENERATORS[::2]:
         write_rows(tmp_path / "images" / generator / "00000.parquet", captioned(generator, 6))
-    monkeypatch.setattr(sweep, "_compute", compute_here)
     asked = score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED)
     finished = run_sweep(plan_sweep(asked), lambda progress: None)
     values = {"store": str(tmp_path / "store"), "output": str(tmp_path / "out"), "format": "pairs", "held_out": 0.0}

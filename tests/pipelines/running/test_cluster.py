@@ -21,9 +21,10 @@ def test_a_given_cluster_does_the_work_and_goes_on_living(ray_head: RayHead, tmp
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     code = (
         "import ray; from tests.bench_of import sweep_config\n"
-        "from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep\n"
+        "from plumbline.pipelines.sweeps.planning import plan_sweep\n"
+        "from plumbline.pipelines.sweeps.sweep import run_sweep\n"
         "seen = []\n"
-        f"config = sweep_config({str(folder)!r}, {str(tmp_path / 'store')!r}, 'metric=[clipscore]')\n"
+        f"config = sweep_config({str(folder)!r}, {str(tmp_path / 'store')!r}, 'metric=[clipscore]', 'cluster=local')\n"
         f"done = run_sweep(plan_sweep(config), lambda _: seen.append(ray.cluster_resources().get({RESOURCE!r})))\n"
         "assert not ray.is_initialized(); print(done.computed, done.exit_code, set(seen))"
     )

@@ -36,9 +36,9 @@ def test_it_computes_what_a_sweep_on_ray_finds_whole(
     store = f"store={tmp_path}/store"
     assert run_job(sweep.COMMAND, sweep.main, [*given, store, "cluster=here"]) == 2
     assert "answers:vqa: 3/3 cells" in capsys.readouterr().out
-    assert run_job(sweep.COMMAND, sweep.main, [*given, store]) == 2
+    assert run_job(sweep.COMMAND, sweep.main, [*given, store, "cluster=local"]) == 2
     assert "computed 0 cells" in capsys.readouterr().out
-    assert run_job(sweep.COMMAND, sweep.main, [*given, f"store={tmp_path}/other"]) == 2
+    assert run_job(sweep.COMMAND, sweep.main, [*given, f"store={tmp_path}/other", "cluster=local"]) == 2
     ours, rays = (
         pd.read_parquet(next((tmp_path / name / "runs").glob("*/scores.parquet"))).sort_values(
             ["metric", "image_id"], ignore_index=True
@@ -63,6 +63,6 @@ def test_it_imports_no_ray(given: list[str], tmp_path: Path) -> None:
 def test_what_works_on_ray_alone_says_so() -> None:
     with (
         pytest.raises(RunnerError, match="this job works on Ray alone"),
-        ray_session(ClusterConfig(address="here", pools={})),
+        ray_session(ClusterConfig(executor="here", pools={})),
     ):
         pass

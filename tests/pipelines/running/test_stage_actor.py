@@ -22,14 +22,14 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor as actor_module
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
+from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.running.outcomes import CallNews, shard_name
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.surroundings import Surroundings
 from plumbline.pipelines.sources.uris import Uris
-from plumbline.pipelines.sweeps.sweep import plan_sweep
-from tests.bench_of import sweep_config, write_benchmark
-from tests.here import compute_here
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from tests.bench_of import compute, sweep_config, write_benchmark
 
 PATIENCE = 20
 NOWHERE = Uris(roots=(), storage=StorageConfig(), max_bytes=0)
@@ -104,7 +104,9 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
         thread.join(2 * PATIENCE)
     assert states == {"bench/first": "committed", "bench/second": "committed"}
     assert isinstance(actor.stage, OverlappingStage) and actor.stage.most_computing == 1
-    assert ray.get(actor.progress.snapshot.remote())["questions"].calls == 4
+    events = ray.get(actor.progress.take_news.remote()).events
+    assert Totals(events).nodes["questions"].calls == 4
+    assert not ray.get(actor.progress.take_news.remote()).events, "each is handed out once"
 
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +227,6 @@ def test_the_calls_of_a_stage_are_those_that_its_plan_expects(tmp_path: Path) ->
     planned = plan_sweep(sweep_config(folder, tmp_path / "store", "metric=[clipscore]"))
     calls: list[int] = []
     with telling_calls(calls.append):
-        compute_here(planned)
+        compute(planned)
     (expected,) = (item.model_calls for item in planned.plan.nodes if item.node.model is not None)
     assert sum(calls) == expected and len(calls) > 2, "told of while a shard is at work"

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from plumbline.operators.errors import RowError
 from plumbline.pipelines.running.stages import NodeStage
-from plumbline.pipelines.sweeps.sweep import plan_sweep, stage_context
+from plumbline.pipelines.sweeps.computing import stage_context
+from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import sweep_config, write_benchmark
 
 

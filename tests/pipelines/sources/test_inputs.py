@@ -19,7 +19,8 @@ from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.shards import read_extra, read_shard
 from plumbline.pipelines.sources.sources import open_sources
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, PlannedSweep, plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import (
     CAPTIONED,
     captioned,
@@ -277,7 +278,6 @@ def test_files_without_rows_count_none_and_break_nothing(tmp_path: Path) -> None
     assert all(shard.rows for shard in sources.image_shards)
 
 
-@pytest.mark.usefixtures("here")
 def test_what_changes_between_plan_and_run_fails_alone_and_commits_nothing(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=4)
     config = sweep_config(folder, tmp_path / "store", CLIP)
@@ -292,7 +292,6 @@ def test_what_changes_between_plan_and_run_fails_alone_and_commits_nothing(tmp_p
     assert len(list((tmp_path / "store").glob("scores/*/flint/*"))) == 2
 
 
-@pytest.mark.usefixtures("here")
 def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_columns(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=6)
     rows = captioned("atlas", 6)
@@ -311,7 +310,6 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_col
     assert again.computed == 0 and again.results.read_scores().column_names[-1] == "error"
 
 
-@pytest.mark.usefixtures("here")
 def test_a_broken_file_of_rows_with_prompts_loses_no_row(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows/a.parquet", captioned("atlas", 4))
     write_rows(tmp_path / "rows/b.parquet", captioned("flint", 4))

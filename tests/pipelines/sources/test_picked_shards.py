@@ -22,7 +22,8 @@ from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import benchmark_uris
 from plumbline.pipelines.sources.waves import cut_waves
-from plumbline.pipelines.sweeps.sweep import plan_sweep, run_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
 
 STORAGE = StorageConfig()
@@ -137,9 +138,7 @@ def test_so_do_the_shards_of_waves(bench: dict[str, Any], seed: int) -> None:
             assert {of_wave[one] for one in named} <= {cut.wave_of[shard.group, shard.name]}
 
 
-def test_a_prompt_behind_others_that_the_limit_leaves_out_is_scored_and_edited_as_itself(
-    tmp_path: Path, here: None
-) -> None:
+def test_a_prompt_behind_others_that_the_limit_leaves_out_is_scored_and_edited_as_itself(tmp_path: Path) -> None:
     """The first row group comes whole and the second in part."""
     texts = [*prompts(2), prompts(3)[2], *prompts(10)[9:]]
     of_prompt = images("atlas", 10)

@@ -15,7 +15,7 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
-from plumbline.pipelines.sweeps.sweep import plan_sweep
+from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 
 FAILED = {"kind": "model_failed", "message": "out of memory", "retryable": True}

@@ -1,0 +1,78 @@
+"""How a plan is computed: in this process, or on Ray. Whoever holds an executor need not know which it is."""
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.plans.plan import NodePlan, Plan
+from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.running.stages import StageContext
+
+SMALL_CALLS = 4000
+"""Model calls up to which a plan is small: Ray's start and its workers' imports would take longer than they."""
+
+
+class Executor(Protocol):
+    """Computes plans."""
+
+    @property
+    def place(self) -> str:
+        """Where plans are computed, and which key computes them elsewhere, in one line."""
+
+    def compute(self, plan: Plan, context: StageContext, watch: Watch) -> dict[str, Outcome]:
+        """The outcomes of the plan's missing cells, by path; `watch` is told what happens meanwhile.
+
+        Raises RunnerError for a stage that cannot start.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Computes in this process, one stage after the other. Whatever ends the process ends the run."""
+
+    cluster: ClusterConfig
+    place = "here, in this process (cluster=local runs it on Ray)"
+
+    def compute(self, plan: Plan, context: StageContext, watch: Watch) -> dict[str, Outcome]:
+        """As Executor says."""
+        from plumbline.pipelines.running.here import compute_here
+
+        return compute_here(plan, context, self.cluster, watch)
+
+
+@dataclass(frozen=True, slots=True)
+class OnRay:
+    """Computes in Ray's actors, stages side by side. A shard whose worker dies is retried, without its deadly row."""
+
+    cluster: ClusterConfig
+    place = "on Ray (cluster=here runs it in this process)"
+
+    def compute(self, plan: Plan, context: StageContext, watch: Watch) -> dict[str, Outcome]:
+        """As Executor says; raises RunnerError also where Ray itself fails."""
+        from plumbline.pipelines.running.runner import run_plan  # imports Ray, which takes seconds
+
+        return run_plan(plan, context, self.cluster, watch)
+
+
+def choose_executor(cluster: ClusterConfig, plan: Plan) -> Executor:
+    """As `cluster.executor` says; for `auto`, this process where the plan is small and no Ray is named."""
+    if cluster.executor == "auto":
+        return Here(cluster) if not _names_ray(cluster) and is_small(plan.nodes, cluster) else OnRay(cluster)
+    return Here(cluster) if cluster.executor == "here" else OnRay(cluster)
+
+
+def _names_ray(cluster: ClusterConfig) -> bool:
+    """Whether there is a Ray already that this process belongs to; the entrypoint of a Ray job has RAY_ADDRESS."""
+    ray = sys.modules.get("ray")
+    return bool(cluster.address or os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()))
+
+
+def is_small(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool:
+    """Whether what is missing takes few calls of models, and none of them a GPU."""
+    missing = [item for item in nodes if item.missing]
+    gpus = any(cluster.pool(item.node.name).num_gpus for item in missing if item.node.model is not None)
+    return not gpus and sum(item.model_calls for item in missing if item.node.model is not None) <= SMALL_CALLS

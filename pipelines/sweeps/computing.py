@@ -1,0 +1,134 @@
+"""The cells of a planned sweep computed, again where some of them are damaged."""
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from plumbline.operators.models.calls import Usage
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard
+from plumbline.pipelines.keeping.presence import present, wait_for_deletions
+from plumbline.pipelines.keeping.watching import progress_of
+from plumbline.pipelines.plans.costs import ask_services
+from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
+from plumbline.pipelines.running.events import Event, Totals, Watch, expected_cells, to_all
+from plumbline.pipelines.running.stages import StageContext
+from plumbline.pipelines.sweeps.planning import PlannedSweep, uris_of
+
+T = TypeVar("T")
+
+MAX_ROUNDS = 6
+"""Rounds of computing and inspecting. The chain from questions to scores is shorter; cells that break again fail."""
+
+
+@contextmanager
+def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Iterator[tuple[PlannedSweep, Watch]]:
+    """Registers in the store which cells the sweep uses and how far it is, for jobs.gc and for those who follow it.
+
+    Yields the sweep, planned again where cells may have been deleted since it was planned, and what watches it both
+    ways. No display can end the run.
+    """
+    recipes = (*planned.plan.prompts.recipes, *planned.plan.images.recipes)
+    uses = sorted({recipe.folder for recipe in recipes})
+    content |= {"benchmark": planned.config.benchmark.name, "uses": uses}
+    at_first, totals = Totals(expected_cells(planned.plan)), Totals()
+    with present(planned.store, **content, **progress_of(planned.plan, at_first.nodes)) as presence:
+        if wait_for_deletions(planned.store) != planned.deletions:
+            plan = make_plan(planned.config, planned.sources, planned.store, wanted=planned.wanted)
+            planned = replace(planned, plan=plan)
+
+        def register(event: Event) -> None:
+            totals.add(event)
+            presence.note(**progress_of(planned.plan, totals.nodes))
+
+        yield planned, to_all(register, watch)
+
+
+class Inspection(NamedTuple, Generic[T]):
+    """What was read from the cells of a sweep."""
+
+    result: T
+    broken: Set[str]
+    """The paths of cells that cannot be used."""
+
+
+def compute_whole(
+    planned: PlannedSweep,
+    watch: Watch,
+    inspect: Callable[[PlannedSweep, Mapping[str, Outcome]], Inspection[T]],
+) -> tuple[PlannedSweep, dict[str, Outcome], T]:
+    """Computes what is missing, and once more the cells that `inspect` finds damaged or based on replaced ones.
+
+    Returns the sweep with every cell that it had to compute, their outcomes, and the result of `inspect`.
+    """
+    now, renewed = planned, frozenset[str]()
+    outcomes: dict[str, Outcome] = {}
+    for _ in range(MAX_ROUNDS):
+        outcomes |= compute_missing(now, watch)
+        inspection = inspect(now, outcomes)
+        if not inspection.broken:
+            break
+        renewed |= inspection.broken
+        left = {path for path in renewed if path not in outcomes or outcomes[path].state != "committed"}
+        plan = make_plan(now.config, now.sources, now.store, wanted=now.wanted, renew=left | inspection.broken)
+        now = replace(now, plan=plan)
+    again = frozenset(cell for cell in planned.plan.cells if cell.path in renewed)
+    plan = replace(planned.plan, missing=planned.plan.missing | again, renewed=renewed)
+    return replace(planned, plan=plan), outcomes, inspection.result
+
+
+def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
+    """The outcomes of the plan's missing cells; with nothing missing, nothing of the executor is imported."""
+    if not planned.plan.missing:
+        return {}
+    ask_services(item.node for item in planned.plan.nodes if item.missing)
+    for event in expected_cells(planned.plan):
+        watch(event)
+    return planned.executor.compute(planned.plan, stage_context(planned), watch)
+
+
+def stage_context(planned: PlannedSweep) -> StageContext:
+    """What the stages of a sweep share."""
+    config = planned.config
+    return StageContext(
+        store=planned.store,
+        limits=config.limits,
+        clips=config.clips,
+        uris=uris_of(config),
+        prompt_shards=tuple(planned.sources.prompt_shards),
+        packed=planned.sources.packed,
+    )
+
+
+def with_waves(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
+    """The sweep with everything that was computed for it, wave by wave."""
+    if not planned.outcomes:
+        return planned, outcomes
+    before = {cell for cell in planned.plan.cells if cell.path in planned.outcomes}
+    plan = with_missing(planned.plan, planned.plan.missing | before, planned.sources)
+    return replace(planned, plan=plan), {**planned.outcomes, **outcomes}
+
+
+def with_seconds(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
+    """The sweep with the time that its nodes took, added to that of earlier waves."""
+    seconds = {node: round(planned.seconds.get(node, 0) + state.seconds, 1) for node, state in totals.nodes.items()}
+    return replace(planned, seconds={**planned.seconds, **{node: took for node, took in seconds.items() if took}})
+
+
+def model_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:
+    """The tokens and calls of this run, by node; cells computed together on one shard are counted once."""
+    counted: dict[tuple[str, PlannedCell | Shard], Usage] = {}
+    for cell in plan.cells:
+        usage = outcomes[cell.path].usage if cell.path in outcomes else None
+        if usage is not None:
+            counted[cell.recipe.node, _counted_as(cell)] = usage
+    totals: dict[str, Usage] = {}
+    for (node, _), usage in counted.items():
+        totals[node] = totals.get(node, Usage()).plus(usage)
+    return {node: usage for node, usage in totals.items() if any(usage)}
+
+
+def _counted_as(cell: PlannedCell) -> PlannedCell | Shard:
+    """The shard where all metrics' cells of it are measured together, as stages over images do."""
+    return cell if STAGES[cell.recipe.stage].over == "prompts" else cell.shard

@@ -1,0 +1,121 @@
+"""A sweep before it computes anything: its configuration, its sources, and the plan of its cells."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.models.resolution import find_vqa_kind
+from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.stages.graph import check_clips, make_nodes
+from plumbline.pipelines.cells.cells import Outcome
+from plumbline.pipelines.cells.store import Store, open_store
+from plumbline.pipelines.keeping.presence import deletions
+from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.plan import Plan, make_plan
+from plumbline.pipelines.running.executor import Executor, choose_executor
+from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
+from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+
+if TYPE_CHECKING:
+    from plumbline.operators.judging.adaptive import Seen
+    from plumbline.pipelines.sources.waves import Waves
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSweep:
+    """A sweep whose cells are all known, and of which nothing is computed."""
+
+    config: SweepConfig
+    store: Store
+    sources: Sources
+    plan: Plan
+    executor: Executor
+    """Computes its cells."""
+    wanted: tuple[str, ...] = ("scores",)
+    """The stages whose cells must exist in the end."""
+    deletions: int = 0
+    """How many collections the store had seen when the plan was made; -1 during one."""
+    waves: "Waves | None" = None
+    """The waves of prompts of an adaptive sweep."""
+    seen: "Seen | None" = None
+    """What an adaptive sweep decided after its last wave."""
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    """The outcomes of cells that earlier waves computed."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long earlier waves took, by node."""
+
+    @property
+    def falling(self) -> frozenset[str]:
+        """The metrics by which a lower score is better."""
+        return frozenset(name for name, metric in self.config.metrics.items() if metric.falling)
+
+
+def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
+    """Checks the store, the sources and the checkpoints, and names every cell; loads no model.
+
+    The sweep computes the cells of the stages `wanted`, and the cells that these read.
+
+    Raises ConfigError or ModelError, whose message is one line with the remedy.
+    """
+    store = open_store(config)
+    if config.benchmark.images and store.place.url == config.storage.locate(config.benchmark.images).url:
+        raise ConfigError(f"store {store.place.url}: the images are there too; name a folder of its own")
+    if not config.dry_run:
+        store.check()
+    sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
+    config = with_model_defaults(config)
+    packed = config.benchmark.packed(config.storage)
+    if packed is not None and any(metric.packed for metric in config.metrics.values()):
+        sources = with_pack(sources, packed, config.benchmark.name)
+        check_pack(config, sources)
+    waves = None
+    if config.adaptive is not None:
+        from plumbline.pipelines.sources.waves import cut_waves  # imports scipy, which takes a second
+
+        waves = cut_waves(sources, config.benchmark, uris_of(config), config.adaptive)
+        sources = waves.sources
+    deleted = deletions(store)  # before its cells are listed
+    plan = make_plan(config, sources, store, wanted=wanted)
+    return PlannedSweep(
+        config=config,
+        store=store,
+        sources=sources,
+        plan=plan,
+        executor=choose_executor(config.cluster, plan),
+        wanted=wanted,
+        deletions=deleted,
+        waves=waves,
+    )
+
+
+def uris_of(config: SweepConfig) -> Uris:
+    """Reads the images that the rows of a sweep name by address."""
+    return benchmark_uris(config.benchmark, config.storage, config.limits)
+
+
+def check_pack(config: SweepConfig, sources: Sources) -> None:
+    """Raises ConfigError where a metric cannot score by the questions that the benchmark ships; logs their problems."""
+    for name, metric in config.metrics.items():
+        refusal = metric.refusal_of_pack(sources.pack_choices) if metric.packed else None
+        if refusal is not None:
+            raise ConfigError(f"metrics.{name}: with the questions of {config.benchmark.questions}, {refusal}")
+    for problem in sources.pack_problems:
+        LOG.warning("%s", problem)
+
+
+def with_model_defaults(config: SweepConfig) -> SweepConfig:
+    """The configuration with the defaults that metrics take from their models, as keys and manifest have it.
+
+    Raises ModelError for a checkpoint of an unknown kind, ConfigError for one that cannot be shown such images.
+    """
+
+    def kind_of(role: str) -> VqaKind:
+        return find_vqa_kind(config.models[role])
+
+    metrics = {name: metric.settled(kind_of) for name, metric in config.metrics.items()}
+    check_clips(make_nodes(metrics), config.models, config.clips)
+    return replace(config, metrics=metrics)

@@ -1,0 +1,170 @@
+"""A run's tables and manifest, written into the store."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any
+
+import pyarrow as pa
+
+from plumbline.operators.errors import DISTRIBUTION
+from plumbline.operators.models.calls import Usage
+from plumbline.pipelines.base.logs import LogConfig
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
+from plumbline.pipelines.cells.retry import count_retried
+from plumbline.pipelines.cells.runs import CELLS, commit_run
+from plumbline.pipelines.plans.config import SweepConfig
+from plumbline.pipelines.plans.costs import spent
+from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.sources.sources import Sources, Whole
+from plumbline.pipelines.sweeps.computing import model_usage
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.results import Results, error_counts
+
+PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
+"""The packages whose versions a manifest names."""
+
+
+def write_run(
+    planned: PlannedSweep,
+    run_id: str,
+    results: Results,
+    outcomes: Mapping[str, Outcome],
+    *,
+    began: datetime,
+    exit_code: int,
+    assert_lease: Callable[[], None],
+) -> None:
+    """Writes the tables first, and then the manifest, which commits the run."""
+    store, folder = planned.store, f"runs/{run_id}"
+    usage = model_usage(planned.plan, outcomes)
+    for name in ("summary", "errors"):
+        store.write_table(f"{folder}/{name}.parquet", getattr(results, name))
+    if planned.seen is not None:
+        store.write_table(f"{folder}/decisions.parquet", planned.seen.decisions)
+    store.write_table(f"{folder}/cells.parquet", _cell_table(planned.plan, outcomes, results.first_rows))
+    manifest = {
+        "run_id": run_id,
+        "began": began.isoformat(timespec="seconds"),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        "exit_code": exit_code,
+        "stands_on": digest_of_inputs(planned),
+        "note": planned.config.note,
+        "benchmark": planned.config.benchmark.name,
+        "generators": planned.sources.generators,
+        "metrics": list(planned.config.metrics),
+        "lower_is_better": sorted(planned.falling),
+        "counts": count_cells(planned.plan, results, outcomes),
+        "errors": dict(error_counts(results.errors)),
+        "calls": {
+            item.node.name: item.model_calls
+            for item in planned.plan.nodes
+            if item.node.model is not None and item.missing
+        },
+        "seconds": dict(planned.seconds),
+        "usage": {node: took._asdict() for node, took in usage.items()},
+        "costs": {node: cost._asdict() for node, cost in spent(planned.plan, usage).items()},
+        "versions": _versions(),
+        "config": public_config(planned.config),
+        "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
+    }
+    if planned.seen is not None:
+        manifest["seen"] = _seen_counts(planned)
+    if planned.sources.whole is not None:
+        manifest["limited"] = _limited_counts(planned.sources, planned.sources.whole)
+    commit_run(store, run_id, manifest, assert_lease)
+
+
+def digest_of_inputs(planned: PlannedSweep) -> str:
+    """A digest of everything that a run's tables follow from: its cells, and what no cell has of the sources."""
+    sources = planned.sources
+    left = {"left": sorted(cell.key for cell in planned.plan.left)} if planned.plan.left else {}
+    return digest(
+        left
+        | {
+            "cells": sorted(cell.key for cell in planned.plan.cells),
+            "config": public_config(replace(planned.config, retry_failed=False, log=LogConfig())),
+            "versions": _versions(),
+            "prompts": [shard.prompts for shard in sources.prompt_shards],
+            "skills": sha256(sources.skill_labels.tobytes()).hexdigest(),
+            "generators": sources.generators,
+            "broken": sources.broken,
+            "files": sorted({(shard.url, shard.etag) for shard in sources.image_shards if sources.extra.names}),
+        }
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in PACKAGES}
+
+
+def _seen_counts(planned: PlannedSweep) -> dict[str, Any]:
+    """What an adaptive sweep scored and decided, beside how many images there are."""
+    assert planned.seen is not None and planned.waves is not None
+    images = {
+        name: sum(shard.rows for shard in sources.image_shards)
+        for name, sources in (("images", planned.sources), ("of_images", planned.waves.sources))
+    }
+    return {**planned.seen.counts(), **images}
+
+
+def _limited_counts(sources: Sources, whole: Whole) -> dict[str, int]:
+    """How much of its benchmark a sweep with a limit takes."""
+    images = sum(shard.rows for shard in sources.image_shards)
+    return {
+        "prompts": len(sources.prompts), "of_prompts": whole.prompts, "images": images, "of_images": whole.images
+    }  # fmt: skip
+
+
+def count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    """The counts of a run's manifest: its cells, rows and retries."""
+    failed = sum(1 for outcome in outcomes.values() if outcome.state == "failed")
+    retried = count_retried(plan.failed, outcomes)
+    return {
+        "cells": len(plan.cells),
+        "cells_cached": len(plan.cells) - len(plan.missing) - len(plan.left),
+        "cells_computed": len(plan.missing) - failed,
+        "cells_failed": failed,
+        "cells_renewed": len(plan.renewed),
+        "rows_kept": sum(outcome.kept for outcome in outcomes.values()),
+        "parts": results.parts,
+        "rows": results.rows,
+        "rows_null": results.n_null,
+        "rows_truncated": results.n_truncated,
+        "rows_retried": retried.rows,
+        "rows_recovered": retried.succeeded,
+        "coverage": results.coverage,
+    }
+
+
+def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[str, int]) -> pa.Table:
+    """The cells of a run (schema CELLS) by path."""
+    cells = sorted(plan.cells, key=lambda cell: cell.path)
+    computed = [outcomes.get(cell.path) for cell in cells]
+    usages = [outcome.usage if outcome is not None else None for outcome in computed]
+    columns: dict[str, list[Any]] = {
+        "path": [cell.path for cell in cells],
+        "node": [cell.recipe.node for cell in cells],
+        "state": [_state(plan, cell, outcome) for cell, outcome in zip(cells, computed, strict=True)],
+        "first_row": [first_rows.get(cell.path) for cell in cells],
+    }
+    columns |= {name: [getattr(outcome, name, None) for outcome in computed] for name in ("rows", "errors", "message")}
+    columns |= {name: [getattr(usage, name, None) for usage in usages] for name in Usage._fields}
+    return pa.table(columns, schema=CELLS)
+
+
+def _state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
+    if outcome is not None:
+        return outcome.state
+    return "missing" if cell in plan.missing or cell in plan.left else "cached"
+
+
+def public_config(config: SweepConfig) -> dict[str, Any]:
+    """The configuration without its secrets, and without the note, which a manifest has beside it."""
+    values = asdict(config)
+    del values["note"]
+    for name in ("key", "secret"):
+        values["storage"].pop(name)
+    return values

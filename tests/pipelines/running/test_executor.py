@@ -1,0 +1,73 @@
+"""How a plan is computed is chosen once: in this process where it is small and no Ray is named."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.running.events import CallsAnswered, CellsExpected, ShardFinished, ShardStarted, Totals, to_all
+from plumbline.pipelines.running.executor import SMALL_CALLS, Here, OnRay, choose_executor
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from tests.bench_of import sweep_config, write_benchmark
+
+AUTO = ClusterConfig(executor="auto", pools={})
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    folder = tmp_path_factory.mktemp("bench")
+    return plan_sweep(sweep_config(write_benchmark(folder, count=4), folder / "store")).plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "chosen"),
+    [
+        ({}, Here),
+        ({"executor": "here", "address": "auto"}, Here),
+        ({"executor": "ray"}, OnRay),
+        ({"address": "head:6379"}, OnRay),
+        ({"pools": {"answers": PoolConfig(num_gpus=1)}}, OnRay),
+        ({"pools": {"questions": PoolConfig(num_gpus=1)}}, Here),  # a template asks, and no model
+    ],
+)
+def test_a_small_plan_is_computed_here_unless_ray_is_named_or_a_gpu_is_wanted(
+    changes: dict[str, Any], chosen: type, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    assert isinstance(choose_executor(replace(AUTO, **changes), plan), chosen)
+
+
+def test_a_ray_of_the_environment_is_named_too_and_a_large_plan_is_not_small(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    large = replace(plan, nodes=tuple(item._replace(model_calls=SMALL_CALLS) for item in plan.nodes))
+    assert isinstance(choose_executor(AUTO, large), OnRay)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert isinstance(choose_executor(AUTO, plan), OnRay)
+
+
+def test_totals_add_up_rounds_and_leave_out_the_time_between_them() -> None:
+    totals = Totals([CellsExpected("scores", cells=2, calls=4), ShardStarted("scores", at=10.0)])
+    totals.add(CallsAnswered("scores", 3))
+    totals.add(ShardFinished("scores", cells=1, rows=5, failed_rows=1, at=12.0))
+    totals.add(ShardFinished("scores", cells=2, rows=5, failed_rows=0, at=13.0))
+    assert totals.nodes["scores"] == (2, 10, 1, 3.0, 3, 2, 4), "a shard that was reported twice is counted once"
+    totals.add(CellsExpected("scores", cells=1, calls=2))
+    totals.add(ShardStarted("scores", at=100.0))
+    totals.add(ShardFinished("scores", cells=1, rows=1, failed_rows=0, at=101.0))
+    assert totals.nodes["scores"] == (3, 11, 1, 4.0, 3, 3, 6)
+
+
+def test_a_display_that_fails_is_logged_once_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    def failing(event: object) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    seen: list[object] = []
+    watch = to_all(failing, seen.append)
+    events = [ShardStarted("scores", at=1.0), ShardStarted("scores", at=2.0)]
+    for event in events:
+        watch(event)
+    assert seen == events and len(caplog.records) == 1
