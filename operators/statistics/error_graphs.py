@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -48,19 +48,24 @@ def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Conventi
     `nodes` has graph_id, image_id, node and level, `scores` a row per image_id and a column per metric. Images
     without a row in `scores` count as not scored.
     """
-    frames = []
-    for graph_id, rows in nodes.groupby("graph_id", sort=False):
-        values = scores.reindex(rows["image_id"]).to_numpy(np.float64)
-        measured = score_graph(_nodes(rows, values), convention)
-        frame = pd.DataFrame(measured._asdict(), index=pd.Index(scores.columns, name="metric"))
-        frames.append(frame.reset_index().assign(graph_id=graph_id))
-    return pd.concat(frames, ignore_index=True)
+    graphs, ids = pd.factorize(nodes["graph_id"])
+    values = scores.reindex(nodes["image_id"]).to_numpy(np.float64)
+    names, levels = nodes["node"].to_numpy(), nodes["level"].to_numpy()
+    measured = [
+        score_graph(_nodes(names[rows], levels[rows], values[rows]), convention)
+        for rows in np.split(np.argsort(graphs, kind="stable"), np.cumsum(np.bincount(graphs))[:-1])
+    ]
+    columns = {name: np.concatenate([getattr(graph, name) for graph in measured]) for name in GraphScores._fields}
+    metrics = np.tile(scores.columns.to_numpy(), len(ids))
+    return pd.DataFrame({"metric": metrics, **columns, "graph_id": np.repeat(ids, len(scores.columns))})
 
 
-def _nodes(rows: pd.DataFrame, values: Floats) -> list[Node]:
+def _nodes(names: NDArray[Any], levels: NDArray[Any], values: Floats) -> list[Node]:
     """A graph's nodes by level, in the order in which they stand."""
-    levels = rows.groupby("node", sort=False)["level"].first()
-    nodes = [Node(int(level), values[(rows["node"] == node).to_numpy()]) for node, level in levels.items()]
+    rows: dict[Any, list[int]] = {}
+    for row, name in enumerate(names):
+        rows.setdefault(name, []).append(row)
+    nodes = [Node(int(levels[of_node[0]]), values[of_node]) for of_node in rows.values()]
     return sorted(nodes, key=lambda node: node.level)
 
 
