@@ -183,7 +183,10 @@ def load_pretrained(kind: Any, model: ResolvedModel, *, unused: str | None = Non
     With `config` and `state_dict` among the options it is made of those. Raises ModelError where a weight is missing
     whose name does not begin with `unused`, or the files are damaged.
     """
+    from transformers.utils.logging import disable_progress_bar
+
     checkpoint, device = model.folder("checkpoint"), device_of(model)
+    disable_progress_bar()  # a sweep in this process shows its own
     with readable_load(checkpoint, "weights"):
         network, report = kind.from_pretrained(
             None if "state_dict" in options else checkpoint,

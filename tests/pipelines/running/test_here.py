@@ -49,15 +49,27 @@ def test_it_computes_what_a_sweep_on_ray_finds_whole(
     assert ours["score"].isna().sum() == 2
 
 
-def test_it_imports_no_ray(given: list[str], tmp_path: Path) -> None:
-    arguments = [*given, f"store={tmp_path}/store", "metric=[clipscore]", "cluster=here"]
+HEAVY = {"ray", "vllm", "sklearn", "matplotlib", "duckdb", "altair", "torchvision", "spacy", "uvicorn"}
+"""What a sweep of CLIPScore in this process, with its report, has no use for."""
+MAX_MODULES = 4500
+"""4,000 of them are torch's, transformers' and scipy's. What is imported takes more of a small sweep than computing."""
+
+
+def test_a_small_sweep_is_computed_in_this_process_and_imports_no_more_than_it_needs(
+    given: list[str], tmp_path: Path
+) -> None:
+    """Without a choice of cluster; transformers shows no bars of its own beside ours."""
+    arguments = [*given, f"store={tmp_path}/store", "metric=[clipscore]"]
     code = (
         "import sys\nfrom plumbline.jobs import sweep\nfrom plumbline.jobs.command import run_job\n"
         f"code = run_job(sweep.COMMAND, sweep.main, {arguments!r})\n"
-        "sys.exit(9 if 'ray' in sys.modules else code)"
+        "print(code, len(sys.modules), *sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stdout + done.stderr
+    assert "runs here, in this process (cluster=local runs it on Ray)" in done.stdout, done.stdout + done.stderr
+    code, count, *modules = done.stderr.split()
+    assert (code, HEAVY & set(modules)) == ("2", set())
+    assert int(count) <= MAX_MODULES
 
 
 def test_what_works_on_ray_alone_says_so() -> None:
