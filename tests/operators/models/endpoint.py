@@ -41,6 +41,8 @@ class Server:
 
     def __init__(self) -> None:
         self.script: Callable[[int, dict[str, Any]], Answer] = lambda number, body: said("yes")
+        self.trial: Answer | None = None
+        """Answers the one small call that a sweep makes before it computes; that call is then not among the bodies."""
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.times: list[float] = []
@@ -60,6 +62,8 @@ class Server:
         self._http.server_close()
 
     def receive(self, body: dict[str, Any], key: str | None) -> Answer:
+        if self.trial is not None and "Answer yes or no: yes?" in json.dumps(body):
+            return self.trial
         with self._lock:
             self.bodies.append(body)
             self.keys.append(key)

@@ -275,7 +275,7 @@ def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -
         red = np.asarray(shown(body).convert("RGB"), dtype=float)[..., 0].mean()
         return told(("No", -0.2), ("Yes", -red / 255))
 
-    server.script = script
+    server.script, server.trial = script, told(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     overrides = ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge",
                  f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")  # fmt: skip
@@ -294,6 +294,7 @@ def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -
 
 def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, tmp_path: Path) -> None:
     server.script = lambda number, body: told(("I", -0.2)) if number else told(("Yes", -0.5))
+    server.trial = told(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     overrides = ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge",
                  f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")  # fmt: skip
@@ -309,6 +310,7 @@ def test_a_quota_that_is_spent_costs_a_sweep_a_few_requests_and_the_next_one_goe
 ) -> None:
     spent = Answer(429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}})
     server.script = lambda number, body: told(("Yes", -0.5)) if number < 4 else spent
+    server.trial = told(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=11)
     overrides = ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", "shard_rows=4",
                  f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}", "max_failed=1",

@@ -33,7 +33,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv(VARIABLE, KEY)
     monkeypatch.setenv("REFERENCE_DATA", "")
     started = Server()
-    started.script = scripted
+    started.script, started.trial = scripted, said("yes")
     yield started
     started.close()
 
