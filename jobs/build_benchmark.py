@@ -8,7 +8,7 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.console import ProgressDisplay, make_console, say, show_plan, show_table, show_usage, warn
 from plumbline.jobs.logs import logged
 from plumbline.pipelines.building.building import Built, build, plan_build, write
-from plumbline.pipelines.building.config import BuildConfig
+from plumbline.pipelines.building.building_config import BuildConfig
 
 COMMAND = Command(
     "build_benchmark",

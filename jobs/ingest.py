@@ -8,8 +8,8 @@ from rich.table import Table
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.console import make_console, say
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
 
 COMMAND = Command(

@@ -9,9 +9,9 @@ from rich.table import Table
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.console import make_console, say
 from plumbline.jobs.words import LISTS
-from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.output import ShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
+from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 
 COMMAND = Command(
     "rewards",

@@ -9,7 +9,7 @@ from plumbline.jobs.ingest import show_rejected
 from plumbline.jobs.words import OF_SWEEPS
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.endings import worse
-from plumbline.pipelines.ingest.own import take_in
+from plumbline.pipelines.ingest.score_input import take_in
 from plumbline.pipelines.plans.config import SweepConfig
 
 COMMAND = Command(

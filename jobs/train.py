@@ -9,9 +9,9 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.console import make_console, say
 from plumbline.jobs.findings import show_findings
 from plumbline.pipelines.base.endings import COMPLETE, WITHIN_BUDGET
-from plumbline.pipelines.training.config import FinetuneConfig, StageConfig
 from plumbline.pipelines.training.planning import plan_training
 from plumbline.pipelines.training.training import run_training
+from plumbline.pipelines.training.training_config import FinetuneConfig, StageConfig
 
 AnyTraining: Any = Annotated[StageConfig | FinetuneConfig, Discriminator("kind")]
 COMMAND = Command(

@@ -28,7 +28,7 @@ from plumbline.operators.words import count, number
 from plumbline.pipelines.base.pages import write_section
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.judging.releases import t2iscorescore, tifa160
-from plumbline.pipelines.judging.releases.tables import read_objects, read_sheet
+from plumbline.pipelines.judging.releases.sheets import read_objects, read_sheet
 
 PAPER = Path(__file__).parent / "paper_figures.csv"
 """Ranges over the paper's five sources of images, as printed, each with the released metric that ours is of."""
@@ -78,7 +78,7 @@ def published_tables(reference: Place) -> list[ShownTable]:
 def _tifa160(reference: Place) -> ReleasedScores:
     location = reference / "tifa160/tifa160_human_and_scores.json"
     texts = {str(record["text_id"]): str(record["text"]) for record in read_objects(location).values()}
-    return ReleasedScores(_run_scores(tifa160.read(location).scores), _measured(texts))
+    return ReleasedScores(_run_scores(tifa160.read_tifa160(location).scores), _measured(texts))
 
 
 def _t2iscorescore(reference: Place, questions: QuestionCounts) -> ReleasedScores:

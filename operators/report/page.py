@@ -26,7 +26,7 @@ from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown
 from plumbline.operators.judging.adaptive import decisions_table, in_words
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, metric_story, read_metrics
-from plumbline.operators.report import charts, tables
+from plumbline.operators.report import charts, page_tables
 from plumbline.operators.report.agreement import Agreement, ShownAgreement, show_agreement
 from plumbline.operators.report.changes import Changes, compare
 from plumbline.operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards
@@ -84,8 +84,8 @@ class MetricPanel(NamedTuple):
     story: str
     interval: charts.Chart
     distribution: charts.Chart
-    heat: tables.HeatMap | None
-    pairs: tables.Pairs
+    heat: page_tables.HeatMap | None
+    pairs: page_tables.Pairs
 
 
 class Page(NamedTuple):
@@ -100,10 +100,10 @@ class Page(NamedTuple):
     """By their mean rank over the metrics, best first."""
     ranks: Mapping[str, float | None]
     """Those mean ranks; None where a metric that scored others did not score it."""
-    columns: list[tables.Column]
+    columns: list[page_tables.Column]
     """The leaderboard, a column for each metric."""
     skills: list[str]
-    best_at: Shown[tables.BestAt]
+    best_at: Shown[page_tables.BestAt]
     panels: list[MetricPanel]
     prompts: list[SideBySide]
     """Those on which generators differ most."""
@@ -198,11 +198,11 @@ def build_page(
         facts=_page_facts(run, overall),
         decision=_decision(at_skills, overall, ranking, reasons(state.failures)),
         warnings=_warnings(run, state),
-        generators=shown(list(ranks), tables.MOST_GENERATORS),
+        generators=shown(list(ranks), page_tables.MOST_GENERATORS),
         ranks=ranks,
-        columns=[tables.board_column(metric_board) for metric_board in overall.values()],
+        columns=[page_tables.board_column(metric_board) for metric_board in overall.values()],
         skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),
-        best_at=tables.best_at(at_skills, list(overall)),
+        best_at=page_tables.best_at(at_skills, list(overall)),
         panels=[_panel(metric_board, at_skills, run) for metric_board in overall.values()],
         prompts=prompts,
         cards=cards,
@@ -286,8 +286,8 @@ def _panel(board: Board, at_skills: Mapping[tuple[str, str], Board], run: Gather
         story=str(config.get("about") or metric_story(str(config.get("kind", board.metric)))),
         interval=charts.interval_chart(board),
         distribution=charts.distribution_chart(run.scores, board),
-        heat=tables.heat_map(at_skills, board.metric),
-        pairs=tables.pairs(board),
+        heat=page_tables.heat_map(at_skills, board.metric),
+        pairs=page_tables.pairs(board),
     )
 
 

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from plumbline.operators.comparison import Standing
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.report.page import Page
-from plumbline.operators.report.tables import p_text
+from plumbline.operators.report.page_tables import p_text
 from plumbline.operators.report.trends import Trends
 from plumbline.operators.summary import OVERALL
 from plumbline.operators.words import count, latex, number, plural, signed

@@ -20,8 +20,8 @@ from plumbline.operators.models.calls import Usage
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.pipelines.base.endings import exit_code
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.building.config import BuildConfig
-from plumbline.pipelines.building.reading import GECKO, Prompt, read_gecko, read_prompts
+from plumbline.pipelines.building.building_config import BuildConfig
+from plumbline.pipelines.building.given_prompts import GECKO, Prompt, read_gecko, read_prompts
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.costs import Cost, spent
 from plumbline.pipelines.running.events import Watch

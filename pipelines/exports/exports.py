@@ -13,9 +13,9 @@ from plumbline.operators.errors import ConfigError, suggest
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, open_existing_store
+from plumbline.pipelines.exports.exported_rows import PartRows, RowMaker
 from plumbline.pipelines.exports.formats import FORMATS
-from plumbline.pipelines.exports.rows import PartRows, RowMaker
-from plumbline.pipelines.exports.table import ScoreTable, StandingPart, Target
+from plumbline.pipelines.exports.score_table import ScoreTable, StandingPart, Target
 
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 

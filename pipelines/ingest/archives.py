@@ -13,9 +13,9 @@ from typing import IO, Any, NamedTuple
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Refused, Rejection
-from plumbline.pipelines.ingest.config import IngestConfig
-from plumbline.pipelines.ingest.held import HeldFile, stem
-from plumbline.pipelines.ingest.rows import DAMAGED_TAR, IMAGES, leads_out, link_roots
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import DAMAGED_TAR, IMAGES, leads_out, link_roots
+from plumbline.pipelines.ingest.sample_files import HeldFile, stem
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXTS = ("json", "txt")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.storage import Place, first_line
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, Report, ShardDraft
 from plumbline.pipelines.sources.origins import Origins

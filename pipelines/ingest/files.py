@@ -16,11 +16,10 @@ import pyarrow as pa
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
 from plumbline.pipelines.ingest.folders import FolderTable
-from plumbline.pipelines.ingest.placing import Shards
-from plumbline.pipelines.ingest.rows import (
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import (
     ADDRESS,
     COLUMNS,
     SKILLS,
@@ -32,8 +31,9 @@ from plumbline.pipelines.ingest.rows import (
     make_candidate,
     relative_path,
 )
+from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard
-from plumbline.pipelines.ingest.tables import Table, source_file
+from plumbline.pipelines.ingest.typed_tables import Table, source_file
 from plumbline.pipelines.sources.origins import Origins
 
 READERS = 16

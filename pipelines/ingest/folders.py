@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Rejection, Row
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import SourceFile
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names
+from plumbline.pipelines.ingest.layouts.known_layouts import read_layout
 from plumbline.pipelines.ingest.layouts.layout import Folder, Told, list_images
-from plumbline.pipelines.ingest.layouts.table import read_layout
-from plumbline.pipelines.ingest.rows import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.origins import Origins, pass_over
 

@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.files import read_image
-from plumbline.pipelines.ingest.held import HeldFile, Sample, stem
-from plumbline.pipelines.ingest.rows import (
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import (
     DAMAGED_TABLE,
     InputColumnsConfig,
     find_names,
@@ -28,6 +27,7 @@ from plumbline.pipelines.ingest.rows import (
     make_candidate,
     require_names,
 )
+from plumbline.pipelines.ingest.sample_files import HeldFile, Sample, stem
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import is_table
 

@@ -8,18 +8,18 @@ from plumbline.pipelines.base.endings import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.archives import find_tars
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import Line, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.folders import FolderTable
-from plumbline.pipelines.ingest.held import HeldSource
 from plumbline.pipelines.ingest.image_tables import find_tables, read_rows, tell_of_table
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import DAMAGED
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.records import Record, Records
-from plumbline.pipelines.ingest.rows import DAMAGED
+from plumbline.pipelines.ingest.sample_files import HeldSource
 from plumbline.pipelines.ingest.shards import Report, ShardRecord
-from plumbline.pipelines.ingest.tables import open_table
 from plumbline.pipelines.ingest.tars import read_samples, tell_of_samples
+from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.sources.origins import Origins
 
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
+from plumbline.pipelines.ingest.input_rows import digest
 from plumbline.pipelines.ingest.ledger import Ledger
-from plumbline.pipelines.ingest.records import Records
-from plumbline.pipelines.ingest.rows import digest
-from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
-from plumbline.pipelines.ingest.standing import (
+from plumbline.pipelines.ingest.output_shards import (
     Footer,
     StandingShard,
     damage_named,
@@ -19,6 +17,8 @@ from plumbline.pipelines.ingest.standing import (
     read_prompts,
     read_standing,
 )
+from plumbline.pipelines.ingest.records import Records
+from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
 
 
 class Shards:

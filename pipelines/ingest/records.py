@@ -13,9 +13,9 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.rows import table as make_table
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.ingest.config import Identity
+from plumbline.pipelines.ingest.ingest_config import Identity
+from plumbline.pipelines.ingest.input_rows import REJECTED, SKILLS, digest
 from plumbline.pipelines.ingest.ledger import Prompt
-from plumbline.pipelines.ingest.rows import REJECTED, SKILLS, digest
 from plumbline.pipelines.sources.origins import MANIFEST
 
 RECORDS = ".ingest/records"

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.ingest.config import IngestConfig
-from plumbline.pipelines.ingest.rows import Candidate
-from plumbline.pipelines.ingest.standing import METADATA, Footer, read_footer
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import Candidate
+from plumbline.pipelines.ingest.output_shards import METADATA, Footer, read_footer
 
 UPLOAD_BYTES = 16 * 2**20
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from plumbline.pipelines.base.tables import Refused, Rejection, parse_object
 from plumbline.pipelines.ingest.archives import TEXTS, Damage, Member, read_members
-from plumbline.pipelines.ingest.config import IngestConfig
-from plumbline.pipelines.ingest.held import MOST_LOOKED_AT, HeldFile, Sample
-from plumbline.pipelines.ingest.rows import (
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import (
     IMAGES,
     Candidate,
     InputColumnsConfig,
@@ -18,6 +17,7 @@ from plumbline.pipelines.ingest.rows import (
     make_candidate,
     refuse_foreign,
 )
+from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, HeldFile, Sample
 from plumbline.pipelines.sources.origins import Origins
 
 

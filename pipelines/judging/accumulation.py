@@ -11,8 +11,7 @@ from plumbline.operators.errors import ConfigError, RowError, SourceError
 from plumbline.operators.judging.accumulation import Accumulation, Missing, accumulate
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.answers import FORMATS
-from plumbline.pipelines.judging.answers.answer import Answer, Answered
-from plumbline.pipelines.judging.answers.table import AnswerColumns, read_table
+from plumbline.pipelines.judging.answers.answer_table import Answer, AnswerColumns, Answered, read_table
 
 NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
 

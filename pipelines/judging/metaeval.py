@@ -19,7 +19,7 @@ from plumbline.operators.judging.pairings import judge_pairings
 from plumbline.operators.judging.preferences import judge_preferences
 from plumbline.operators.judging.publish import to_latex, to_markdown
 from plumbline.operators.judging.ratings import off_scale
-from plumbline.operators.judging.words import judge_words
+from plumbline.operators.judging.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.run_scores import RunScores
 from plumbline.operators.statistics.agreement import reliable_prompts

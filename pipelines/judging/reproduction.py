@@ -18,7 +18,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulated
 from plumbline.pipelines.judging.metaeval import judge, open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
-from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
+from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
 
 POINT = Sampling(resamples=1, permutations=1)
 """The published numbers have no intervals."""

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.errors import RowError
-from plumbline.operators.rewards.containers import extension, to_lines, to_parquet, to_tar
 from plumbline.operators.rewards.formats.format import Format, Picture, Sample
 from plumbline.operators.rewards.selection import HELD_OUT, Example
+from plumbline.operators.rewards.shard_bytes import extension, to_lines, to_parquet, to_tar
 from plumbline.operators.rewards.values import Codes, Floats
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.rewards.copied_images import SEVERAL, Copied, Copier
 from plumbline.pipelines.rewards.gathered import ScoredRun, elements_of
-from plumbline.pipelines.rewards.images import SEVERAL, Copied, Copier
 from plumbline.pipelines.rewards.output import Output, ShardRecord
 
 IDENTICAL, UNFIT = "identical_images", "not_representable"

@@ -16,11 +16,11 @@ from plumbline.operators.rewards.values import combine_metrics, rank_advantages,
 from plumbline.pipelines.base.endings import OVER_BUDGET, exit_code
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import Store, open_existing_store
-from plumbline.pipelines.rewards.config import VERSION, RewardsConfig
+from plumbline.pipelines.rewards.copied_images import Copier
 from plumbline.pipelines.rewards.gathered import ScoredRun, elements_of, gather_scores
-from plumbline.pipelines.rewards.images import Copier
 from plumbline.pipelines.rewards.making import NO_FAILURE, PlannedShard, Rewards, ShardMaker
 from plumbline.pipelines.rewards.output import OF_RUN, Output, ShardRecord
+from plumbline.pipelines.rewards.rewards_config import VERSION, RewardsConfig
 
 JOINED = ("json", "jsonl")
 

@@ -24,7 +24,7 @@ from plumbline.pipelines.base.pages import write_section
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import BrokenCell
-from plumbline.pipelines.judging.releases.tables import read_sheet
+from plumbline.pipelines.judging.releases.sheets import read_sheet
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep

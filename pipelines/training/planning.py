@@ -18,9 +18,9 @@ from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.sources.shards import check_columns, cut_shards, list_files, read_footer, require_columns
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
-from plumbline.pipelines.training.config import BeginConfig, FinetuneConfig, StageConfig
 from plumbline.pipelines.training.examples import Examples, ExampleShard
 from plumbline.pipelines.training.rated import read_rated
+from plumbline.pipelines.training.training_config import BeginConfig, FinetuneConfig, StageConfig
 from plumbline.pipelines.training.worker import CONFIG, Task
 
 BEGUN = "begun"

@@ -22,8 +22,8 @@ from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
-from plumbline.pipelines.training.config import FinetuneConfig
 from plumbline.pipelines.training.examples import ExampleShard, RatedImage
+from plumbline.pipelines.training.training_config import FinetuneConfig
 
 
 class RatedShards(NamedTuple):

@@ -17,9 +17,9 @@ from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.machines import next_wave
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.surroundings import VARIABLES, Landmark, Surroundings, surroundings
-from plumbline.pipelines.training.config import POOL, FinetuneConfig
 from plumbline.pipelines.training.planning import PlannedTraining
 from plumbline.pipelines.training.rated import judge_held_out
+from plumbline.pipelines.training.training_config import POOL, FinetuneConfig
 from plumbline.pipelines.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTCOME, Seat, Task, work
 
 

@@ -27,7 +27,7 @@ from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.serving.guards import guards
 from plumbline.pipelines.serving.listening import has_token
 from plumbline.pipelines.viewing.browser import Browser, NoPicture, NotThere, OpenedRun, pick_of
-from plumbline.pipelines.viewing.rows import ORDERS, Score, Wanted
+from plumbline.pipelines.viewing.run_database import ORDERS, Score, Wanted
 
 ROWS = 50
 """Of a page."""

@@ -17,7 +17,7 @@ from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_mani
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.images import read_elements, read_scores_cells, show_image
 from plumbline.pipelines.report.originals import Originals, open_originals
-from plumbline.pipelines.viewing.rows import Database, RunRows, Score
+from plumbline.pipelines.viewing.run_database import Database, RunRows, Score
 
 MOST_OPEN = 8
 """Runs whose rows are kept; the one that was looked at longest ago goes first."""

@@ -8,8 +8,8 @@ from plumbline.operators.errors import ConfigError, install
 from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.serving.listening import listening, names_of, run_app, take_token, url_of
 from plumbline.pipelines.viewing.browser import Browser
-from plumbline.pipelines.viewing.config import ViewConfig
-from plumbline.pipelines.viewing.rows import Database
+from plumbline.pipelines.viewing.run_database import Database
+from plumbline.pipelines.viewing.view_config import ViewConfig
 
 PAGE_SECONDS = 10
 """That a page which is being made is waited for at the end."""

@@ -9,9 +9,9 @@ from plumbline.jobs.train import COMMAND
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.scores import read_scores
 from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.training.config import FinetuneConfig
 from plumbline.pipelines.training.planning import plan_training
 from plumbline.pipelines.training.rated import judge_held_out
+from plumbline.pipelines.training.training_config import FinetuneConfig
 from plumbline.pipelines.training.worker import HELD_OUT, Seat, work
 from tests.benchmarks.size import sized, wanted
 

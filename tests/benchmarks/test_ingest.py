@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from plumbline.pipelines.ingest import drafting
-from plumbline.pipelines.ingest.config import IngestConfig, WorkersConfig
 from plumbline.pipelines.ingest.ingest import ingest
+from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
 from tests.benchmarks.size import RAY, run_python, sized, wanted
 
 IMAGES = sized(1200, 72)

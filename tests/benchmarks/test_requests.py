@@ -13,8 +13,8 @@ from s3fs import S3FileSystem
 from plumbline.jobs import sweep
 from plumbline.pipelines.base.storage import _s3
 from plumbline.pipelines.ingest import drafting
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.ingest import ingest
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows

@@ -24,7 +24,7 @@ import pandas as pd
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.viewing.browser import Browser
-from plumbline.pipelines.viewing.rows import Database, Wanted
+from plumbline.pipelines.viewing.run_database import Database, Wanted
 from tests.benchmarks.scripted_sweep import peak_megabytes
 
 def seconds(call):

@@ -12,7 +12,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.rewards.config import RewardsConfig
+from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark

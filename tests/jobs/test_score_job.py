@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.jobs.command import load_values, run_job
 from plumbline.jobs.score import COMMAND, main
-from plumbline.pipelines.ingest.own import take_in
+from plumbline.pipelines.ingest.score_input import take_in
 from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import CAPTIONED, SMALL, captioned, compute, images, prompts, write_rows

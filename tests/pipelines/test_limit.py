@@ -15,8 +15,8 @@ from plumbline.pipelines.nightly.concluding import find_baseline
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import write_trends
-from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.rewards import export_rewards
+from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import captioned, images, prompts, score_config, sweep_config, write_benchmark, write_rows

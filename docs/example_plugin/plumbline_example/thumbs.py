@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.answers.answer import Answer, Answered
+from plumbline.pipelines.judging.answers.answer_table import Answer, Answered
 from plumbline.pipelines.judging.releases.release import Release, column_ratings, released
-from plumbline.pipelines.judging.releases.tables import read_sheet, read_text
+from plumbline.pipelines.judging.releases.sheets import read_sheet, read_text
 
 
 def read(place: Place) -> Release:

@@ -1,19 +1,22 @@
-"""The table of formats: each of ours is the FORMAT of the file of its name here."""
+"""The table of formats, with ours by the files that hold them."""
 
-from plumbline.operators.extensions import Extensions, in_folder
+from plumbline.operators.extensions import Extensions
 from plumbline.operators.rewards.formats.format import Format
 
-NAMES = (
-    "pairs",
-    "pairs_webdataset",
-    "verl_omni",
-    "ms_swift",
-    "imagereward",
-    "hpsv2",
-    "hpdv3",
-    "best_of_n",
-    "rewards",
-    "dense",
-    "trl_vision_dpo",
+FORMATS = Extensions[Format](
+    "reward_formats",
+    {
+        "pairs": f"{__name__}.pair_formats:PAIRS",
+        "pairs_webdataset": f"{__name__}.pair_formats:PAIRS_WEBDATASET",
+        "verl_omni": f"{__name__}.pair_formats:VERL_OMNI",
+        "ms_swift": f"{__name__}.pair_formats:MS_SWIFT",
+        "imagereward": f"{__name__}.ranking_formats:IMAGEREWARD",
+        "hpsv2": f"{__name__}.ranking_formats:HPSV2",
+        "hpdv3": f"{__name__}.pair_formats:HPDV3",
+        "best_of_n": f"{__name__}.image_formats:BEST_OF_N",
+        "rewards": f"{__name__}.image_formats:REWARDS",
+        "dense": f"{__name__}.image_formats:DENSE",
+        "trl_vision_dpo": f"{__name__}.pair_formats:TRL_VISION_DPO",
+    },
+    Format,
 )
-FORMATS = Extensions[Format]("reward_formats", in_folder(__name__, NAMES, "FORMAT"), Format)

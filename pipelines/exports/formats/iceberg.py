@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import s3_settings
-from plumbline.pipelines.exports.table import PART_COLUMNS, StandingPart, Target, count_parts, export_errors
+from plumbline.pipelines.exports.score_table import PART_COLUMNS, StandingPart, Target, count_parts, export_errors
 
 NAMESPACE = "plumbline"
 PARTITIONS = ("benchmark", "metric", "generator")

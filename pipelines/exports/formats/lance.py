@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import s3_settings
-from plumbline.pipelines.exports.rows import KEY
-from plumbline.pipelines.exports.table import PART_COLUMNS, StandingPart, Target, count_parts, export_errors
+from plumbline.pipelines.exports.exported_rows import KEY
+from plumbline.pipelines.exports.score_table import PART_COLUMNS, StandingPart, Target, count_parts, export_errors
 
 S3_OPTIONS = {
     "endpoint_url": "aws_endpoint",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.cells.store import outside_stores
-from plumbline.pipelines.ingest.rows import FOREIGN_IMAGES, IMAGES, InputColumnsConfig
+from plumbline.pipelines.ingest.input_rows import FOREIGN_IMAGES, IMAGES, InputColumnsConfig
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 
 READERS = 16

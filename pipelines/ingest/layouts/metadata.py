@@ -21,9 +21,9 @@ from plumbline.pipelines.base.tables import (
     open_csv,
     read_json_lines,
 )
+from plumbline.pipelines.ingest.input_rows import find_names
 from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
-from plumbline.pipelines.ingest.rows import find_names
-from plumbline.pipelines.ingest.tables import opened_table
+from plumbline.pipelines.ingest.typed_tables import opened_table
 
 NAMES = ("metadata.jsonl", "metadata.csv")
 FIRST_ROWS = 8

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from plumbline.operators.extensions import Extensions, in_folder
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.answers.answer import Answered
+from plumbline.pipelines.judging.answers.answer_table import Answered
 
 FORMATS = Extensions[Callable[[Place, Sequence[str]], Answered]](
     "answers", in_folder(__name__, ("dsg", "t2iscorescore", "tifa"), "read")

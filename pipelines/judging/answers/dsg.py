@@ -20,11 +20,12 @@ from typing import NamedTuple
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics import reading
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.answers.answer import Answer, Answered, asked_for
-from plumbline.pipelines.judging.releases.dsg_tifa160 import LIKERT_FILE
-from plumbline.pipelines.judging.releases.tables import Sheet, files_in, one_that_exists, read_sheet
-from plumbline.pipelines.sources.question_packs import dsg_1k, tifa_v1
+from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, asked_for
+from plumbline.pipelines.judging.releases.sheets import Sheet, files_in, one_that_exists, read_sheet
+from plumbline.pipelines.judging.releases.tifa160 import LIKERT_FILE
+from plumbline.pipelines.sources.question_packs import tifa_v1
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows
+from plumbline.pipelines.sources.question_packs.propositions import read_dsg_1k
 
 ANSWERS = "vqa_answers_release"
 COLUMNS = ("t2i_model", "item_id", "question", "answer")
@@ -82,7 +83,7 @@ def _of_dsg(metric: str, sheet: Sheet, location: Place, notes: list[str]) -> Ite
     sheet.require(("question_id",), RELEASED)
     file = one_that_exists(location, QUESTIONS)
     asked: dict[str, dict[str, Sequence[str]]] = {}
-    for found in _packed(dsg_1k.read(file, "released"), notes):
+    for found in _packed(read_dsg_1k(file, "released"), notes):
         if found.question is not None:
             asked.setdefault(found.prompt_id, {})[found.question.question_id] = found.question.parents
     of_images: dict[tuple[str, str], dict[str, _Row]] = {}

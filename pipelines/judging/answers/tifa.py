@@ -17,8 +17,8 @@ from typing import Any
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.judging.answers.answer import Answer, Answered
-from plumbline.pipelines.judging.releases.tables import files_in, is_folder, read_json
+from plumbline.pipelines.judging.answers.answer_table import Answer, Answered
+from plumbline.pipelines.judging.releases.sheets import files_in, is_folder, read_json
 
 METRIC = "tifa"
 RELEASED = "is this a result of tifa_score_benchmark?"

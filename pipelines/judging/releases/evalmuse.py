@@ -26,7 +26,7 @@ from plumbline.pipelines.judging.releases.release import (
     skills_of,
     words_in,
 )
-from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_json
+from plumbline.pipelines.judging.releases.sheets import as_list, as_text, read_json
 
 
 def read(location: Place) -> Release:

@@ -20,7 +20,7 @@ from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import AGAIN, as_object
 from plumbline.pipelines.judging.releases.release import Rating, Release, rating_value, released
-from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_objects, read_text, row_name
+from plumbline.pipelines.judging.releases.sheets import as_list, as_text, read_objects, read_text, row_name
 
 TEMPLATE = "share_yes"
 FIELDS = ("the image", "the caption's id", "the share of yeses", "the yeses", "the noes")

@@ -35,7 +35,7 @@ from plumbline.pipelines.judging.releases.release import (
     remember,
     words_in,
 )
-from plumbline.pipelines.judging.releases.tables import Sheet, first_that_exists, read_content, read_sheet
+from plumbline.pipelines.judging.releases.sheets import Sheet, first_that_exists, read_content, read_sheet
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
 
 UNSURE = ("unsure", "invalid", "i do not know the answer", "subjective")

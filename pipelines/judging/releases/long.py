@@ -15,7 +15,7 @@ from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_list
 from plumbline.pipelines.judging.releases.release import LIKERT, Release, column_ratings, released, skills_of
-from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
+from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

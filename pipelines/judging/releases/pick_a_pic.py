@@ -11,7 +11,7 @@ from typing import Any
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, released
-from plumbline.pipelines.judging.releases.tables import Sheet, files_in, is_folder, read_sheet
+from plumbline.pipelines.judging.releases.sheets import Sheet, files_in, is_folder, read_sheet
 
 COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
 OTHERS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")

@@ -13,7 +13,7 @@ from plumbline.operators import rows
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.judging.releases.tables import NO_NUMBER, Sheet, as_list, read_objects, row_name
+from plumbline.pipelines.judging.releases.sheets import NO_NUMBER, Sheet, as_list, read_objects, row_name
 
 LIKERT = "likert"
 

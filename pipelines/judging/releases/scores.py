@@ -14,7 +14,7 @@ from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.runs import parse_manifest
-from plumbline.pipelines.judging.releases.tables import (
+from plumbline.pipelines.judging.releases.sheets import (
     NO_NUMBER,
     Sheet,
     beside,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, column_ratings, released, skills_of
-from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
+from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
 
 COLUMNS = ("image", "text", "label", "dataset_source")
 ORIGIN = "original_dataset_id"

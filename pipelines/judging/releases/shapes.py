@@ -13,7 +13,7 @@ from typing import Any
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, Word, column_ratings, released, remember, words_in
-from plumbline.pipelines.judging.releases.tables import Sheet, exists, read_sheet
+from plumbline.pipelines.judging.releases.sheets import Sheet, exists, read_sheet
 
 PACK = "is this a folder of the shapes benchmark?"
 NONE = ""

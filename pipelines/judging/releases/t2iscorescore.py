@@ -20,7 +20,7 @@ from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import Release, released, remember
 from plumbline.pipelines.judging.releases.scores import wide_scores
-from plumbline.pipelines.judging.releases.tables import (
+from plumbline.pipelines.judging.releases.sheets import (
     Sheet,
     files_in,
     first_that_exists,

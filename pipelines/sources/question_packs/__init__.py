@@ -1,15 +1,26 @@
-"""The question packs by name: each of ours is the function `read` of the file of its name here."""
+"""The question packs by name, each with the function that reads its released files."""
 
 from dataclasses import dataclass
 
 from plumbline.operators.errors import SourceError
-from plumbline.operators.extensions import Extensions, in_folder
+from plumbline.operators.extensions import Extensions
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.question_packs.pack import Convention, PackReader, QuestionPack, gather
 
-NAMES = ("dpg_bench", "dsg_1k", "geneval2", "oneig", "oneig_zh", "tifa_v1", "unigenbench", "wise_verified")
-PACKS = Extensions[PackReader]("question_packs", in_folder(__name__, NAMES, "read"))
+PACKS = Extensions[PackReader](
+    "question_packs",
+    {
+        "dpg_bench": f"{__name__}.propositions:read_dpg_bench",
+        "dsg_1k": f"{__name__}.propositions:read_dsg_1k",
+        "geneval2": f"{__name__}.geneval2:read",
+        "oneig": f"{__name__}.oneig:read_oneig",
+        "oneig_zh": f"{__name__}.oneig:read_oneig_zh",
+        "tifa_v1": f"{__name__}.tifa_v1:read",
+        "unigenbench": f"{__name__}.unigenbench:read",
+        "wise_verified": f"{__name__}.wise_verified:read",
+    },
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

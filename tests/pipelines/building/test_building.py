@@ -19,7 +19,7 @@ from plumbline.operators.models.calls import Usage
 from plumbline.operators.stages import programs
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.building.building import Built, build, plan_build, write
-from plumbline.pipelines.building.config import BuildConfig
+from plumbline.pipelines.building.building_config import BuildConfig
 from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.sources import open_sources

@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.building.reading import Prompt, read_gecko, read_prompts
+from plumbline.pipelines.building.given_prompts import Prompt, read_gecko, read_prompts
 from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
 from plumbline.pipelines.sources.shards import text_id
 

@@ -12,10 +12,10 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.exports import exports
+from plumbline.pipelines.exports.exported_rows import KEY
 from plumbline.pipelines.exports.exports import ExportConfig, ExportedScores, export_scores
 from plumbline.pipelines.exports.formats import FORMATS
-from plumbline.pipelines.exports.rows import KEY
-from plumbline.pipelines.exports.table import ExportError
+from plumbline.pipelines.exports.score_table import ExportError
 from plumbline.pipelines.plans.config import read_config
 from tests.operators.report.made import MadeRun, make_run, noisy
 from tests.s3 import S3Server

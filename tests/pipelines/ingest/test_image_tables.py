@@ -10,9 +10,9 @@ import pytest
 
 from plumbline.jobs.command import load_values
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
-from plumbline.pipelines.ingest.own import take_in
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.score_input import take_in
 from plumbline.pipelines.plans.config import SweepConfig, read_config
 
 PIXELS = b"\x89PNG, as far as anybody looks here"

@@ -24,10 +24,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from plumbline.operators.errors import ConfigError, PlumblineError
 from plumbline.pipelines.ingest import shards as ingest_shards
-from plumbline.pipelines.ingest.config import IngestConfig, IngestLimits
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits
+from plumbline.pipelines.ingest.input_rows import InputColumnsConfig
 from plumbline.pipelines.ingest.records import Records
-from plumbline.pipelines.ingest.rows import InputColumnsConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config
@@ -593,7 +593,7 @@ def test_an_interrupted_run_and_another_make_what_an_undisturbed_one_makes(
 KILLED = """
 import os, signal, sys
 from plumbline.pipelines.ingest import shards as ingest_shards
-from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest import ingest
 real, left = ingest_shards.commit_file, [2]
 def commit(*arguments, **options):

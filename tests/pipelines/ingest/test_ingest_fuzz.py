@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.ingest import shards as ingest_shards
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
 
 ROWS = 12
 bounded = settings(

@@ -11,8 +11,8 @@ import pytest
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.ingest import drafting
-from plumbline.pipelines.ingest.config import IngestConfig, WorkersConfig
 from plumbline.pipelines.ingest.ingest import ingest
+from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
 from tests.pipelines.ingest.test_ingest import (
     contents,
@@ -121,7 +121,7 @@ def test_workers_that_die_with_rows_that_were_all_rejected_cost_another_try(tmp_
 KILLED = """
 import os, signal, sys
 from plumbline.pipelines.ingest import drafting
-from plumbline.pipelines.ingest.config import IngestConfig, WorkersConfig
+from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
 from plumbline.pipelines.ingest.ingest import ingest
 drafting.PATIENCE = -1.0
 committed = []
@@ -161,7 +161,7 @@ def test_what_goes_wrong_in_a_worker_is_one_line_and_leaves_no_draft(tmp_path: P
 
 WITHOUT_RAY = """
 import sys
-from plumbline.pipelines.ingest.config import IngestConfig
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest import ingest
 ended = ingest(IngestConfig(output=sys.argv[1], table=sys.argv[2], shard_rows=2), lambda record: None)
 assert not {"ray", "torch", "transformers"} & set(sys.modules), "imported"

@@ -10,8 +10,8 @@ import pytest
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from tests.files import put
 
 PIXELS = b"\x89PNG, as far as anybody looks here"

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
+from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows

@@ -18,7 +18,7 @@ import webdataset
 from datasets import Dataset, load_dataset
 from PIL import Image
 
-from plumbline.operators.rewards.formats.pairs import SCHEMA
+from plumbline.operators.rewards.formats.pair_formats import PAIRS_SCHEMA
 from tests.operators.tiny import TRL_OPTIONS, save_llava_siglip
 from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, Scored
 
@@ -45,7 +45,7 @@ def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: Scored, 
 
     export("pairs", metrics=("clipscore",))
     pairs = loaded(tmp_path / "out", tmp_path / "cache").with_format("python")
-    assert pairs.column_names == SCHEMA.names
+    assert pairs.column_names == PAIRS_SCHEMA.names
     batch = pairs[:8]
     assert set(batch["label_0"]) == {0.0, 1.0}, "the better image stands now first, now second"
     wins, losses = [], []

@@ -14,9 +14,9 @@ from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.rewards.config import RewardsConfig
 from plumbline.pipelines.rewards.output import ShardRecord
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
+from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import CAPTIONED, captioned, images, prompts, score_config, write_rows

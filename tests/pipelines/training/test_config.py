@@ -10,7 +10,7 @@ from plumbline.jobs.command import load_values
 from plumbline.jobs.train import COMMAND, main
 from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.training.config import FinetuneConfig, StageConfig
+from plumbline.pipelines.training.training_config import FinetuneConfig, StageConfig
 
 
 def config_of(*overrides: str) -> object:

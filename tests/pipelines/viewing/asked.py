@@ -12,7 +12,7 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.serving.listening import names_of
 from plumbline.pipelines.viewing.app import make_app
 from plumbline.pipelines.viewing.browser import Browser
-from plumbline.pipelines.viewing.rows import Database
+from plumbline.pipelines.viewing.run_database import Database
 
 
 class Asking:

@@ -18,7 +18,7 @@ from plumbline.pipelines.cells.runs import CELLS
 from plumbline.pipelines.cells.store import LATEST, Store
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.viewing.browser import Browser
-from plumbline.pipelines.viewing.rows import Database
+from plumbline.pipelines.viewing.run_database import Database
 from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, plain_prompts
 from tests.pipelines.viewing.asked import Asking, asking
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import COLUMNS, SKILLS, Candidate, digest
 from plumbline.pipelines.ingest.placing import Shards
-from plumbline.pipelines.ingest.rows import COLUMNS, SKILLS, Candidate, digest
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine
 

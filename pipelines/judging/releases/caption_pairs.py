@@ -1,11 +1,4 @@
-"""EqBen: samples of two captions and two images that differ little, from videos and renderers.
-
-Source: Wangt-CN/EqBen and the mini subset of linzhiqiu/t2v_metrics. Two layouts, both a JSON list:
-- all_select.json (the mini subset, 280 samples) and the 10% subset: `{"image0", "image1", "caption0", "caption1"}`, an
-  image's path beginning with its part of the benchmark (eqbensd, eqbenkubric_cnt, eqbengebc, eqbenag, eqbenyoucook2);
-- ann_json_finegrained_random.json with its labels: `{"image", "caption", "private_info": {"dataset", "sample_cnt",
-  "name"}}`, one record for each pairing, in random order, where the name `c0i1` is caption 0 with image 1.
-"""
+"""Benchmarks of two captions and two images that differ little: Winoground and EqBen."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +7,33 @@ from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.judging.releases.release import Release, Sample, paired, remember
-from plumbline.pipelines.judging.releases.tables import as_list, as_text, read_json
+from plumbline.pipelines.judging.releases.sheets import as_list, as_text, read_json, read_sheet
+
+COLUMNS = ("id", "caption_0", "caption_1")
+TAGS = ("collapsed_tag", "tag", "secondary_tag")
+PREDICATES = "num_main_preds"
+
+
+def read_winoground(location: Place) -> Release:
+    """The four pairings of each sample, tagged by `collapsed_tag`; all tags are the captions' skills.
+
+    Winoground: 400 samples of two captions with the same words, and an image for each.
+
+    Source: facebook/winoground, examples.jsonl (`image_0` is a file's name) or the dataset's Parquet (`image_0` is the
+    image): id, image_0, image_1, caption_0, caption_1, tag, secondary_tag, num_main_preds, collapsed_tag; t2v_metrics'
+    metadata.csv with the same columns is read too. Read are the ids and tags alone; the captions' columns tell the file
+    from any other table with an id. Results are broken down by `collapsed_tag` (Object, Relation or Both) and, in the
+    released code, by the number of main predicates.
+    """
+    sheet = read_sheet(location, ("id", *TAGS, PREDICATES)).require(COLUMNS, "is this facebook/winoground's file?")
+    predicates = [f"{number} Main Pred" if number else None for number in sheet.texts(PREDICATES)]
+    tags = zip(*(sheet.texts(name) for name in TAGS), predicates, strict=True)
+    named = zip(sheet.ids("id"), tags, strict=True)
+    return paired(
+        Sample(sample_id, list(dict.fromkeys(filter(None, names))), sheet.where(row))
+        for row, (sample_id, names) in enumerate(named)
+    )
+
 
 PAIR = ("image0", "image1", "caption0", "caption1")
 NAMES = ("c0i0", "c0i1", "c1i0", "c1i1")
@@ -22,10 +41,19 @@ Records = Sequence[tuple[str, Mapping[str, Any]]]
 """With the place that each stands in."""
 
 
-def read(location: Place) -> Release:
+def read_eqben(location: Place) -> Release:
     """The four pairings of each sample, tagged by its part of the benchmark, which is its captions' skill too.
 
     A sample of the first layout is named by its place in the list, from 0; of the second, `<dataset>/<sample_cnt>`.
+
+    EqBen: samples of two captions and two images that differ little, from videos and renderers.
+
+    Source: Wangt-CN/EqBen and the mini subset of linzhiqiu/t2v_metrics. Two layouts, both a JSON list:
+    - all_select.json (the mini subset, 280 samples) and the 10% subset: `{"image0", "image1", "caption0", "caption1"}`,
+      an image's path beginning with its part of the benchmark (eqbensd, eqbenkubric_cnt, eqbengebc, eqbenag,
+      eqbenyoucook2);
+    - ann_json_finegrained_random.json with its labels: `{"image", "caption", "private_info": {"dataset", "sample_cnt",
+      "name"}}`, one record for each pairing, in random order, where the name `c0i1` is caption 0 with image 1.
     """
     listed = as_list(read_json(location), "samples", location.url)
     places = [f"{location.url}, row {row}" for row in range(len(listed))]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Refused
-from plumbline.pipelines.ingest.rows import InputColumnsConfig, check_generator
+from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, check_generator
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 
 VERSION = 2

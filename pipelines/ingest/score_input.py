@@ -9,16 +9,16 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS
 from plumbline.pipelines.ingest.archives import ENDINGS as TARS
 from plumbline.pipelines.ingest.archives import find_tars
-from plumbline.pipelines.ingest.config import IngestConfig, IngestLimits, WorkersConfig
-from plumbline.pipelines.ingest.held import stem
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
 from plumbline.pipelines.ingest.image_tables import Told, look_at
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
+from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
 from plumbline.pipelines.ingest.layouts.layout import Folder, list_images
-from plumbline.pipelines.ingest.rows import InputColumnsConfig, digest, find_names
+from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import Report
-from plumbline.pipelines.ingest.tables import open_table
 from plumbline.pipelines.ingest.tars import name_generators
+from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.benchmark import ColumnsConfig
 from plumbline.pipelines.sources.origins import count_kinds

@@ -1,13 +1,50 @@
-"""Answers in any table: a row for every image and question, a column for every model."""
+"""What VQA models answered about images, and how any table of such answers is read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
-from plumbline.operators.errors import SourceError
+from plumbline.operators.errors import ConfigError, SourceError
 from plumbline.operators.metrics import reading
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.answers.answer import Answer, Answered
-from plumbline.pipelines.judging.releases.tables import Sheet, read_sheet
+from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
+
+
+class Answer(NamedTuple):
+    """One answer about an image."""
+
+    metric: str
+    """Which model answered, by the name that its scores get."""
+    image_id: str
+    prompt_id: str | None
+    generator: str | None
+    question_id: str
+    right: bool | None
+    """None where there is no answer."""
+    parents: Sequence[str]
+    """The questions that must hold for this one."""
+    where: str
+    """The file and row."""
+
+
+class Answered(NamedTuple):
+    """All answers of a release, in its order."""
+
+    answers: Sequence[Answer]
+    notes: Sequence[str] = ()
+    """What is read otherwise than it stands, in words."""
+
+
+Found = TypeVar("Found")
+
+
+def asked_for(found: Mapping[str, Found], given: Collection[str], where: str) -> dict[str, Found]:
+    """What is there of the models asked for, of all where none are; raises ConfigError for one that is not there."""
+    for name in given:
+        if name not in found:
+            raise ConfigError(f"given: {where} has no answers of {name!r}; there are {', '.join(found) or 'none'}")
+    return {name: found[name] for name in given} if given else dict(found)
+
 
 TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 

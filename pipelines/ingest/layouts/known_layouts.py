@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.tables import Refused, Rejection
+from plumbline.pipelines.ingest.input_rows import refuse_foreign
 from plumbline.pipelines.ingest.layouts import file_names, metadata, prompt_list, sidecars
 from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
-from plumbline.pipelines.ingest.rows import refuse_foreign
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.origins import count_kinds
 

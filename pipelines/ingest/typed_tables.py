@@ -23,9 +23,9 @@ from plumbline.pipelines.base.tables import (
     open_csv,
     read_json_lines,
 )
-from plumbline.pipelines.ingest.config import IngestConfig
 from plumbline.pipelines.ingest.drafting import SourceFile
-from plumbline.pipelines.ingest.rows import IMAGES, InputColumnsConfig, require_names
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import IMAGES, InputColumnsConfig, require_names
 from plumbline.pipelines.sources.origins import Origins
 
 EXACT = 2**53

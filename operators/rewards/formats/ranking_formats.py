@@ -1,4 +1,4 @@
-"""HPD v2's annotations: pairs to train on (human_preference), and rankings to test by (rank)."""
+"""Formats whose example is a ranking of a prompt's images."""
 
 from itertools import combinations
 from typing import Any
@@ -6,7 +6,22 @@ from typing import Any
 from plumbline.operators.rewards.formats.format import Format, Picture, Sample
 
 
-def _rows(sample: Sample) -> list[dict[str, Any]]:
+def _imagereward_rows(sample: Sample) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": sample.prompt_id,
+            "prompt": sample.prompt,
+            "generations": [picture.path.removeprefix("images/") for picture in sample.pictures],
+            "ranking": list(range(1, len(sample.pictures) + 1)),
+        }
+    ]
+
+
+IMAGEREWARD = Format(unit="ranking", container="json", images="files", rows=_imagereward_rows)
+"""ImageReward's rankings: the images of a prompt with their ranks, lower being better, and no two alike."""
+
+
+def _hpsv2_rows(sample: Sample) -> list[dict[str, Any]]:
     """Every two images of a ranking, the better one marked 1; it stands first in every other pair."""
     pairs = combinations(sample.pictures, 2)
     return [_pair(sample, *pair, swapped=bool(place % 2)) for place, pair in enumerate(pairs, sample.number)]
@@ -33,4 +48,5 @@ def _name(picture: Picture) -> str:
     return picture.path.removeprefix("images/")
 
 
-FORMAT = Format(unit="ranking", container="json", images="files", rows=_rows, beside=_ranked)
+HPSV2 = Format(unit="ranking", container="json", images="files", rows=_hpsv2_rows, beside=_ranked)
+"""HPD v2's annotations: pairs to train on (human_preference), and rankings to test by (rank)."""

@@ -1,0 +1,235 @@
+"""Formats whose example is a better and a worse image of one prompt."""
+
+import hashlib
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
+
+PAIRS_SCHEMA = pa.schema(
+    [
+        ("are_different", pa.bool_()),
+        ("best_image_uid", pa.string()),
+        ("caption", pa.string()),
+        ("created_at", pa.timestamp("ns")),
+        ("has_label", pa.bool_()),
+        ("image_0_uid", pa.string()),
+        ("image_0_url", pa.string()),
+        ("image_1_uid", pa.string()),
+        ("image_1_url", pa.string()),
+        ("jpg_0", pa.binary()),
+        ("jpg_1", pa.binary()),
+        ("label_0", pa.float64()),
+        ("label_1", pa.float64()),
+        ("model_0", pa.string()),
+        ("model_1", pa.string()),
+        ("ranking_id", pa.int64()),
+        ("user_id", pa.int64()),
+        ("num_example_per_prompt", pa.int64()),
+        ("__index_level_0__", pa.int64()),
+    ]
+)
+"""In the order and of the types of the dataset's card (yuvalkirstain/pickapic_v2).
+
+`jpg_*` are the images as their sources have them: all readers open them by content, so that PNG does. A label is 1 or
+0, never the 0.5 of a tie, which trainers read as a win. `user_id` stands for the scorer.
+"""
+
+
+def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
+    """The columns of a pair, the better image second where it is `swapped`."""
+    first, second = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
+    columns: dict[str, Any] = {
+        "are_different": first.digest != second.digest,
+        "best_image_uid": sample.best.uid,
+        "caption": sample.prompt,
+        "created_at": sample.run_ended,
+        "has_label": True,
+        "ranking_id": _number(f"{sample.best.uid}\0{sample.worst.uid}"),
+        "user_id": _number(sample.scorer),
+        "num_example_per_prompt": sample.of_prompt,
+        "__index_level_0__": sample.number,
+    }
+    for place, picture in enumerate((first, second)):
+        columns[f"image_{place}_uid"] = picture.uid
+        columns[f"image_{place}_url"] = picture.uri
+        columns[f"jpg_{place}"] = picture.content
+        columns[f"label_{place}"] = float(picture is sample.best)
+        columns[f"model_{place}"] = picture.generator
+    return columns
+
+
+def _pairs_rows(sample: Sample) -> list[dict[str, Any]]:
+    """One row; the better image stands first in about half of them, by a hash, so that its place tells nothing."""
+    return [pair_row(sample, swapped=bool(_number(f"{sample.best.uid}\0{sample.worst.uid}") & 1))]
+
+
+def _number(text: str) -> int:
+    """A text as 63 bits, which an int64 holds."""
+    return int.from_bytes(hashlib.sha256(text.encode(errors="replace")).digest()[:8], "big") >> 1
+
+
+PAIRS = Format(unit="pair", container="parquet", images="embedded", rows=_pairs_rows, schema=PAIRS_SCHEMA)
+"""Pick-a-Pic v2, every column: what diffusion-DPO trainers and PickScore read."""
+
+
+def _pairs_webdataset_rows(sample: Sample) -> list[dict[str, Any]]:
+    """The better image is always the first: the trainer compares a label, which it has read as text, with a number, and
+    so takes jpg_0 for the better one whatever the label says.
+    """
+    columns = pair_row(sample, swapped=False)
+    other = {name: value for name, value in columns.items() if not name.startswith("jpg_")}
+    return [
+        {
+            "jpg_0.jpg": columns["jpg_0"],
+            "jpg_1.jpg": columns["jpg_1"],
+            "label_0.txt": b"1",
+            "label_1.txt": b"0",
+            "original_prompt.txt": sample.prompt.encode(errors="replace"),
+            "json": json.dumps({**other, "created_at": other["created_at"].isoformat()}).encode(),
+        }
+    ]
+
+
+PAIRS_WEBDATASET = Format(unit="pair", container="tar", images="embedded", rows=_pairs_webdataset_rows)
+"""Pick-a-Pic v2 as WebDataset tars: what diffusers' diffusion ORPO example reads."""
+
+
+NEGATIVE_PROMPT = " "
+"""The default of verl-omni's own script."""
+VERL_OMNI_SCHEMA = pa.schema(
+    [
+        ("data_source", pa.string()),
+        ("prompt", pa.string()),
+        ("negative_prompt", pa.string()),
+        ("img_win", pa.string()),
+        ("img_lose", pa.string()),
+        ("win_score", pa.float64()),
+        ("lose_score", pa.float64()),
+        ("uid", pa.string()),
+        ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
+        (
+            "extra_info",
+            pa.struct(
+                [
+                    ("split", pa.string()),
+                    ("index", pa.int64()),
+                    ("raw_prompt", pa.string()),
+                    ("raw_negative_prompt", pa.string()),
+                ]
+            ),
+        ),
+    ]
+)
+"""Paths are relative to the table's own folder, as the dataset class reads them of a single file.
+
+The prompt is plain text: of Parquet, pandas makes an array of a list of messages, which the class does not take for
+messages.
+"""
+
+
+def _verl_omni_rows(sample: Sample) -> list[dict[str, Any]]:
+    info = {
+        "split": sample.split,
+        "index": sample.number,
+        "raw_prompt": sample.prompt,
+        "raw_negative_prompt": NEGATIVE_PROMPT,
+    }
+    return [
+        {
+            "data_source": "plumbline",
+            "prompt": sample.prompt,
+            "negative_prompt": NEGATIVE_PROMPT,
+            "img_win": f"../{sample.best.path}",
+            "img_lose": f"../{sample.worst.path}",
+            "win_score": sample.best.reward,
+            "lose_score": sample.worst.reward,
+            "uid": f"{sample.best.uid}|{sample.worst.uid}",
+            "reward_model": {"style": "model", "ground_truth": sample.prompt},
+            "extra_info": info,
+        }
+    ]
+
+
+VERL_OMNI = Format(unit="pair", container="parquet", images="files", rows=_verl_omni_rows, schema=VERL_OMNI_SCHEMA)
+"""verl-omni's offline DPO table, but for the latents and embeddings that its own model makes of these images."""
+
+
+IMAGE_TAG = "<image>"
+IMAGE_QUESTION = 'Does this image show "{}"? Please answer yes or no.'
+ANSWER = "Yes"
+
+
+def _ms_swift_rows(sample: Sample) -> list[dict[str, Any]]:
+    """One row; none for a prompt that holds the tag which stands for an image."""
+    if IMAGE_TAG in sample.prompt:
+        return []
+    messages = [
+        {"role": "user", "content": IMAGE_TAG + IMAGE_QUESTION.format(sample.prompt)},
+        {"role": "assistant", "content": ANSWER},
+    ]
+    return [
+        {
+            "messages": messages,
+            "images": [sample.best.path],
+            "rejected_messages": messages,
+            "rejected_images": [sample.worst.path],
+            "margin": (sample.best.reward or 0.0) - (sample.worst.reward or 0.0),
+        }
+    ]
+
+
+MS_SWIFT = Format(unit="pair", container="jsonl", images="files", rows=_ms_swift_rows)
+"""ms-swift's preference rows of one question about two images, in the form with messages: for reward models."""
+
+
+def _hpdv3_rows(sample: Sample) -> list[dict[str, Any]]:
+    """Without `confidence` and `choice_dist`, which count annotators: HPSv3's own class takes a null for a number."""
+    return [
+        {
+            "prompt": sample.prompt,
+            "path1": sample.best.path,
+            "path2": sample.worst.path,
+            "model1": sample.best.generator,
+            "model2": sample.worst.generator,
+            "source": "plumbline",
+        }
+    ]
+
+
+HPDV3 = Format(unit="pair", container="json", images="files", rows=_hpdv3_rows)
+"""HPD v3's pairs: `path1` is preferred over `path2`."""
+
+
+MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+TRL_VISION_DPO_SCHEMA = with_images(
+    pa.schema([("prompt", MESSAGES), ("chosen", MESSAGES), ("rejected", MESSAGES), ("images", pa.list_(IMAGE))]),
+    "images",
+)
+COMPARISON_QUESTION = 'Which of the two images shows "{}" better? Please answer 1 or 2.'
+
+
+def _trl_vision_dpo_rows(sample: Sample) -> list[dict[str, Any]]:
+    swapped = bool(pair_row(sample, swapped=False)["ranking_id"] & 1)
+    pictures = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
+    right, wrong = ("2", "1") if swapped else ("1", "2")
+    return [
+        {
+            "prompt": [{"role": "user", "content": COMPARISON_QUESTION.format(sample.prompt)}],
+            "chosen": [{"role": "assistant", "content": right}],
+            "rejected": [{"role": "assistant", "content": wrong}],
+            "images": [embedded(picture) for picture in pictures],
+        }
+    ]
+
+
+TRL_VISION_DPO = Format(
+    unit="pair", container="parquet", images="embedded", rows=_trl_vision_dpo_rows, schema=TRL_VISION_DPO_SCHEMA
+)
+"""TRL's vision DPO: two verdicts about the same two images, of which the true one is chosen. For judges only.
+
+TRL shows a row's one list of images beside the chosen and the rejected text alike, so that it cannot hold a better
+and a worse image: what it can train is a model that says which of two images is better.
+"""
