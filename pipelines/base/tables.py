@@ -12,14 +12,14 @@ from plumbline.operators.errors import SourceError
 from plumbline.operators.rows import require_once
 
 BLOCK_BYTES = 4 * 2**20
-LONGEST_LINE = 16 * 2**20
-MOST_LINES = 100
-"""A CSV's row of more lines is one whose quote was not closed, and has swallowed others."""
+MAX_LINE_BYTES = 16 * 2**20
+MAX_ROW_LINES = 100
+"""A CSV row of more lines has an unclosed quote, which took in the rows after it."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = (".jsonl", ".ndjson")
 SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
-SHOWN = 40
-"""Characters of a text in a message."""
+SHOWN_CHARACTERS = 40
+"""Characters of a text that a message shows."""
 AGAIN = "it may be truncated: download or write it again"
 
 Values = Mapping[str, Any]
@@ -127,15 +127,15 @@ def _lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
     for number, line in enumerate(_split(stream), start=1):
         if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise SourceError(f"{url}: the file is UTF-16; save it as UTF-8")
-        if len(line) > LONGEST_LINE:
-            raise SourceError(f"{url}: line {number} is over {LONGEST_LINE} bytes; is it a table?")
+        if len(line) > MAX_LINE_BYTES:
+            raise SourceError(f"{url}: line {number} is over {MAX_LINE_BYTES} bytes; is it a table?")
         yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
 def _split(stream: IO[bytes]) -> Iterator[bytes]:
     """The lines of a file; one that is too long is cut once that is known."""
     rest = b""
-    while len(rest) <= LONGEST_LINE and (block := stream.read(BLOCK_BYTES)):
+    while len(rest) <= MAX_LINE_BYTES and (block := stream.read(BLOCK_BYTES)):
         *lines, rest = (rest + block).split(b"\n")
         yield from (line + b"\n" for line in lines)
     if rest:
@@ -207,7 +207,7 @@ def _csv_rows(
                 return
             if len(record.texts) > 1 and (
                 len(cells) != len(names)
-                or len(record.texts) > MOST_LINES
+                or len(record.texts) > MAX_ROW_LINES
                 or any(is_row(values) for values in _rows_alone(record.texts[1:], names, separator))
             ):
                 raise csv.Error("a quote takes in the lines after it")
@@ -246,7 +246,7 @@ def require_utf8(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        before = text[max(0, error.start - SHOWN) : error.start]
+        before = text[max(0, error.start - SHOWN_CHARACTERS) : error.start]
         raise Refused("not_utf8", f"not UTF-8 after {before!r}; save the file as UTF-8") from error
 
 

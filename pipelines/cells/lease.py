@@ -26,14 +26,14 @@ from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encod
 from plumbline.pipelines.cells.store import Store
 
 LEASES = "leases"
-SECONDS = 120.0
-"""How long a lease stands after its holder was last heard of, unless it says otherwise."""
-BEATS = 6
-"""How often a holder writes its file in that time; it is late before others take it for dead."""
-TRUSTED = 2 / 3
-"""The share of that time after which a holder that could not write no longer takes the lease for its own."""
-LOOKS = 20
-"""How often a watcher looks in that time."""
+LEASE_TIMEOUT = 120.0
+"""Seconds without a renewal after which a holder counts as dead, unless its file names others."""
+RENEWALS_PER_TIMEOUT = 6
+"""Renewals that a holder attempts within the timeout, so that one may fail."""
+TRUSTED_SHARE = 2 / 3
+"""The share of the timeout after which a holder that could not renew no longer trusts that the lease is its own."""
+LOOKS_PER_TIMEOUT = 20
+"""How often a watcher reads the file within the timeout."""
 
 State = Literal["free", "unknown", "alive", "dead"]
 
@@ -125,11 +125,11 @@ class Watch:
     @property
     def promised(self) -> float:
         """For how long the file may stay as it is, in seconds."""
-        return self.sight.holder.seconds if self.sight.holder is not None else SECONDS
+        return self.sight.holder.seconds if self.sight.holder is not None else LEASE_TIMEOUT
 
     def pause(self) -> None:
         """Until the next look is worth while."""
-        self._clock.pause(self.promised / LOOKS)
+        self._clock.pause(self.promised / LOOKS_PER_TIMEOUT)
 
 
 class Lease:
@@ -184,7 +184,7 @@ class Lease:
     def _renew(self) -> bool:
         began = self._clock.now()
         self._holder = replace(self._holder, beat=self._holder.beat + 1)
-        if began - self._renewed >= self._holder.seconds * TRUSTED:
+        if began - self._renewed >= self._holder.seconds * TRUSTED_SHARE:
             return _highest(self._store, self._name) == self._number and self.claim(self._number + 1)
         self._store.write_text(_path(self._name, self._number), _encode(self._holder).decode())
         self._renewed = began
@@ -203,7 +203,7 @@ class Lease:
         self.lost = True
 
     def _keep(self) -> None:
-        while not self._ended.wait(self._holder.seconds / BEATS):
+        while not self._ended.wait(self._holder.seconds / RENEWALS_PER_TIMEOUT):
             try:
                 self.renew()
             except LeaseLost as error:
@@ -231,7 +231,7 @@ def take(
     name: str,
     job: str,
     *,
-    seconds: float = SECONDS,
+    seconds: float = LEASE_TIMEOUT,
     wait: float = 0.0,
     watching: Callable[[Sight], None] = _ignore,
     clock: Clock | None = None,

@@ -23,7 +23,7 @@ from plumbline.pipelines.cells.store import LATEST, Store, draft_path
 
 READERS = 16
 ORDER = "order"
-"""The folder of the runs' places."""
+"""The folder of the runs' positions."""
 UNNAMED = ".unnamed"
 LATEST_REPORT = "latest/report.html"
 """In the store: the newest run's report, at an address that stays."""
@@ -159,50 +159,50 @@ class Position(NamedTuple):
         return f"{ORDER}/{self.number:08}-{self.run_id}{'' if self.named else UNNAMED}"
 
 
-def run_of_place(path: str) -> str:
-    """The run whose place in the order a file says."""
+def run_of_position(path: str) -> str:
+    """The run whose position in the order a file says."""
     return path.rpartition("/")[2].partition("-")[2].removesuffix(UNNAMED)
 
 
-def _places(store: Store) -> list[Position]:
-    """All places, the last one last; of a store that was written before there were any, the one that it names."""
+def _positions(store: Store) -> list[Position]:
+    """All positions, the last one last; a store that was written before there were any has one, of the run it names."""
     numbers = {path: path.rpartition("/")[2].partition("-")[0] for path in store.files(ORDER)}
-    places = [
-        Position(int(number), run_of_place(path), not path.endswith(UNNAMED))
+    positions = [
+        Position(int(number), run_of_position(path), not path.endswith(UNNAMED))
         for path, number in numbers.items()
         if number.isdigit()
     ]
-    named = (store.read_text(LATEST) or "").strip() if not places else ""
-    return sorted(places) or ([Position(0, named, named=True)] if named and "/" not in named else [])
+    named = (store.read_text(LATEST) or "").strip() if not positions else ""
+    return sorted(positions) or ([Position(0, named, named=True)] if named and "/" not in named else [])
 
 
-def _take_place(store: Store, run_id: str, *, named: bool) -> Position:
+def _take_position(store: Store, run_id: str, *, named: bool) -> Position:
     """Puts a run behind all others, where it may stand a second time."""
-    places = _places(store)
-    if places and places[0].number == 0:  # of a store without places, in which it is no file
-        store.write_text(places[0].path, "")
-    place = Position(places[-1].number + 1 if places else 1, run_id, named)
-    store.write_text(place.path, "")
-    return place
+    positions = _positions(store)
+    if positions and positions[0].number == 0:  # of a store without positions, in which it is no file
+        store.write_text(positions[0].path, "")
+    position = Position(positions[-1].number + 1 if positions else 1, run_id, named)
+    store.write_text(position.path, "")
+    return position
 
 
 @contextmanager
 def _published(store: Store, run_id: str, *, named: bool, hold: Callable[[], None]) -> Iterator[None]:
     """Has a run stand behind all others, unless `hold` tells that another has the lease: before, or in that moment."""
     hold()
-    place = _take_place(store, run_id, named=named)
+    position = _take_position(store, run_id, named=named)
     try:
         yield
         hold()
     except LeaseLost:
-        store.remove_all([place.path])
+        store.remove_all([position.path])
         raise
-    store.remove_all([other.path for other in _places(store) if other.run_id == run_id and other != place])
+    store.remove_all([other.path for other in _positions(store) if other.run_id == run_id and other != position])
 
 
 def leave_order(store: Store, run_id: str) -> None:
     """Takes a run out of the order, before it is removed."""
-    store.remove_all([place.path for place in _places(store) if place.run_id == run_id])
+    store.remove_all([position.path for position in _positions(store) if position.run_id == run_id])
 
 
 def commit_run(store: Store, run_id: str, manifest: Mapping[str, Any], hold: Callable[[], None] = _unheld) -> None:
@@ -216,7 +216,7 @@ def commit_run(store: Store, run_id: str, manifest: Mapping[str, Any], hold: Cal
 
 def name_newest(store: Store, run_id: str, hold: Callable[[], None] = _unheld) -> None:
     """Makes a run the newest and shows it where people look; nothing is written where it is that already."""
-    last = max((place for place in _places(store) if place.named), default=None)
+    last = max((position for position in _positions(store) if position.named), default=None)
     if last is None or last.run_id != run_id:
         with _published(store, run_id, named=True, hold=hold):
             pass
@@ -227,9 +227,9 @@ def name_newest(store: Store, run_id: str, hold: Callable[[], None] = _unheld) -
 
 def awaits_name(store: Store, run_id: str) -> bool:
     """Whether a run was written after the newest was named, and is to be named with its report."""
-    places = _places(store)
-    last_named = max((place.number for place in places if place.named), default=-1)
-    return any(place.run_id == run_id and place.number > last_named for place in places)
+    positions = _positions(store)
+    last_named = max((position.number for position in positions if position.named), default=-1)
+    return any(position.run_id == run_id and position.number > last_named for position in positions)
 
 
 def show_newest(store: Store) -> None:
@@ -247,9 +247,9 @@ def show_newest(store: Store) -> None:
 
 
 def run_ids(store: Store) -> list[str]:
-    """The runs that have a manifest, oldest first; those that have no place in the order come first, by their time."""
+    """The runs that have a manifest, oldest first; those without a position in the order come first, by their time."""
     folders = store.folders("runs")
-    numbers = {place.run_id: place.number for place in _places(store)}
+    numbers = {position.run_id: position.number for position in _positions(store)}
     with ThreadPoolExecutor(READERS) as pool:
         stands = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
     there = [run_id for run_id, is_there in zip(folders, stands, strict=True) if is_there]
@@ -275,7 +275,7 @@ def _manifest_path(run_id: str) -> str:
 
 def newest_run(store: Store) -> str | None:
     """The run that was named last, of those that stand; where none was named, the last of all."""
-    named = (place.run_id for place in reversed(_places(store)) if place.named)
+    named = (position.run_id for position in reversed(_positions(store)) if position.named)
     standing = next((run_id for run_id in named if store.exists(_manifest_path(run_id))), None)
     return standing or next(reversed(run_ids(store)), None)
 

@@ -10,17 +10,17 @@ from typing import Literal, NamedTuple
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.lease import Lease
-from plumbline.pipelines.cells.runs import ORDER, run_ids, run_of_place
+from plumbline.pipelines.cells.runs import ORDER, run_ids, run_of_position
 from plumbline.pipelines.cells.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
 from plumbline.pipelines.keeping.config import GcConfig
 from plumbline.pipelines.keeping.presence import SWEEPS, Sign, deleting, signs
 from plumbline.pipelines.keeping.retention import DroppedRun, drop_runs, remove_run
 
 DAY = 24 * 3600.0
-AT_ONCE = 1000
-"""Files that are removed together, which S3 does with one call."""
+DELETE_BATCH = 1000
+"""Files that are removed together, on S3 with one call."""
 UNFINISHED = ("draft", "failed", "missing")
-"""What cells.parquet calls cells that a sweep still has to compute."""
+"""States in cells.parquet of cells that a sweep still has to compute."""
 
 Why = Literal[
     "no run that is kept refers to it",
@@ -116,7 +116,7 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
         if lease is not None:
             remove_run(store, run.run_id)
     found = find_garbage(store, config, young, working, dropped)
-    while batch := list(islice(found, AT_ONCE)):
+    while batch := list(islice(found, DELETE_BATCH)):
         if lease is not None:
             lease.renew()
             store.remove_all([free.file.path for free in batch])
@@ -217,7 +217,7 @@ def _left_behind(store: Store, young: float, working: list[Sign]) -> Iterator[Fr
     """Markers and signs of dead writers, and the places of runs whose folders somebody deleted."""
     runs = {*store.folders("runs")}
     for file in store.entries(ORDER):
-        if file.written < young and run_of_place(file.path) not in runs:
+        if file.written < young and run_of_position(file.path) not in runs:
             yield Free(ORDER, file, "its run is gone")
     at_work = {sign.path for sign in working}
     for folder in ("markers", SWEEPS):

@@ -24,12 +24,13 @@ from plumbline.pipelines.cells.store import Store
 
 LOG = logging.getLogger(__name__)
 SWEEPS = "sweeps"
-"""The folder of their signs."""
+"""The folder of the signs."""
 DELETING = "deleting"
-"""The lease that is held by who deletes; its number tells how often somebody did."""
-RENEW_SECONDS = 5.0
-LIFE_SECONDS = 600.0
-"""After which a sign that was not written again is a dead writer's; storage may be out of reach for that long."""
+"""The lease of a job that deletes; its number grows with every such job."""
+RENEW_INTERVAL = 5.0
+"""Seconds between two writes of a sign."""
+SIGN_TIMEOUT = 600.0
+"""Seconds without a renewal after which a sweep counts as dead; storage may be out of reach for that long."""
 
 
 class Sign(NamedTuple):
@@ -42,7 +43,7 @@ class Sign(NamedTuple):
 
     def alive(self, now: float) -> bool:
         """Whether whoever left it is at work."""
-        return now - self.written < LIFE_SECONDS
+        return now - self.written < SIGN_TIMEOUT
 
     @property
     def run(self) -> str:
@@ -79,7 +80,7 @@ def present(store: Store, **content: Any) -> Iterator[Presence]:
     stop = threading.Event()
 
     def renew() -> None:
-        while not stop.wait(RENEW_SECONDS):
+        while not stop.wait(RENEW_INTERVAL):
             with suppress(PlumblineError):
                 presence.renew()
 

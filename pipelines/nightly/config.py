@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from urllib.parse import urlsplit
 
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.cells.lease import SECONDS
+from plumbline.pipelines.cells.lease import LEASE_TIMEOUT
 from plumbline.pipelines.keeping.config import KeepRuns
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.report.comparable import check_checkpoints
@@ -23,7 +23,7 @@ class NightConfig:
     """A mean that moved by less is no regression, however sure that is."""
     wait: float = 0.0
     """Seconds to wait for another night in the same store; then the exit code is 4."""
-    lease: float = SECONDS
+    lease: float = LEASE_TIMEOUT
     """Seconds without a sign of life after which a night is taken for dead."""
     deadline: float | None = None
     """Seconds after which the night ends, with exit code 6; null for no such bound."""

@@ -15,8 +15,7 @@ from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
-from plumbline.pipelines.cells.earlier import EarlierCells
-from plumbline.pipelines.cells.retry import FailedRows, count_failed, failed_before, standing_on
+from plumbline.pipelines.cells.earlier import EarlierCells, FailedRows, count_failed, failed_before, standing_on
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources

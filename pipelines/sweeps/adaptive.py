@@ -14,6 +14,7 @@ from plumbline.pipelines.cells.store import BrokenCell, StoreError
 from plumbline.pipelines.keeping.presence import deletions
 from plumbline.pipelines.plans.plan import make_plan, with_missing
 from plumbline.pipelines.running.events import Totals, Watch, to_all
+from plumbline.pipelines.sweeps.cell_tables import CellTables
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
     compute_whole,
@@ -21,7 +22,6 @@ from plumbline.pipelines.sweeps.computing import (
     with_seconds,
     with_waves,
 )
-from plumbline.pipelines.sweeps.held import HeldCells
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 
@@ -92,7 +92,7 @@ def _see(now: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> Inspe
     assert waves is not None and options is not None
     ranking = {name: metric.falling for name, metric in now.config.metrics.items() if metric.ranks}
     try:
-        scores = HeldCells(now.plan, now.store, outcomes).scores()
+        scores = CellTables(now.plan, now.store, outcomes).scores()
         return Inspection(
             look(scores, waves.order, waves.ends[wave], waves.prompt_ids, now.sources.generators, ranking, options),
             frozenset(),

@@ -27,8 +27,8 @@ from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.judging.releases.sheets import read_sheet
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.sweeps.cell_tables import CellTables
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep
-from plumbline.pipelines.sweeps.held import HeldCells
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 
@@ -194,7 +194,7 @@ def _look(planned: PlannedDiagnosis, sweep: PlannedSweep, outcomes: Mapping[str,
         return Inspection(Diagnosis(), {error.path})
 
 
-class _Cells(HeldCells):
+class _Cells(CellTables):
     """The cells of a sweep that hold a table, as a diagnosis reads them."""
 
     def elements(self, metric: str) -> Iterator[pa.ChunkedArray]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from plumbline.operators.models.calls import Usage
 from plumbline.operators.question_quality import QuestionQuality, assess
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
-from plumbline.pipelines.cells.retry import LEFT
+from plumbline.pipelines.cells.earlier import NOT_TRIED
 from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.plans.costs import Cost, spent
@@ -89,7 +89,7 @@ def look_at(planned: PlannedSweep, outcomes: Mapping[str, Outcome], cells: Cells
     computed = [outcomes[cell.path] for cell in cells if cell.path in outcomes]
     failures = [outcome for outcome in computed if outcome.state == "failed"]
     if any(cell in planned.plan.left for cell in cells):
-        return LookedAt(None, LEFT.message)
+        return LookedAt(None, NOT_TRIED.message)
     if failures:
         return LookedAt(None, failures[0].message, frozenset(path for one in failures for path in one.broken))
     try:

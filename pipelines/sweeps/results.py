@@ -24,7 +24,7 @@ from plumbline.operators.stages.scores import written_bases
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.summary import Skills, Tally
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest, is_draft
-from plumbline.pipelines.cells.retry import LEFT
+from plumbline.pipelines.cells.earlier import NOT_TRIED
 from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.cells.store import BrokenCell, Store, StoreError
 from plumbline.pipelines.plans.plan import Plan
@@ -36,12 +36,12 @@ VERSION = 1
 """Of parts with their tallies; raised when other rows or sums are made of the same cells."""
 CELL_READERS = 16
 PARTS_AT_ONCE = 8
-ROWS_OF_A_PART = 1 << 15
-"""At most, but for a larger shard; a generator that grows changes its last part alone."""
-MOST_RUNS = 16
-"""Of which the parts are looked for, the newest first."""
-WRITTEN = tuple(stage.name for stage in STAGES.values() if stage.over == "prompts")
-"""The stages whose cells a score may stand on besides what was measured of its image."""
+MAX_PART_ROWS = 1 << 15
+"""Rows of a part, unless a single shard has more; a generator that grows changes its last part alone."""
+MAX_SEARCHED_RUNS = 16
+"""Runs whose parts are searched, the newest first."""
+PROMPT_STAGES = tuple(stage.name for stage in STAGES.values() if stage.over == "prompts")
+"""Stages over prompts, whose cells a score may depend on besides what was measured of its image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +148,7 @@ def gather_results(
 
 def _cut_parts(plan: Plan, sources: Sources, store: Store, folder: str) -> Iterator[Part]:
     """The run's parts in the plan's order, named by their place and by what they follow from."""
-    folders = {r.folder for of in plan.recipes.values() for r in of.values() if r.stage in ("scores", *WRITTEN)}
+    folders = {r.folder for of in plan.recipes.values() for r in of.values() if r.stage in ("scores", *PROMPT_STAGES)}
     stored = dict(entry for folder in folders for entry in store.listing(folder).items())
     labels = sources.skill_labels
     runs_of_cells = ((metric, run) for metric, cells in plan.scores.items() for run in _runs_of_cells(cells))
@@ -158,11 +158,11 @@ def _cut_parts(plan: Plan, sources: Sources, store: Store, folder: str) -> Itera
 
 
 def _runs_of_cells(cells: Iterable[PlannedCell]) -> Iterator[tuple[PlannedCell, ...]]:
-    """Consecutive cells of one generator with at most ROWS_OF_A_PART rows, and at least one cell."""
+    """Consecutive cells of one generator with at most MAX_PART_ROWS rows, and at least one cell."""
     run: list[PlannedCell] = []
     n_rows = 0
     for cell in cells:
-        if run and (cell.shard.group != run[0].shard.group or n_rows + cell.shard.rows > ROWS_OF_A_PART):
+        if run and (cell.shard.group != run[0].shard.group or n_rows + cell.shard.rows > MAX_PART_ROWS):
             yield tuple(run)
             run, n_rows = [], 0
         run.append(cell)
@@ -183,7 +183,7 @@ def _identity(
 
     A cell that is written anew, by whoever, has another time of writing.
     """
-    upstream = (read for cell in cells for stage, read in plan.read_by(cell).items() if stage in WRITTEN)
+    upstream = (read for cell in cells for stage, read in plan.read_by(cell).items() if stage in PROMPT_STAGES)
     written = dict.fromkeys(cell.path for of_stage in upstream for cell in of_stage)
     shards = [cell.shard for cell in cells]
     named = [sources.named[shard] for shard in shards if shard in sources.named]
@@ -204,7 +204,7 @@ def _identity(
 def _standing_parts(store: Store, run_id: str, wanted: Set[str]) -> dict[str, str]:
     """By identity where a part stands: in this run's folder, which may be gathered again, or in the newest runs."""
     standing: dict[str, str] = {}
-    for run in (run_id, *reversed(run_ids(store)[-MOST_RUNS:])):
+    for run in (run_id, *reversed(run_ids(store)[-MAX_SEARCHED_RUNS:])):
         if standing.keys() >= wanted:
             break
         for path in store.files(f"runs/{run}/scores.parquet"):
@@ -318,7 +318,7 @@ class PartMaker:
         """A cell's rows beside the shard's further columns; `now` is by prompt what a score must stand on."""
         shard = cell.shard
         if cell in self.plan.left:
-            return self._nulls(metric, cell, LEFT)
+            return self._nulls(metric, cell, NOT_TRIED)
         outcome = self.outcomes.get(cell.path)
         if outcome is not None and outcome.state == "failed":
             self.broken.update(outcome.broken)

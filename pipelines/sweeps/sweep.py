@@ -11,7 +11,7 @@ from plumbline.operators.summary import best_first
 from plumbline.pipelines.base.endings import exit_code
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.cells.retry import Retried, count_retried
+from plumbline.pipelines.cells.earlier import Retried, count_retried
 from plumbline.pipelines.cells.runs import NameRun, by_time
 from plumbline.pipelines.plans.costs import Cost, spent
 from plumbline.pipelines.running.events import Totals, Watch, to_all

@@ -13,7 +13,7 @@ from plumbline.operators.errors import DISTRIBUTION
 from plumbline.operators.models.calls import Usage
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
-from plumbline.pipelines.cells.retry import count_retried
+from plumbline.pipelines.cells.earlier import count_retried
 from plumbline.pipelines.cells.runs import CELLS, commit_run
 from plumbline.pipelines.plans.config import SweepConfig
 from plumbline.pipelines.plans.costs import spent

@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from plumbline.pipelines.base.storage import Entry, Place
-from plumbline.pipelines.cells.runs import LATEST_REPORT, ORDER, newest_run, run_of_place
+from plumbline.pipelines.cells.runs import LATEST_REPORT, ORDER, newest_run, run_of_position
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.keeping import presence
 from plumbline.pipelines.keeping.config import GcConfig
@@ -121,7 +121,7 @@ class Ground(NamedTuple):
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
             if run != newest:
                 self.store.remove_folder(f"runs/{run}")
-        presence.LIFE_SECONDS = 0.0
+        presence.SIGN_TIMEOUT = 0.0
         collect_garbage(GcConfig(store=self.store.place.url, storage=self.root.storage, delete=True, grace_days=0.0))
 
     def leftovers(self) -> list[str]:
@@ -136,7 +136,7 @@ def _has_its_place(path: str, whole_runs: set[str]) -> bool:
     if folder == "runs":
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
     if folder == ORDER:
-        return run_of_place(path) in whole_runs
+        return run_of_position(path) in whole_runs
     if path == LATEST_REPORT or kind_of(path) == "cell":
         return True
     return folder in ("digests", "leases", "store.json") and "/." not in path

@@ -28,7 +28,7 @@ from plumbline.pipelines.cells.lease import LeaseLost, take
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.base.storage import StorageConfig
 
-module.BEATS = float(sys.argv[3])
+module.RENEWALS_PER_TIMEOUT = float(sys.argv[3])
 with take(Store(StorageConfig().locate(sys.argv[1])), "night", "another night", seconds=float(sys.argv[2])) as lease:
     print("held", flush=True)
     for _ in sys.stdin:

@@ -81,7 +81,7 @@ def test_a_night_with_one_new_generator_reads_its_cells_alone(nights: Nights, tm
 def test_a_generator_that_grows_changes_its_last_part_alone(
     rows_of_a_part: int, changed: int, nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "ROWS_OF_A_PART", rows_of_a_part)
+    monkeypatch.setattr(results, "MAX_PART_ROWS", rows_of_a_part)
     nights.add("atlas", 4, file="00001")
     nights.run()
     nights.add("atlas", 4, file="00002")

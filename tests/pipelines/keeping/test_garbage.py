@@ -17,7 +17,7 @@ from plumbline.operators import images as module
 from plumbline.operators.errors import ConfigError, RowError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.lease import take
-from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_place
+from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_position
 from plumbline.pipelines.cells.store import Store, draft_path
 from plumbline.pipelines.keeping.config import GcConfig, KeepRuns
 from plumbline.pipelines.keeping.garbage import Collected, collect_garbage
@@ -223,7 +223,7 @@ def test_a_run_whose_folder_somebody_deleted_leaves_no_place_in_the_order(bench:
     first, second = run(ALL.config(bench, store)), run(OTHER.config(bench, store))
     shutil.rmtree(store / "runs" / first.run_id)
     assert collect(store).free["order", "its run is gone"].files == 1
-    assert [run_of_place(path.name) for path in (store / "order").iterdir()] == [second.run_id]
+    assert [run_of_position(path.name) for path in (store / "order").iterdir()] == [second.run_id]
 
 
 def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def test_the_sign_of_a_sweep_that_died_keeps_nothing_for_ever(
     (store / SWEEPS).mkdir(exist_ok=True)
     (store / SWEEPS / "0.json").write_text("half a si")
     assert "scores" not in {stage for stage, _ in collect(store).free}, "it may use any cell"
-    monkeypatch.setattr("plumbline.pipelines.keeping.presence.LIFE_SECONDS", 0.0)
+    monkeypatch.setattr("plumbline.pipelines.keeping.presence.SIGN_TIMEOUT", 0.0)
     collected = collect(store)
     assert collected.free["scores", UNREFERENCED].files == 12 and not list((store / SWEEPS).iterdir())
 

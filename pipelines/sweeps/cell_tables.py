@@ -11,7 +11,7 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Plan
 
 
-class HeldCells:
+class CellTables:
     """The cells of a plan that hold a table: not those that failed, nor those that were left out."""
 
     def __init__(self, plan: Plan, store: Store, outcomes: Mapping[str, Outcome]) -> None:
