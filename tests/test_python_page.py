@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 from tests.bench_of import images
 from tests.operators.report.made import make_run, noisy
@@ -16,6 +18,9 @@ CLAIMS = [
     "assert scores.score.notna().tolist() == [True, True, False] and list(scores.image_id) == ['0', '1', '2']",
     "assert failed.error.map(lambda error: error['kind']).tolist() == ['corrupt_image']",
     "assert len(rewards) == 1 and abs(rewards[0] - scores.score[0]) < 1e-4",
+    "assert scores.prompt.tolist() == ['three red circles', 'a blue square', 'a blue square']",
+    "assert len(summary) and run.read_manifest()['run_id'] == run.run_id and len(run.read_errors()) == 0",
+    "assert agreement.set_index(['metric', 'statistic']).value['clipscore', 'pairwise_accuracy'] in (0, 1)",
     "assert list(by_prompt.columns) == ['atlas', 'borealis', 'cobalt']",
     "assert 0 <= test.p_value <= p_value <= 1 and test.n == len(by_prompt) and interval.low < interval.high",
     "assert 0.9 < spearman < 1 and ties.pairs == 10 and 0.9 <= ties.accuracy <= 1",
@@ -29,16 +34,16 @@ def test_the_page_runs(tmp_path: Path) -> None:
         (tmp_path / f"{name}.png").write_bytes(row["image"])
     (tmp_path / "damaged.png").write_bytes(b"no image")
     pieces = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(pieces) == 5
+    assert len(pieces) == 7
     code = "\n".join([*pieces, *CLAIMS])
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
-def test_every_function_that_is_named_is_there_and_told_of() -> None:
-    from importlib import import_module
-
-    named = re.findall(r"`([a-z_]+)\.([A-Za-z_]+)[^`]*`", PAGE.split("| question |")[1])
-    assert len(named) > 6
-    for module, name in named:
-        one = getattr(import_module(f"plumbline.operators.statistics.{module}"), name)
-        assert name == "STATISTICS" or one.__doc__
+def test_every_name_that_the_package_exports_is_there_and_documented() -> None:
+    for module in ("plumbline", "plumbline.extending", "plumbline.statistics"):
+        exports = import_module(module)
+        for name in exports.__all__:
+            value = getattr(exports, name)
+            assert value.__doc__ or not isinstance(value, type | FunctionType), name
+    told = set(re.findall(r"`([A-Za-z_]+)[^`]*`", PAGE.split("| question |")[1]))
+    assert set(import_module("plumbline.statistics").__all__) <= told

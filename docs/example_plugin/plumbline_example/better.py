@@ -1,6 +1,6 @@
 """A format of training data: which generator made the better image of a prompt."""
 
-from plumbline.operators.rewards.formats.format import Format, Sample
+from plumbline.extending import Format, Sample
 
 
 def _rows(sample: Sample) -> list[dict[str, str]]:

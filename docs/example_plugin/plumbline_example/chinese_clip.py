@@ -2,18 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from plumbline.operators.models.family import TOKENIZER, Family, Files
-from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.networks.dual_encoder import Reading, Towers
+from plumbline.extending import TOKENIZER, Family, Files, LocalModel, Reading, Towers
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.model import ResolvedModel
+    from plumbline.extending import ResolvedModel
 
 
 def _load(model: "ResolvedModel") -> Towers:
     from transformers import ChineseCLIPModel
 
-    from plumbline.operators.models.processing import load_pixel_transform, load_pretrained, load_tokenizer
+    from plumbline.extending import load_pixel_transform, load_pretrained, load_tokenizer
 
     network = load_pretrained(ChineseCLIPModel, model)
     return Towers(

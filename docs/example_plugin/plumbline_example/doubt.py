@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import Evidence
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.extending import Evidence, Scored, VqaScoreConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from plumbline.operators.wires.wire import Answers, Asked, JsonWire, Reply, Served, as_json, numbers
+from plumbline.extending import Answers, Asked, JsonWire, Reply, Served, as_json, numbers
 
 
 class HexadecimalWire(JsonWire):

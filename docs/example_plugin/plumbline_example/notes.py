@@ -1,6 +1,6 @@
 """A sink: an experiment tracker that only counts."""
 
-from plumbline.pipelines.sinks.sink import RunStory
+from plumbline.extending import RunStory
 
 
 def publish(run: RunStory) -> str:

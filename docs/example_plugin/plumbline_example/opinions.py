@@ -5,11 +5,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from plumbline.extending import Inputs, Metric, RowError, Stage, StageOptions, isolate, texts_of, unknown_prompt
 from plumbline.operators import rows
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import RowError, unknown_prompt
-from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, texts_of
 
 OPINIONS = rows.over_images(("p_entail", pa.float32()))
 

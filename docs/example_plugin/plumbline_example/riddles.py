@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from plumbline.operators.metrics.writing import WrittenQuestion
-from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import Row
-from plumbline.pipelines.sources.question_packs.pack import (
+from plumbline.extending import (
     Convention,
     PackRow,
     PackRows,
+    Place,
+    Row,
+    WrittenQuestion,
     read_lines,
     read_rows,
     the_id,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as csv
 
-from plumbline.pipelines.exports.score_table import StandingPart, Target, count_parts
+from plumbline.extending import StandingPart, Target, count_parts
 
 
 class Sheet:

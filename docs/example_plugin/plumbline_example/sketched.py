@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.extending import Evidence, Metric, Scored
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,13 +5,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from plumbline.extending import ImagesStage, Inputs, PreparedImages, Question, RowError, isolate
 from plumbline.operators import rows
-from plumbline.operators.batches import isolate
-from plumbline.operators.errors import RowError
-from plumbline.operators.images import PreparedImages
-from plumbline.operators.models.calls import Question
-from plumbline.operators.stages.images import ImagesStage
-from plumbline.operators.stages.stage import Inputs
 
 SKETCHES = rows.over_images(("description", pa.string()))
 

@@ -2,10 +2,7 @@
 
 from collections.abc import Sequence
 
-from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.answers.answer_table import Answer, Answered
-from plumbline.pipelines.judging.releases.release import Release, column_ratings, released
-from plumbline.pipelines.judging.releases.sheets import read_sheet, read_text
+from plumbline.extending import Answer, Answered, Place, Release, column_ratings, read_sheet, read_text, released
 
 
 def read(place: Place) -> Release:

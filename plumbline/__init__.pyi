@@ -1,0 +1,11 @@
+from .api import Run as Run
+from .api import judge as judge
+from .api import open_run as open_run
+from .api import score as score
+from .jobs.scorer import open_scorer as open_scorer
+from .operators.errors import ConfigError as ConfigError
+from .operators.errors import ModelError as ModelError
+from .operators.errors import PlumblineError as PlumblineError
+from .operators.errors import SourceError as SourceError
+from .operators.scorer import Scorer as Scorer
+from .operators.wires.trl import trl_reward as trl_reward

@@ -1,0 +1,174 @@
+"""What a notebook or another program imports: scores of images, the tables of runs, metrics beside people's ratings."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators import rows
+from plumbline.operators.scorer import Picture, Scorer, Shown
+from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.cells.runs import find_run, read_manifest
+from plumbline.pipelines.cells.store import Store, open_existing_store
+from plumbline.pipelines.judging.metaeval import judge as judge_release
+from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.judging.releases.release import Rating, released
+
+STATISTICS: tuple[RatingStatistic, ...] = ("spearman", "kendall_b", "pairwise_accuracy")
+
+
+def score(
+    images: Picture | Sequence[Shown | None],
+    prompts: str | Sequence[str | None],
+    metrics: str | Sequence[str] = "vqascore",
+    *,
+    models: str = "shapes",
+    on_gpu: bool = False,
+) -> pd.DataFrame:
+    """Scores every image for the prompt beside it, by every metric.
+
+    Args:
+        images: a list in which each is a path, encoded bytes, a `PIL.Image`, a uint8 array of shape (height, width, 3),
+            or a list of these (frames or views of one row); or a single image.
+        prompts: as many texts, or one text for all images.
+        metrics: names of conf/metric, such as `["vqascore", "clipscore"]`.
+        models: `shapes`, the small models that ship with Plumbline and know coloured shapes alone, or `released`, the
+            real ones from the Hugging Face hub.
+        on_gpu: whether the models run on this machine's GPU.
+
+    Returns:
+        One row for each image and metric: `image_id` (the image's place in the list), `prompt`, `metric`, `score` in
+        the metric's own unit, `n_questions`, `elements` and `error`. An image that cannot be scored has a null score
+        and the reason. docs/python.md describes all columns.
+
+    Raises:
+        ConfigError: an unknown metric or model, lists of different lengths, or a value that is no image.
+        ModelError: a model cannot be found or loaded.
+
+    The models of the last call stay loaded; `open_scorer` keeps them for as long as its scorer lives.
+    """
+    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    scored = _scorer(names, models, on_gpu).score(images, prompts).to_pandas()
+    texts = scored["image_id"].map(lambda place: prompts if isinstance(prompts, str) else prompts[int(place)])
+    scored.insert(1, "prompt", texts)
+    return scored
+
+
+@lru_cache(maxsize=1)
+def _scorer(metrics: tuple[str, ...], models: str, on_gpu: bool) -> Scorer:
+    return open_scorer(metric=list(metrics), models=models, on_gpu=on_gpu)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run of a store. Its tables are read when they are asked for (docs/results.md describes their columns)."""
+
+    store: Store
+    run_id: str
+
+    @property
+    def folder(self) -> str:
+        """The address of the run's folder."""
+        return str(self.store.place / f"runs/{self.run_id}")
+
+    def read_manifest(self) -> dict[str, Any]:
+        """The configuration, versions, counts and cells of the run; raises ConfigError where it is damaged."""
+        return read_manifest(self.store, self.run_id)
+
+    def read_scores(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """One row for each image and metric; a null score has its reason in `error`."""
+        return self._read("scores", columns)
+
+    def read_summary(self) -> pd.DataFrame:
+        """The mean of each generator by metric and skill, with its 95% interval and its coverage."""
+        return self._read("summary", None)
+
+    def read_errors(self) -> pd.DataFrame:
+        """One row for each image, prompt or metric that has no result, with the reason and the remedy."""
+        return self._read("errors", None)
+
+    def _read(self, name: str, columns: Sequence[str] | None) -> pd.DataFrame:
+        path = f"runs/{self.run_id}/{name}.parquet"
+        return self.store.read_table(path, None if columns is None else list(columns)).to_pandas()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Address:
+    store: str
+    storage: StorageConfig
+
+
+def open_run(store: str, run: str = "latest", **storage: Any) -> Run:
+    """A run of a store, which is a folder or an s3:// prefix; `latest` is the newest run.
+
+    `storage` are the keys of conf's `storage`, such as `endpoint_url`; what is left out comes from the standard AWS
+    variables. Raises ConfigError where there is no such store or run.
+    """
+    opened = open_existing_store(_Address(store=store, storage=StorageConfig(**storage)))
+    return Run(store=opened, run_id=find_run(opened, run))
+
+
+def judge(
+    scores: pd.DataFrame,
+    ratings: pd.DataFrame,
+    *,
+    statistics: Sequence[RatingStatistic] = STATISTICS,
+    match: Match | None = None,
+    falling: Collection[str] = (),
+) -> pd.DataFrame:
+    """How well metrics agree with people's ratings of the same images.
+
+    Args:
+        scores: `image_id`, `metric` and `score`, and `prompt_id` and `generator` where there are any.
+        ratings: `image_id` (or `prompt_id` and `generator`) and `rating`; several rows of an image are several raters.
+        statistics: of pearson, spearman, kendall_a, kendall_b, kendall_c, auroc, pairwise_accuracy (with exact tie
+            calibration, Deutsch et al. 2023) and pairwise_accuracy_grouped.
+        match: the ids that scores and ratings share: image, prompt_and_generator or image_and_prompt; by default those
+            by which most images meet.
+        falling: metrics whose lower score is the better one.
+
+    Returns:
+        One row for each metric, statistic and subset: `value`, `low` and `high` (95%, over prompts), `n`.
+
+    Raises:
+        SourceError: no rated image has a score, or a row rates the same image for the second time.
+    """
+    protocol = ProtocolConfig(
+        name="ratings", reader="long", path="ratings", tasks=("ratings",), statistics=tuple(statistics), match=match,
+        falling=tuple(falling),
+    )  # fmt: skip
+    release = released(ratings=_ratings(ratings))
+    findings = judge_release(protocol, release, _scores_table(scores), Sampling())
+    columns = ("metric", "statistic", "subset", "value", "interval", "n", "n_unscored", "n_unrated")
+    judged = pd.DataFrame([[getattr(judgement, name) for name in columns] for judgement in findings.judgements])
+    judged.columns = pd.Index(columns)
+    judged.insert(4, "low", judged["interval"].str[0])
+    judged.insert(5, "high", judged["interval"].str[1])
+    return judged.drop(columns="interval")
+
+
+def _ratings(frame: pd.DataFrame) -> list[Rating]:
+    """The rows as ratings; raters are numbered within each image where the table does not name them."""
+    images = [name for name in ("image_id", "prompt_id", "generator") if name in frame]
+    numbers = frame.groupby(images, dropna=False).cumcount().astype(str)
+    whole = frame.assign(rater=frame.get("rater", numbers)).reindex(columns=[*Rating._fields[:-1]])
+    plain = whole.astype(object).where(whole.notna(), None)
+    return [
+        Rating(
+            row.image_id, row.prompt_id, row.generator, str(row.rater), row.template or "rating",
+            None if row.rating is None else float(row.rating), f"row {place}",
+        )
+        for place, row in enumerate(plain.itertuples(index=False))
+    ]  # fmt: skip
+
+
+def _scores_table(frame: pd.DataFrame) -> pa.Table:
+    """The columns of SCORES that the frame has; the others are null."""
+    whole = frame.reindex(columns=["image_id", "prompt_id", "generator", "metric", "score"])
+    plain = whole.astype(object).where(whole.notna(), None)
+    return rows.table(plain.to_dict("records"), rows.SCORES)
