@@ -210,7 +210,7 @@ class Workers:
             Landmark(f"source {file.url}", locate(file.url), file.bytes, file.etag) for file in self.source.landmarks()
         ]
         given = surroundings(f"output {self.output}", self.output / ".ingest", seen)
-        return self._session.enter_context(given).enter
+        return self._session.enter_context(given).apply_environment
 
     def __enter__(self) -> "Workers":
         return self

@@ -20,7 +20,7 @@ from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.outcomes import (
     NONE,
-    CallNews,
+    CallReporter,
     Stopwatch,
     compute_cells,
     log_cell,
@@ -28,7 +28,7 @@ from plumbline.pipelines.running.outcomes import (
     shard_name,
 )
 from plumbline.pipelines.running.process import Deadline, keep_freed_memory, set_torch_threads
-from plumbline.pipelines.running.progress import FIRST_TIME, History
+from plumbline.pipelines.running.progress import NO_HISTORY, History
 from plumbline.pipelines.running.stages import NodeStage, StageContext
 from plumbline.pipelines.running.surroundings import Surroundings
 
@@ -45,17 +45,17 @@ DEADLY_ROW = RowError(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTerms:
-    """What all actors of a run are given."""
+    """What every actor of a run gets."""
 
     context: StageContext
     surroundings: Surroundings
     progress: Any
-    """The ProgressLog, as Ray hands it out."""
+    """The handle of the ProgressLog."""
     max_attempts: int
     repeated: bool = False
-    """Whether the wave was begun before, so that some of its cells may be committed."""
+    """Whether the wave was started before, so that some of its cells may be committed."""
     log_level: int | None = None
-    """From which on workers send the lines of their log to the driver; None where there is none."""
+    """Level from which workers send log lines to the driver; None sends none."""
 
 
 class StageActor:
@@ -69,49 +69,49 @@ class StageActor:
         self.deadline = Deadline(pool.deadline)
         self.computing = threading.Lock()
         self.turns = Turns(CALLS_PER_ACTOR)
-        self.calls = CallNews(lambda made: self.progress.called.remote(node.name, made))
+        self.calls = CallReporter(lambda made: self.progress.called.remote(node.name, made))
         self.machine = ray.get_runtime_context().get_node_id()
-        self.said_of = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
+        self.log_fields = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
         if terms.log_level is not None:
             take_over(Forwarder(self.progress), terms.log_level)
         unfinished = ray.get(self.progress.starting.remote(node.name, self.machine))
         try:
             if unfinished > pool.max_size + terms.max_attempts:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
-            terms.surroundings.enter()
+            terms.surroundings.apply_environment()
             keep_freed_memory()
             if node.model is not None:
                 set_torch_threads(pool.threads)
             self.stage = NodeStage(node, terms.context, decoders=max(1, int(pool.num_cpus)))
         except Exception as error:
-            with about(**self.said_of):
+            with about(**self.log_fields):
                 LOG.error("a worker cannot start: %s", one_line(error), exc_info=error)
             ray.get(self.progress.failed_to_start.remote(node.name, one_line(error)))
             raise
-        with about(**self.said_of):
+        with about(**self.log_fields):
             LOG.info("a worker is ready")
         ray.get(self.progress.ready.remote(node.name, self.machine))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """One row of the dataset, a Work as JSON, back with the outcomes of this node's cells.
+        """Takes one row of the dataset, a Work as JSON, and returns it with the outcomes of this node's cells.
 
-        Ray starts a dead actor again and gives it the same rows. A shard that was begun before is repeated whole and
-        alone, for it may have died of its neighbour; after another death it goes row by row, so that the next one tells
-        which row to leave out. After `max_attempts` deaths, or lost machines, it fails untried.
+        Ray restarts a dead actor and gives it the same rows. A shard whose worker died is retried alone, because the
+        other shard in that process may have been at fault. After a second death it goes row by row, so that the next
+        death shows which row to leave out. After `max_attempts` deaths, or lost machines, it fails without a try.
         """
         work = Work.from_json(str(batch["work"][0]), self.store.place.storage)
         cells = [cell for cell in work.cells if cell.node == self.node.name]
         if not cells:
             return batch
-        with about(**self.said_of, **log_context(work.shard, self.node.stage)):
+        with about(**self.log_fields, **log_context(work.shard, self.node.stage)):
             outcomes = self._of_shard(work, cells)
         return {"work": [replace(work, outcomes={**work.outcomes, **outcomes}).to_json()]}
 
     def _of_shard(self, work: Work, cells: Sequence[Cell]) -> dict[str, Outcome]:
-        """What became of the cells of a shard, once it is counted."""
+        """The outcomes of a shard's cells, after they are reported."""
         name, spent = shard_name(work), Stopwatch()
         history = ray.get(self.progress.history.remote(self.node.name, name))
-        if history != FIRST_TIME:
+        if history != NO_HISTORY:
             LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
         if (reason := self._given_up(history)) is not None:
             outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
@@ -124,12 +124,12 @@ class StageActor:
         by_metric = {cell.metric: outcomes[cell.path] for cell in cells}
         seconds = spent.seconds if self.node.models else 0.0
         self.calls.send()
-        # waited for, so that whoever has the outcomes finds them counted
+        # waited for, so that the outcomes are counted before anybody has them
         ray.get(self.progress.finished.remote(self.node.name, name, work.shard.rows, by_metric, seconds))
         return outcomes
 
     def _given_up(self, history: History) -> str | None:
-        """Why a shard is not tried again, if it is not; lost machines count by themselves, for they may not be its."""
+        """Why a shard is not tried again, or None. Lost machines count apart, since the shard may not be at fault."""
         if history.deaths >= self.terms.max_attempts:
             return f"the worker died {history.deaths} times on this shard"
         if history.losses > self.terms.max_attempts:
@@ -137,29 +137,29 @@ class StageActor:
         return None
 
     def _outcomes(self, work: Work, cells: Sequence[Cell], history: History, spent: Stopwatch) -> dict[str, Outcome]:
-        """What became of each cell; where the device is lost, this process ends and Ray starts another one."""
+        """The outcome of each cell. If the device is lost, this process ends and Ray starts another one."""
 
         def compute(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
             if history.deaths > 1 and self.stage.rows_alone:
                 return self._row_by_row(work, able, history, spent)
             return self._whole(work, able, spent)
 
-        again = self.terms.repeated or history != FIRST_TIME
+        again = self.terms.repeated or history != NO_HISTORY
         try:
-            return compute_cells(work, cells, compute, self.terms.context, self._standing(cells) if again else NONE)
+            return compute_cells(work, cells, compute, self.terms.context, self._committed(cells) if again else NONE)
         except Exception as error:
             if not device_lost(error):
                 raise
             os._exit(1)  # no later call of this process can use the device
 
-    def _standing(self, cells: Sequence[Cell]) -> dict[str, Outcome]:
-        """The cells that were committed by a process whose word of it was lost."""
-        standing = {}
+    def _committed(self, cells: Sequence[Cell]) -> dict[str, Outcome]:
+        """The outcomes of cells that a process committed and could not report."""
+        committed = {}
         for cell in cells:
             with suppress(PlumblineError):  # a store that does not answer: the cell is computed, and saved if it can be
                 if not cell.renew and self.store.exists(cell.path):
-                    standing[cell.path] = self.store.read_cell(cell.path).outcome()
-        return standing
+                    committed[cell.path] = self.store.read_cell(cell.path).outcome()
+        return committed
 
     def _whole(self, work: Work, cells: Sequence[Cell], spent: Stopwatch) -> Mapping[str, pa.Table]:
         with self.deadline():
@@ -170,7 +170,7 @@ class StageActor:
     def _row_by_row(
         self, work: Work, cells: Sequence[Cell], history: History, spent: Stopwatch
     ) -> Mapping[str, pa.Table]:
-        """The tables of a shard that ended its process before; each row is announced before it is touched."""
+        """The tables of a shard that killed its worker before; each row is announced before it is touched."""
         name = shard_name(work)
         tables = []
         for row in range(work.shard.rows):
@@ -187,7 +187,7 @@ class StageActor:
 
 
 class Turns:
-    """Lets calls run side by side, or one of them alone."""
+    """Lets calls run side by side, or one alone."""
 
     def __init__(self, places: int) -> None:
         self.places = places

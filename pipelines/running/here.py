@@ -13,7 +13,7 @@ from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.plans.plan import Node, Plan
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.events import CallsAnswered, ShardStarted, Watch
-from plumbline.pipelines.running.outcomes import CallNews, compute_cells, finished_shard, log_cell, log_context
+from plumbline.pipelines.running.outcomes import CallReporter, compute_cells, finished_shard, log_cell, log_context
 from plumbline.pipelines.running.process import set_torch_threads
 from plumbline.pipelines.running.stages import NodeStage, StageContext
 
@@ -43,7 +43,7 @@ def _compute_node(
     with _raising(node):
         set_torch_threads(pool.threads if node.model is not None else None)
         stage = NodeStage(node, context, decoders=max(1, int(pool.num_cpus)))
-    calls = CallNews(lambda made: watch(CallsAnswered(node.name, made)))
+    calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
     for work in shards:
         cells = [cell for cell in work.cells if cell.node == node.name]
         if not cells:

@@ -1,4 +1,4 @@
-"""What becomes of the cells of a shard, in whichever process they are computed: here, or in a worker of Ray's."""
+"""The outcomes of a shard's cells, in whichever process they are computed: this one, or a worker of Ray's."""
 
 import logging
 import threading
@@ -20,18 +20,18 @@ from plumbline.pipelines.running.stages import StageContext
 LOG = logging.getLogger(__name__)
 LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
 SHORT_KEY = 8
-"""Digits of a cell's key that its file is named by."""
-SECONDS_BETWEEN_NEWS = 1.0
-"""At least, of the calls that a process's models have answered."""
+"""Digits of a cell's key that its file name has."""
+CALLS_INTERVAL = 1.0
+"""Seconds at least between two reports of answered model calls."""
 NONE: Mapping[str, Outcome] = MappingProxyType({})
 
 
 def save_cell(store: Store, cell: Cell, table: pa.Table, limits: Mapping[str, int]) -> Outcome:
-    """A cell that cannot be saved has failed, and the others of its shard have not."""
+    """Saves a cell. One that cannot be saved fails alone, without the other cells of its shard."""
     try:
         return store.save(cell, table, limits=limits)
     except Exception as error:
-        return failure_of(error)
+        return failed_outcome(error)
 
 
 def compute_cells(
@@ -39,15 +39,15 @@ def compute_cells(
     cells: Sequence[Cell],
     compute: Callable[[Sequence[Cell]], Mapping[str, pa.Table]],
     context: StageContext,
-    standing: Mapping[str, Outcome] = NONE,
+    committed: Mapping[str, Outcome] = NONE,
 ) -> dict[str, Outcome]:
-    """What became of each cell of a shard, by path; a failure of the whole shard fails its cells and nothing else.
+    """The outcome of each cell of a shard, by path; a failure of the whole shard fails its cells and nothing else.
 
-    `compute` gives the tables by metric. Cells whose input failed are not computed, nor are the `standing` ones.
+    `compute` returns the tables by metric. Cells whose input failed are not computed, nor are the `committed` ones.
 
-    Raises what ends the process: a lost device.
+    Raises the error of a lost device, which must end the process.
     """
-    blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))} | dict(standing)
+    blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))} | dict(committed)
     able = [cell for cell in cells if cell.path not in blocked]
     if not able:
         return blocked
@@ -56,26 +56,26 @@ def compute_cells(
     except Exception as error:
         if device_lost(error):
             raise
-        return blocked | {cell.path: failure_of(error) for cell in able}
+        return blocked | {cell.path: failed_outcome(error) for cell in able}
     limits = context.limits.semantic()
     return blocked | {cell.path: save_cell(context.store, cell, tables[cell.metric], limits) for cell in able}
 
 
 def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
-    """The failure of a cell upstream, passed on."""
+    """The first failure among a cell's inputs."""
     failures = [outcomes[path] for path in cell.upstream if path in outcomes and outcomes[path].state == "failed"]
     return failures[0] if failures else None
 
 
-def failure_of(error: Exception) -> Outcome:
-    """Of a cell, with the cell upstream that it failed of where that is to be computed anew."""
+def failed_outcome(error: Exception) -> Outcome:
+    """The outcome of a cell that failed, with the damaged input that must be computed again, if that is why."""
     LOG.error("%s", one_line(error), exc_info=error)
     broken = (error.path,) if isinstance(error, BrokenCell) else ()
     return Outcome(state="failed", message=one_line(error), broken=broken)
 
 
 def log_context(shard: Shard, stage: str) -> dict[str, str]:
-    """What lines about a shard say of it; the group of a shard of images is their generator."""
+    """The fields of log lines about a shard; the group of a shard of images is their generator."""
     group = {"images": "generator", "prompts": "benchmark"}[STAGES[stage].over]
     return {group: shard.group, "shard": shard.name}
 
@@ -95,28 +95,28 @@ def log_cell(cell: Cell, outcome: Outcome) -> None:
 
 
 def shard_name(work: Work) -> str:
-    """What a shard is called in progress and messages."""
+    """The name of a shard in progress and messages."""
     return f"{work.shard.group}/{work.shard.name}"
 
 
-class CallNews:
-    """Sends how many calls of models were made, now and then while they are made and not each time."""
+class CallReporter:
+    """Reports answered model calls, at most once per interval."""
 
-    def __init__(self, send: Callable[[int], object], *, seconds: float = SECONDS_BETWEEN_NEWS) -> None:
+    def __init__(self, send: Callable[[int], object], *, seconds: float = CALLS_INTERVAL) -> None:
         self._send, self._seconds = send, seconds
         self._lock = threading.RLock()
         self._unsent = 0
         self._sent = time.monotonic()
 
     def note(self, made: int) -> None:
-        """Counts some, and sends all that are not sent yet where the last time is long enough ago."""
+        """Counts calls, and reports the unreported ones if the last report is old enough."""
         with self._lock:
             self._unsent += made
             if time.monotonic() - self._sent >= self._seconds:
                 self.send()
 
     def send(self) -> None:
-        """Sends those that are not sent yet; after it all are, whichever thread sends them."""
+        """Reports the unreported calls; afterwards none is left, whichever thread reported it."""
         with self._lock:
             made, self._unsent, self._sent = self._unsent, 0, time.monotonic()
             if made:
@@ -124,7 +124,7 @@ class CallNews:
 
 
 class Stopwatch:
-    """The seconds that its bodies took, all together."""
+    """Adds up the seconds of its bodies."""
 
     seconds = 0.0
     began = 0.0

@@ -1,4 +1,4 @@
-"""Which pools can stand on the cluster together: all at once, or in waves."""
+"""Which pools fit on the cluster together: all at once, or in waves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from plumbline.operators.errors import PlumblineError
 from plumbline.pipelines.base.cluster import PoolConfig
 
 SPARE_CPUS = 0.25
-"""Left for Ray Data's own tasks: pools that take every CPU starve them and hang for ever."""
+"""CPUs left for Ray Data's own tasks; pools that take every CPU starve them and hang forever."""
 TOLERANCE = 1e-9
 
 
@@ -30,7 +30,7 @@ class NodeResources(NamedTuple):
     labels: Mapping[str, str] = {}
 
     def suits(self, pool: PoolConfig) -> bool:
-        """Whether it is of the kind that a pool asks for, however full it is."""
+        """Whether its kind is what a pool asks for, however full it is."""
         if pool.accelerator_type is not None and pool.accelerator_type not in self.accelerators:
             return False
         return all(_selects(selector, self.labels.get(name)) for name, selector in pool.labels.items())
@@ -44,9 +44,9 @@ def _selects(selector: str, value: str | None) -> bool:
 
 
 def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources]) -> list[list[str]]:
-    """The pools, in their order, in as few consecutive waves as can each be placed together.
+    """The pools, in their order, in as few consecutive waves as fit.
 
-    Raises PlacementError for a pool that could not be placed even alone; nothing unplaceable is ever started.
+    Raises PlacementError for a pool that does not fit even alone.
     """
     waves: list[list[str]] = []
     for name, pool in pools.items():
@@ -60,9 +60,9 @@ def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources
 
 
 def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool:
-    """Whether every pool's first actors can be placed at once, largest first, each where it leaves least over.
+    """Whether every pool's first actors fit at once, largest first, each where it leaves least over.
 
-    Ray keeps no machine free for those that can go nowhere else. So the others are placed first, and on just those.
+    Ray reserves no machine for actors that fit nowhere else. So the others are placed first, on just those machines.
     """
     actors = [pool for pool in pools for _ in range(pool.min_size)]
     choosy = [actor for actor in actors if not all(machine.suits(actor) for machine in machines)]
@@ -80,13 +80,13 @@ def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of one machine; a share of a GPU cannot be put together from two."""
+    """What is left of one machine. A share of a GPU cannot be put together from two GPUs."""
 
     machine: NodeResources
     cpus: float
     gpus: list[float] = field(default_factory=list)
     wanted: int = 0
-    """By how many actors that cannot go everywhere."""
+    """How many actors that do not suit every machine suit this one."""
 
     def order(self) -> tuple[int, float, float]:
         return (-self.wanted, sum(self.gpus), self.cpus)

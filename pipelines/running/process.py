@@ -1,4 +1,4 @@
-"""What a process that holds models sets for itself: its threads, its memory, and its end where a call hangs."""
+"""Settings of a process that holds models: its threads, its memory, and a deadline for calls that hang."""
 
 import ctypes
 import faulthandler
@@ -10,26 +10,26 @@ from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, as malloc.h numbers them."""
-LARGEST_KEPT = 32 << 20
-"""Bytes; the most that glibc admits."""
-MOST_KEPT = 1 << 30
-"""Bytes at the top of the heap."""
-SHORTEST = 1e-3
-"""Seconds of a clock that should have ended."""
+MAX_MMAP_THRESHOLD = 32 << 20
+"""Bytes from which glibc maps memory afresh; the largest value that it allows."""
+TRIM_THRESHOLD = 1 << 30
+"""Bytes that glibc keeps at the top of the heap."""
+MIN_CLOCK = 1e-3
+"""Seconds for a clock that is already overdue."""
 
 
 class Deadline:
-    """Ends this process, and says in its log where it stood, where what it is entered for takes too long.
+    """Ends this process if a body takes too long, with a traceback in its log.
 
-    Nothing else ends a call that hangs. The clock is no thread of Python's: it goes on while the call holds the
-    interpreter. Several threads may enter it at once; each has all of the time.
+    Nothing else ends a call that hangs. The clock is not a Python thread, so it runs while the call holds the
+    interpreter. Several threads may enter at once; each has the full time.
     """
 
     def __init__(self, seconds: float | None) -> None:
-        """None never ends it."""
+        """None sets no deadline."""
         self.seconds = seconds
         self.due: dict[object, float] = {}
-        """When those that are in it must be out, the first to come first."""
+        """When each thread inside must have left, earliest first."""
         self.changing = threading.Lock()
 
     @contextmanager
@@ -55,7 +55,7 @@ class Deadline:
     def _set_clock(self) -> None:
         if self.due:
             left = next(iter(self.due.values())) - time.monotonic()
-            faulthandler.dump_traceback_later(max(left, SHORTEST), exit=True)
+            faulthandler.dump_traceback_later(max(left, MIN_CLOCK), exit=True)
         else:
             faulthandler.cancel_dump_traceback_later()
 
@@ -68,12 +68,12 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
-        mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+        mallopt(M_MMAP_THRESHOLD, MAX_MMAP_THRESHOLD)
+        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
 
 
 def set_torch_threads(threads: int | None) -> None:
-    """Of all later calls of models in this process; None leaves the choice that was made."""
+    """Sets the threads of later model calls in this process; None leaves them as they are."""
     if threads is not None:
         import torch  # only in workers: the driver never imports it
 

@@ -12,32 +12,32 @@ from plumbline.pipelines.running.counters import Counters
 from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarted
 from plumbline.pipelines.running.outcomes import finished_shard
 
-MOST_LINES = 100_000
-"""Of the log that wait for the driver; of more, the oldest are dropped."""
+MAX_LINES = 100_000
+"""Log lines kept for the driver; beyond it the oldest are dropped."""
 
 
 class History(NamedTuple):
-    """What befell a shard in this run before."""
+    """Earlier attempts at a shard in this run."""
 
     deaths: int
-    """How often it was begun by a process that died."""
+    """How often a process that started it died."""
     losses: int
-    """How often it was begun on a machine that is lost."""
+    """How often a machine on which it was started was lost."""
     deadly: tuple[int, ...]
-    """The rows, counted from the shard's first, that ended the process which worked on them."""
+    """The rows, counted from the shard's first, that killed their process."""
 
 
-FIRST_TIME = History(0, 0, ())
+NO_HISTORY = History(0, 0, ())
 
 
 @dataclass(kw_only=True, slots=True)
-class _Begun:
-    """A shard that is not finished."""
+class _UnfinishedShard:
+    """The attempts at a shard that is not finished."""
 
     machines: list[str] = field(default_factory=list)
-    """Where it was begun, each time."""
+    """The machine of each attempt."""
     row: int | None = None
-    """The row that is worked on alone."""
+    """The row that is being tried alone."""
     deadly: list[int] = field(default_factory=list)
 
 
@@ -55,19 +55,19 @@ class ProgressLog:
     def __init__(self) -> None:
         self.counters = Counters()
         self.waiting: Counter[str] = Counter()
-        self.lines: deque[Mapping[str, Any]] = deque(maxlen=MOST_LINES)
+        self.lines: deque[Mapping[str, Any]] = deque(maxlen=MAX_LINES)
         self.events: list[Event] = []
-        self.begun: defaultdict[tuple[str, str], _Begun] = defaultdict(_Begun)
+        self.begun: defaultdict[tuple[str, str], _UnfinishedShard] = defaultdict(_UnfinishedShard)
         self.loading: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.start_failures: dict[str, str] = {}
 
     def standing(self, cells: Mapping[str, int]) -> None:
-        """So many cells of each node need no computing."""
+        """Counts each node's cells that need no computing."""
         for node, count in cells.items():
             self.counters.standing(node, count)
 
     def waits(self, shards: Mapping[str, int]) -> None:
-        """So many shards are before each node."""
+        """Sets how many shards each node has to do."""
         for node, count in shards.items():
             self.waiting[node] = count
             self.counters.waiting(node, count)
@@ -84,25 +84,25 @@ class ProgressLog:
         return news
 
     def starting(self, node: str, machine: str) -> int:
-        """An actor of a node begins to load; gives the number on its machine that did and are not ready, with it."""
+        """An actor starts loading; returns how many on its machine are loading now, this one included."""
         self.loading[node][machine] += 1
         return self.loading[node][machine]
 
     def ready(self, node: str, machine: str) -> None:
-        """An actor of a node has loaded."""
+        """An actor has loaded."""
         self.loading[node][machine] -= 1
 
     def loads(self) -> Mapping[str, int]:
-        """By node, the actors that have begun to load and are not ready."""
+        """By node, how many actors are loading."""
         return {node: sum(counts.values()) for node, counts in self.loading.items()}
 
     def history(self, node: str, shard: str) -> History:
-        """What befell a shard on a node.
+        """The earlier attempts of a node at a shard.
 
-        A row that was begun there and not finished is deadly from now on, unless its whole machine is lost.
+        A row that was started and not finished counts as deadly from now on, unless its machine is lost.
         """
         if (node, shard) not in self.begun:
-            return FIRST_TIME
+            return NO_HISTORY
         begun = self.begun[node, shard]
         living = living_machines()
         if begun.row is not None and begun.machines[-1] in living:
@@ -112,7 +112,7 @@ class ProgressLog:
         return History(deaths, len(begun.machines) - deaths, tuple(begun.deadly))
 
     def started(self, node: str, shard: str, machine: str) -> None:
-        """A node begins a shard on a machine."""
+        """A node starts a shard on a machine."""
         self.events.append(ShardStarted(node))
         begun = self.begun[node, shard]
         if begun.machines:
@@ -120,11 +120,11 @@ class ProgressLog:
         begun.machines.append(machine)
 
     def started_row(self, node: str, shard: str, row: int | None) -> None:
-        """A node begins one row of a shard on its own; None where it has finished the last one."""
+        """A node starts one row of a shard alone; None after the last one."""
         self.begun[node, shard].row = row
 
     def called(self, node: str, calls: int) -> None:
-        """So many calls of a node's models have been answered."""
+        """A node's models have answered so many more calls."""
         self.events.append(CallsAnswered(node, calls))
 
     def finished(self, node: str, shard: str, rows: int, outcomes: Mapping[str, Outcome], seconds: float) -> None:
@@ -136,18 +136,18 @@ class ProgressLog:
         self.events.append(finished_shard(node, rows, outcomes.values()))
 
     def interrupted(self) -> None:
-        """All processes have been ended, through no fault of the shards that they were working on."""
+        """All processes were ended, through no fault of their shards."""
         for begun in self.begun.values():
             begun.machines = begun.machines[:-1]
             begun.row = None
         self.loading.clear()
 
     def failed_to_start(self, node: str, message: str) -> None:
-        """A node's actor could not load what it needs."""
+        """An actor of a node could not load."""
         self.start_failures[node] = message
 
     def start_failure(self) -> str | None:
-        """Why some node could not start, if one could not."""
+        """Why a node could not start, or None."""
         return next((f"{node}: {message}" for node, message in self.start_failures.items()), None)
 
 

@@ -25,29 +25,30 @@ from plumbline.pipelines.plans.plan import Node, Plan
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.running.machines import next_wave, offered
+from plumbline.pipelines.running.machines import RoomWatch, list_other_drivers, living_resources, next_wave
 from plumbline.pipelines.running.placement import fits
 from plumbline.pipelines.running.progress import ProgressLog
-from plumbline.pipelines.running.room import RoomWatch, who_holds
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.stages import StageContext
-from plumbline.pipelines.running.surroundings import of_sweep
+from plumbline.pipelines.running.surroundings import sweep_surroundings
 
 LOG = logging.getLogger(__name__)
-POLL_SECONDS = 0.25
-LOOK_SECONDS = 2.0
-END_SECONDS = 30.0
-"""That the ProgressLog may take to end."""
-MOST_FAILURES = 3
-"""Of a wave in a row that end with no cell more than before."""
+POLL_INTERVAL = 0.25
+"""Seconds between two questions for workers' news."""
+LOOK_INTERVAL = 2.0
+"""Seconds between two looks at the pools of a wave."""
+END_TIMEOUT = 30.0
+"""Seconds allowed for ending the ProgressLog."""
+MAX_FRUITLESS_RETRIES = 3
+"""Consecutive retries of a wave without a newly committed cell before the run fails."""
 
 
 class LostWave(Exception):
-    """A wave that ended before its work, through no fault of the cells."""
+    """A wave ended before its work was done, through no fault of its cells."""
 
 
 class Runner:
-    """Runs a plan's work and gathers what became of every cell."""
+    """Runs the work of a plan and gathers the outcome of every cell."""
 
     def __init__(self, nodes: Sequence[Node], terms: RunTerms, cluster: ClusterConfig, watch: Watch) -> None:
         self.terms = terms
@@ -58,9 +59,9 @@ class Runner:
         self.outcomes: dict[str, Outcome] = {}
 
     def run(self, work: Sequence[Work]) -> None:
-        """Runs the work through every node it needs, wave by wave; outcomes gather in `outcomes`.
+        """Runs the work through every node that it needs, wave by wave, and adds to `outcomes`.
 
-        A wave that is lost, with the machines that it was on, is run again on those there are, for what it left.
+        A wave that was lost with its machines runs again on the remaining ones, for the cells that it left.
         """
         needed = {cell.node for item in work for cell in item.cells}
         pools = {name: pool for name, pool in self.pools.items() if name in needed}
@@ -73,7 +74,7 @@ class Runner:
             except LostWave as error:
                 LOG.warning("the wave of %s was lost: %s", ", ".join(wave), error)
                 failures = failures + 1 if len(self.outcomes) == known else 1
-                if failures == MOST_FAILURES:
+                if failures == MAX_FRUITLESS_RETRIES:
                     raise RunnerError(f"the cluster gave up on stage(s) {', '.join(wave)} ({error}); {KEPT}") from error
                 ray.get(self.terms.progress.interrupted.remote())
             else:
@@ -81,7 +82,7 @@ class Runner:
                 failures = 0
 
     def _run_wave(self, wave: Sequence[str], work: Sequence[Work], *, repeated: bool) -> None:
-        """One dataset over the shards with something left to do in this wave."""
+        """Runs one dataset over the shards that this wave has not finished."""
         left = {cell.path for item in work for cell in item.cells if cell.node in wave} - self.outcomes.keys()
         shards = [item for item in work if any(cell.path in left for cell in item.cells)]
         waiting = Counter(node for item in shards for node in {cell.node for cell in item.cells if cell.path in left})
@@ -108,7 +109,7 @@ class Runner:
         return dataset
 
     def _with_outcomes(self, work: Work) -> Work:
-        """The work with what is known of the cells upstream that did not commit; of the others there is no need."""
+        """The work with the outcomes of those upstream cells that were not committed."""
         inputs = {path for cell in work.cells for path in cell.upstream} & self.outcomes.keys()
         unsound = {path: self.outcomes[path] for path in inputs if self.outcomes[path].state != "committed"}
         return replace(work, outcomes=unsound)
@@ -139,7 +140,7 @@ class Runner:
         stop = threading.Event()
 
         def poll() -> None:
-            while not stop.wait(POLL_SECONDS):
+            while not stop.wait(POLL_INTERVAL):
                 self._report()
 
         poller = threading.Thread(target=copy_context().run, args=(poll,), daemon=True)
@@ -175,7 +176,7 @@ def run_plan(plan: Plan, context: StageContext, cluster: ClusterConfig, watch: W
 def _running(plan: Plan, context: StageContext, cluster: ClusterConfig, watch: Watch) -> Iterator[Runner]:
     quieten()
     nodes = [item.node for item in plan.nodes if item.missing]
-    with of_sweep(context.store, plan) as given, progress_log() as progress:
+    with sweep_surroundings(context.store, plan) as given, progress_log() as progress:
         if not plan.renewed:  # or what the last round computed would count as having stood
             progress.standing.remote({item.node.name: item.cells - item.missing for item in plan.nodes})
         yield Runner(
@@ -207,7 +208,7 @@ def progress_log() -> Iterator[Any]:
 def _end(progress: Any) -> None:
     """Ends it as soon as it has given Ray the last of what it counted, which Ray asks for every ten seconds."""
     with suppress(RayError):
-        ray.get(progress.__ray_terminate__.options(max_task_retries=0).remote(), timeout=END_SECONDS)
+        ray.get(progress.__ray_terminate__.options(max_task_retries=0).remote(), timeout=END_TIMEOUT)
     ray.kill(progress)
 
 
@@ -218,33 +219,33 @@ def _pool(node: Node, cluster: ClusterConfig) -> PoolConfig:
 
 
 def _watch(pools: Mapping[str, PoolConfig], progress: Any) -> type[ExecutionCallback]:
-    """Ends a dataset whose machines are lost and that could not be placed again, which Ray would wait for for ever.
+    """Aborts a dataset when its machines are gone and the rest cannot host its pools; Ray would wait forever.
 
-    Where there are machines enough, and others work on them, it says who.
+    If there are enough machines and others use them, it says who.
     """
 
     class Watch(ExecutionCallback):  # type: ignore[misc]
         looked = time.monotonic()
-        room = RoomWatch(who_holds)
+        room = RoomWatch(list_other_drivers)
 
         def on_execution_step(self, executor: Any) -> None:
-            if time.monotonic() > self.looked + LOOK_SECONDS:
+            if time.monotonic() > self.looked + LOOK_INTERVAL:
                 self.looked = time.monotonic()
                 stages = [operator for operator in executor._topology if isinstance(operator, ActorPoolMapOperator)]
                 counts = {name: stage.get_actor_info() for name, stage in zip(pools, stages, strict=False)}
                 waiting = any(count.pending or count.restarting for count in counts.values())
-                if waiting and not fits(pools.values(), offered()):
+                if waiting and not fits(pools.values(), living_resources()):
                     raise LostWave("the machines that are left have no room for its workers")
                 idle = [name for name, count in counts.items() if count.pending and not count.running]
                 with suppress(RayError):
-                    loading = ray.get(progress.loads.remote(), timeout=LOOK_SECONDS) if idle else {}
+                    loading = ray.get(progress.loads.remote(), timeout=LOOK_INTERVAL) if idle else {}
                     self.room.look([name for name in idle if not loading.get(name)])
 
     return Watch
 
 
 def quieten() -> None:
-    """Leaves the terminal to our own progress."""
+    """Keeps Ray Data off the terminal, where our own progress is shown."""
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -1,4 +1,4 @@
-"""The Ray that a run works on: somebody's cluster, or one of our own that ends with the run."""
+"""The Ray of a run: a given cluster, or a local one that ends with the run."""
 
 import errno
 import logging
@@ -19,30 +19,30 @@ import ray
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 
-LAST_WORDS = (
+KILLED = (
     f"error: this process was ended, by Ray because its own processes died (raylet or GCS), or by the system; {KEPT}"
 )
-WATCH_SECONDS = 5.0
-"""Between two looks whether the raylet is there."""
-MOST_SILENT = 3
-"""Looks at which it may be missing; the last one ends the process."""
-START_SECONDS = "180"
-"""That Ray's processes may take to start; RAY_raylet_start_wait_time_s sets another number."""
+WATCH_INTERVAL = 5.0
+"""Seconds between two looks at the raylet."""
+MAX_SILENT_LOOKS = 3
+"""Looks in a row at which the raylet may be missing; the last one ends the process."""
+START_TIMEOUT = "180"
+"""Seconds allowed for starting Ray's processes; RAY_raylet_start_wait_time_s overrides them."""
 NOT_STARTED = (
     "Ray could not be started on this machine ({error}); it may be busy, or short of memory or disk: run again, and "
-    f"where it starts too slowly set RAY_raylet_start_wait_time_s above {START_SECONDS}"
+    f"where it starts too slowly set RAY_raylet_start_wait_time_s above {START_TIMEOUT}"
 )
 
 
 @contextmanager
 def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
-    """The given cluster, or else a local Ray of our own, which is shut down at the end and will not grow."""
+    """Connects to the given cluster, or starts a local Ray, which never grows and is shut down at the end."""
     if cluster.executor == "here":
         raise RunnerError("cluster=here: this job works on Ray alone; leave it out, or name a cluster")
     if ray.is_initialized():
         yield cluster
         return
-    with last_words(LAST_WORDS):
+    with say_if_killed(KILLED):
         address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
         _connect(address, cluster)
         with watched(_raylet_socket()):
@@ -53,18 +53,18 @@ def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
 
 
 def _raylet_socket() -> Path | None:
-    """Where this machine's raylet listens; None for a client of Ray's, which has none."""
+    """The socket of this machine's raylet; None for a Ray client, which has none."""
     own = ray.get_runtime_context().get_node_id()
     found = [Path(node["RayletSocketName"]) for node in ray.nodes() if node["NodeID"] == own]
     return found[0] if found and found[0].is_socket() else None
 
 
 @contextmanager
-def watched(listener: Path | None, pause: float = WATCH_SECONDS) -> Iterator[None]:
-    """Ends this process where nobody listens at a Unix socket any more, within the body.
+def watched(listener: Path | None, pause: float = WATCH_INTERVAL) -> Iterator[None]:
+    """Ends this process if a Unix socket is abandoned within the body.
 
-    Ray's core does so by itself, but not where another cluster has taken the lost one's address: then its driver waits
-    for ever for what the new one does not know.
+    Ray's core does so itself, except when another cluster has taken the lost one's address: then the driver would wait
+    forever for objects that the new cluster does not know.
     """
     if listener is None:
         yield
@@ -73,7 +73,7 @@ def watched(listener: Path | None, pause: float = WATCH_SECONDS) -> Iterator[Non
 
     def watch() -> None:
         silent = 0
-        while silent < MOST_SILENT and not ended.wait(pause):
+        while silent < MAX_SILENT_LOOKS and not ended.wait(pause):
             silent = 0 if _listens(listener) else silent + 1
         if not ended.is_set():
             os._exit(1)
@@ -97,11 +97,11 @@ def _listens(path: Path) -> bool:
 
 
 @contextmanager
-def last_words(line: str) -> Iterator[None]:
-    """Has a line said on stderr should this process end within the body without a chance to say anything.
+def say_if_killed(line: str) -> Iterator[None]:
+    """Prints a line on stderr if this process is killed within the body.
 
-    Ray's core ends its driver so, where the raylet or the GCS died, and the system a process that takes all memory. The
-    line is said by a shell that waits for a word at a pipe, and finds the pipe closed instead.
+    Ray's core kills its driver when the raylet or the GCS dies, and the system kills a process that takes all memory. A
+    shell waits at a pipe and prints the line if the pipe closes without a word.
     """
     reading, writing = os.pipe()
     guard = subprocess.Popen(["/bin/sh", "-c", 'read -r word || echo "$0" >&2', line], stdin=reading)
@@ -118,7 +118,7 @@ def last_words(line: str) -> Iterator[None]:
 def _connect(address: str, cluster: ClusterConfig) -> None:
     local: dict[str, Any] = {"num_cpus": cluster.num_cpus, "include_dashboard": False} if address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", START_SECONDS)
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", START_TIMEOUT)
     try:
         _check_port(address)
         with _quiet_backend(), _own_signals():
@@ -132,7 +132,7 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
 
 
 def _check_port(address: str) -> None:
-    """Raises OSError at once where nothing listens at host:port; Ray itself goes on trying for minutes."""
+    """Raises OSError at once if nothing listens at host:port; Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()
@@ -140,7 +140,7 @@ def _check_port(address: str) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keeps what the caller does on SIGTERM, which Ray would replace."""
+    """Keeps the caller's SIGTERM handler, which Ray would replace."""
     handler = signal.getsignal(signal.SIGTERM)
     yield
     if threading.current_thread() is threading.main_thread():
@@ -149,9 +149,9 @@ def _own_signals() -> Iterator[None]:
 
 @contextmanager
 def _quiet_backend() -> Iterator[None]:
-    """Keeps Ray's C++ core from writing to the terminal, where it warns of every restartable actor.
+    """Keeps Ray's C++ core off the terminal, where it warns about every restartable actor.
 
-    It announces even being told so; its errors still arrive as exceptions, and RAY_BACKEND_LOG_LEVEL overrides.
+    Its errors still arrive as exceptions. RAY_BACKEND_LOG_LEVEL overrides this.
     """
     if "RAY_BACKEND_LOG_LEVEL" in os.environ:
         yield

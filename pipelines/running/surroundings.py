@@ -1,4 +1,4 @@
-"""What each process of a run is given of the driver's environment, and what it must see of the driver's files."""
+"""What every process of a run gets from the driver's environment, and which of the driver's files it must see."""
 
 import os
 import uuid
@@ -25,7 +25,7 @@ from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.progress import living_machines
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
-"""What workers need of the driver's environment, beside what begins with AWS_ and the keys that models name."""
+"""Variables that workers inherit from the driver, besides `AWS_*` and the models' API keys."""
 
 
 class Landmark(NamedTuple):
@@ -40,17 +40,17 @@ class Landmark(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """The driver's credentials, and what shows that a process sees the driver's store and sources.
+    """The driver's credentials, and files that show whether a process sees the driver's store and sources.
 
-    They travel as an argument, through the object store: Ray writes a `runtime_env` into its log files.
+    They travel as an argument through the object store, because Ray writes a `runtime_env` into its log files.
     """
 
     variables: Mapping[str, str] = field(repr=False)
-    """Of the driver's environment."""
+    """The driver's environment variables."""
     landmarks: tuple[Landmark, ...]
 
-    def enter(self) -> None:
-        """Sets the variables in this process; raises RunnerError where it sees another store or source."""
+    def apply_environment(self) -> None:
+        """Sets the variables in this process; raises RunnerError if it sees another store or source."""
         os.environ.update(self.variables)
         for landmark in self.landmarks:
             problem = self._problem(landmark)
@@ -59,7 +59,7 @@ class Surroundings:
                 raise RunnerError(f"the machine {machine} {problem}")
 
     def _problem(self, landmark: Landmark) -> str | None:
-        """What is wrong there, with the remedy; that nothing can be told of a place is not that it is another."""
+        """What is wrong with a landmark, with the remedy. An unreadable one is not taken for another file."""
         try:
             with readable_errors(landmark.place, "file"):
                 seen = _look(landmark.place)
@@ -83,8 +83,8 @@ def _look(location: Place) -> tuple[int, str] | None:
     return entry.size, entry.etag
 
 
-def of_sweep(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
-    """What a sweep's processes are given: its models' keys, the store, a file of the prompts and one of the images."""
+def sweep_surroundings(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
+    """The surroundings of a sweep: its models' keys, its store, one file of its prompts and one of its images."""
     models = [model for item in plan.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}
     shards = [work.shard for cells in (plan.prompts, plan.images) for work in islice(plan.work(cells), 1)]
@@ -100,17 +100,17 @@ def of_sweep(store: Store, plan: Plan) -> AbstractContextManager[Surroundings]:
 def surroundings(
     what: str, folder: Place, sources: Collection[Landmark], names: Collection[str] = ()
 ) -> Iterator[Surroundings]:
-    """What the processes of a run are given; a marker stands in the folder that they write to until the end.
+    """The surroundings of a run, which keeps a marker in the folder that its processes write to.
 
-    `names` are variables of the driver's environment beside S3's. Raises RunnerError for a machine that does not see
-    what the driver sees.
+    `names` are environment variables besides S3's. Raises RunnerError for a machine that does not see the driver's
+    files.
     """
     marker = folder / f"markers/{uuid.uuid4().hex}"
     marker.write(marker.url.encode())
     try:
         named = {name: os.environ[name] for name in names if name in os.environ}
         given = Surroundings(variables=aws_variables() | named, landmarks=(landmark(what, marker), *sources))
-        _enter_everywhere(given)
+        _check_machines(given)
         yield given
     finally:
         with suppress(OSError):
@@ -123,8 +123,8 @@ def landmark(what: str, place: Place) -> Landmark:
     return Landmark(what, place, entry.size, entry.etag)
 
 
-def _enter_everywhere(given: Surroundings) -> None:
-    """Looks on each machine that works, where there are several; one that joins later looks when it begins to work."""
+def _check_machines(given: Surroundings) -> None:
+    """Looks from every machine, if there are several. One that joins later looks when its workers start."""
     machines = [machine["NodeID"] for machine in ray.nodes() if machine["Alive"] and machine["Resources"].get("CPU")]
     if len(machines) < 2:
         return
@@ -144,7 +144,7 @@ def _enter_everywhere(given: Surroundings) -> None:
 
 def _refusal(given: Surroundings) -> str | None:
     try:
-        given.enter()
+        given.apply_environment()
     except RunnerError as error:
         return str(error)
     return None

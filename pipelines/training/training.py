@@ -181,7 +181,7 @@ def _work(task: Task, given: Surroundings, notices: Any) -> None:
     context = get_context()
     seat = Seat(context.get_world_rank(), context.get_world_size(), get_device())
     try:
-        given.enter()
+        given.apply_environment()
         work(task, seat, lambda line: ray.get(notices.say.remote(line)))
     except PlumblineError as error:
         ray.get(notices.refuse.remote(str(error)))

@@ -52,8 +52,8 @@ def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.
 
 @pytest.mark.parametrize("end", ["os._exit(1)", "os.kill(os.getpid(), 9)", "sys.exit(1)", "raise KeyboardInterrupt"])
 def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(end: str) -> None:
-    imported = "import os, sys; from plumbline.pipelines.running.session import last_words"
-    code = f"{imported}\nwith last_words('error: gone'):\n    {end}"
+    imported = "import os, sys; from plumbline.pipelines.running.session import say_if_killed"
+    code = f"{imported}\nwith say_if_killed('error: gone'):\n    {end}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode != 0
     assert ("error: gone" in done.stderr) == end.startswith("os.")

@@ -23,7 +23,7 @@ from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor as actor_module
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
 from plumbline.pipelines.running.events import Totals
-from plumbline.pipelines.running.outcomes import CallNews, shard_name
+from plumbline.pipelines.running.outcomes import CallReporter, shard_name
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.surroundings import Surroundings
@@ -211,7 +211,7 @@ def test_a_repeated_shard_is_computed_where_the_store_does_not_tell_what_stands(
 
 def test_calls_are_sent_now_and_then_and_none_is_lost() -> None:
     sent: list[int] = []
-    seldom, always = CallNews(sent.append, seconds=1e9), CallNews(sent.append, seconds=0)
+    seldom, always = CallReporter(sent.append, seconds=1e9), CallReporter(sent.append, seconds=0)
     seldom.note(3)
     seldom.note(4)
     assert sent == []

@@ -14,7 +14,7 @@ STORAGE = StorageConfig()
 
 
 def enter(mark: Landmark) -> None:
-    Surroundings(variables={}, landmarks=(mark,)).enter()
+    Surroundings(variables={}, landmarks=(mark,)).apply_environment()
 
 
 @pytest.fixture
@@ -56,4 +56,4 @@ def test_a_machine_without_credentials_is_told_of_them(monkeypatch: pytest.Monke
     other = StorageConfig(region="of-this-test")
     mark = Landmark("store s3://bucket", Place("s3://bucket/mark", other), 1, "1")
     with pytest.raises(RunnerError, match=r"cannot look at the store s3://bucket \(s3://: no credentials found; set"):
-        Surroundings(variables={}, landmarks=(mark,)).enter()
+        Surroundings(variables={}, landmarks=(mark,)).apply_environment()
