@@ -1,14 +1,15 @@
-"""What a model that reads in batches must hold: a result is the same alone, padded beside others, in any order."""
+"""What a model that reads in batches must hold: an answer is the same alone, padded beside others, in any order."""
 
 import random
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from PIL import Image
 
 from plumbline.operators.models.calls import (
+    Call,
     Compared,
     Generation,
     ImageGenerateModel,
@@ -20,6 +21,7 @@ from plumbline.operators.models.calls import (
     Question,
     Request,
     SimilarityModel,
+    Wanted,
 )
 from plumbline.operators.models.networks.dual_encoder import DualEncoder
 from tests.operators import tiny
@@ -38,6 +40,7 @@ TEXTS = (
     "a",
     "the red star above three blue squares , left of a circle",
 )
+PHRASES = ("red circle", "Star", "dog")
 QUESTIONS = (
     Question(0, "Is it red?", ("Yes",)),
     Question(1, "Does this figure show two stars, left of a square? Please answer Yes or No.", ("Yes", "No")),
@@ -45,6 +48,14 @@ QUESTIONS = (
     Question(3, "a?", ("Yes",)),
     Question(2, "Is it red?", ("Yes",)),
 )
+CHOOSING = (
+    Question(0, "is it red?", ("yes", "no")),
+    Question(1, "a", ("star", "red", "a circle")),
+    Question(0, "a", ("star", "red", "a circle")),
+    Question(3, "is it?", ("a", "blue")),
+    Question(2, "is it red?", ("yes", "no")),
+)
+"""Every question has choices to weigh, and is short enough for the tiny text towers."""
 
 
 def likelihoods(
@@ -67,64 +78,110 @@ def similarities(
     return list(model.compare(features, [Pair(*text) for text in texts], measure))
 
 
-def require_likelihoods_alike(model: LikelihoodModel, asked: Sequence[Question] = QUESTIONS) -> None:
-    """Fails where a question's answer depends on what else is in the batch, or on its place there."""
-
-    def answer(questions: Sequence[Question]) -> list[list[float]]:
-        return [list(chain.from_iterable(choices)) for choices in likelihoods(model, PICTURES, questions)]
-
-    def alone(question: Question) -> list[float]:
-        (choices,) = likelihoods(model, [PICTURES[question.image]], [question._replace(image=0)])
-        return list(chain.from_iterable(choices))
-
-    _require_alike(asked, answer, alone)
-
-
-def require_similarities_alike(model: SimilarityModel, measure: Measure = "cosine") -> None:
-    """Fails where a pair's similarity depends on what else is in the batch, or on its place there."""
-    pairs = [(image, text) for image in range(len(PICTURES)) for text in TEXTS]
-
-    def alone(pair: tuple[int, str]) -> list[float]:
-        return [similarities(model, [PICTURES[pair[0]]], [(0, pair[1])], measure)[0].similarity]
-
-    def batch(asked: Sequence[tuple[int, str]]) -> list[list[float]]:
-        return [[row.similarity] for row in similarities(model, PICTURES, asked, measure)]
-
-    _require_alike(pairs, batch, alone)
-
-
 def replies(
-    model: ImageGenerateModel, pictures: Sequence[Image.Image], asked: Sequence[ImageRequest]
+    model: ImageGenerateModel, pictures: Sequence[Image.Image], requests: Sequence[ImageRequest]
 ) -> list[Generation]:
     """The call as the stages make it; an error is a failure of the test."""
     features = model.encode([model.preprocess(picture) for picture in pictures])
-    given = model.generate_from_images(features, asked)
+    given = model.generate_from_images(features, requests)
     assert all(isinstance(reply, Generation) for reply in given), given
     return [reply for reply in given if isinstance(reply, Generation)]
 
 
-def require_replies_alike(model: ImageGenerateModel, *, lengths: Sequence[int] = (12, 20)) -> None:
-    """Fails where a reply depends on what else is in the batch, or on its place there, by a letter."""
-    asked = [
-        ImageRequest(image, Request((Message("user", text),), length))
-        for length in lengths
-        for text in ("What does it show?", "Is it red?")
-        for image in range(len(PICTURES))
-    ]
-    expected = [replies(model, [PICTURES[one.image]], [one._replace(image=0)])[0] for one in asked]
-    assert len({reply.text for reply in expected}) > 1, "a model that says the same of everything proves nothing"
-    assert replies(model, PICTURES, asked) == expected
-    order = list(range(len(asked)))
-    random.Random(0).shuffle(order)
-    assert replies(model, PICTURES, [asked[index] for index in order]) == [expected[index] for index in order]
+class Answer(NamedTuple):
+    """What a model says of one input, as words, which must be equal, and numbers, which must be close."""
+
+    words: tuple[str, ...]
+    numbers: tuple[float, ...] = ()
 
 
-def _require_alike(
-    asked: Sequence[Any], batch: Callable[[Sequence[Any]], list[list[float]]], alone: Callable[[Any], list[float]]
+Ask = Callable[[Any, Sequence[Image.Image], Sequence[Any]], list[Answer]]
+
+
+def _likelihoods(model: Any, pictures: Sequence[Image.Image], questions: Sequence[Question]) -> list[Answer]:
+    return [Answer((), tuple(chain(*choices))) for choices in likelihoods(model, pictures, questions)]
+
+
+def _replies(model: Any, pictures: Sequence[Image.Image], requests: Sequence[ImageRequest]) -> list[Answer]:
+    return [_reply(reply) for reply in replies(model, pictures, requests)]
+
+
+def _reply(reply: Generation) -> Answer:
+    return Answer((reply.text,), (reply.complete, reply.usage.new_tokens))
+
+
+def _regions(model: Any, pictures: Sequence[Image.Image], images: Sequence[Pair]) -> list[Answer]:
+    told = model.regions(model.encode([model.preprocess(pictures[pair.image]) for pair in images]))
+    return [Answer(tuple(map(str, regions))) for regions in told]
+
+
+def _texts(model: Any, pictures: Sequence[Image.Image], images: Sequence[Pair]) -> list[Answer]:
+    return [Answer((text,)) for text in model.ocr(model.encode([model.preprocess(pictures[i.image]) for i in images]))]
+
+
+def _boxes(model: Any, pictures: Sequence[Image.Image], wanted: Sequence[Wanted]) -> list[Answer]:
+    found = model.detect(model.encode([model.preprocess(picture) for picture in pictures]), wanted)
+    return [Answer(tuple(box.label for box in boxes), tuple(n for box in boxes for n in box[1:])) for boxes in found]
+
+
+REQUESTS = [
+    Request((Message("user", text),), length) for length in (12, 20) for text in ("What does it show?", "Is it red?")
+]
+ABOUT_IMAGES = [ImageRequest(image, request) for request in REQUESTS for image in range(len(PICTURES))]
+PAIRS = [Pair(image, text) for image in range(len(PICTURES)) for text in TEXTS]
+ASKED: dict[Call, tuple[Sequence[Any], Ask]] = {
+    "likelihood": (QUESTIONS, _likelihoods),
+    "generate_from_images": (ABOUT_IMAGES, _replies),
+    "regions": ([Pair(image, "") for image in range(len(PICTURES))], _regions),
+    "ocr": ([Pair(image, "") for image in range(len(PICTURES))], _texts),
+    "detect": ([Wanted(i, phrase, 0.0, 0.25) for i in range(len(PICTURES)) for phrase in PHRASES], _boxes),
+    "generate": (
+        [request._replace(max_tokens=3 + 5 * number) for number, request in enumerate(REQUESTS)],
+        lambda model, pictures, requests: list(map(_reply, model.generate(requests))),
+    ),
+    "entailment": (
+        [(premise, hypothesis) for premise in TEXTS for hypothesis in ("it is red", "a")],
+        lambda model, pictures, pairs: [Answer((), (number,)) for number in model.entailment(pairs)],
+    ),
+    "embedding": (
+        TEXTS,
+        lambda model, pictures, texts: [Answer((), tuple(row.tolist())) for row in model.encode_texts(texts).features],
+    ),
+}
+"""By call, what is asked of a model, and how."""
+
+
+def asked(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any], Ask]:
+    """What is asked by a call, and how; an input about an image has its place among the pictures."""
+    if call != "similarity":
+        return ASKED[call]
+
+    def compare(model: Any, pictures: Sequence[Image.Image], pairs: Sequence[Pair]) -> list[Answer]:
+        return [Answer((), (row.similarity,)) for row in similarities(model, pictures, pairs, measure)]
+
+    return PAIRS, compare
+
+
+def require_alike(
+    model: Any, call: Call, *, measure: Measure = "cosine", inputs: Sequence[Any] = (), alone: Any = None
 ) -> None:
-    expected = [alone(one) for one in asked]
-    assert len({tuple(row) for row in expected}) > 1, "a model that says the same of everything proves nothing"
-    assert batch(asked) == [pytest.approx(row, abs=CLOSE) for row in expected]
-    order = list(range(len(asked)))
-    random.Random(0).shuffle(order)
-    assert batch([asked[index] for index in order]) == [pytest.approx(expected[index], abs=CLOSE) for index in order]
+    """Fails where an answer depends on what else is in the batch, or on its place there.
+
+    `alone` is the model that is asked one by one, the same one where it is None.
+    """
+    given, ask = asked(call, measure)
+    inputs = inputs or given
+
+    def one(single: Any) -> Answer:
+        shown = [PICTURES[single.image]] if hasattr(single, "image") else PICTURES
+        placed = single._replace(image=0) if hasattr(single, "image") else single
+        return ask(alone or model, shown, [placed])[0]
+
+    expected = [one(single) for single in inputs]
+    assert len(set(expected)) > 1, "a model that says the same of everything proves nothing"
+    order = random.Random(0).sample(range(len(inputs)), len(inputs))
+    for places in (list(range(len(inputs))), order):
+        answers = ask(model, PICTURES, [inputs[place] for place in places])
+        assert [answer.words for answer in answers] == [expected[place].words for place in places]
+        close = [pytest.approx(expected[place].numbers, abs=CLOSE, rel=CLOSE) for place in places]
+        assert [answer.numbers for answer in answers] == close

@@ -24,17 +24,9 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
-from tests.operators.models.alike import CLOSE, PICTURES, QUESTIONS, likelihoods, require_likelihoods_alike
+from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, likelihoods, require_alike
 from tests.operators.tiny import rewards
 
-CHOOSING = (
-    Question(0, "is it red?", ("yes", "no")),
-    Question(1, "a", ("star", "red", "a circle")),
-    Question(0, "a", ("star", "red", "a circle")),
-    Question(3, "is it?", ("a", "blue")),
-    Question(2, "is it red?", ("yes", "no")),
-)
-"""Short enough for the tiny text towers."""
 DUAL: dict[str, Callable[[Path], Path]] = {
     "clip": tiny.save_clip,
     "open_clip": rewards.save_open_clip,
@@ -75,11 +67,6 @@ def test_clips_choices_are_weighed_by_the_softmax_of_their_scaled_cosines(clip: 
             ]
         expected = torch.stack(logits).log_softmax(-1)
         assert answer == [[pytest.approx(float(logprob), abs=CLOSE), 0.0] for logprob in expected]
-
-
-@pytest.mark.parametrize("family", DUAL)
-def test_a_dual_encoders_choice_is_the_same_alone_and_in_a_batch(tmp_path: Path, family: str) -> None:
-    require_likelihoods_alike(loaded(family, DUAL[family](tmp_path)), CHOOSING)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +136,13 @@ def test_a_blind_model_says_the_same_of_every_image(language: Path) -> None:
     assert model.usage.calls == 2, "each choice is read once, however many images"
 
 
-@pytest.mark.parametrize("pair_batch", [1, 64])
-def test_a_blind_answer_is_the_same_alone_and_in_a_batch(language: Path, pair_batch: int) -> None:
-    require_likelihoods_alike(loaded("causal_lm", language, pair_batch=pair_batch))
-
-
 def test_a_blind_model_that_reads_padding_would_be_caught(language: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = loaded("causal_lm", language)
     assert isinstance(model, TextOnlyVqa)
     read = model._logits
     monkeypatch.setattr(model, "_logits", lambda ids, mask, keep: read(ids, torch.ones_like(mask), keep=keep))
     with pytest.raises(AssertionError):
-        require_likelihoods_alike(model)
+        require_alike(model, "likelihood")
 
 
 def test_without_a_chat_template_the_question_is_the_prompt(tmp_path: Path) -> None:

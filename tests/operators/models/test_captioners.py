@@ -96,18 +96,12 @@ def test_a_caption_is_the_librarys_own(name: str, folders: dict[str, Path]) -> N
     assert captions(loaded(folders, name)) == expected and len(set(expected)) > 1
 
 
-@pytest.mark.parametrize("name", SAVED)
-def test_a_caption_is_the_same_alone_and_in_any_batch(name: str, folders: dict[str, Path]) -> None:
-    alike.require_replies_alike(loaded(folders, name))
-    alike.require_replies_alike(loaded(folders, name, image_batch=3))
-
-
 def test_a_caption_that_runs_on_behind_its_end_would_be_seen(folders: dict[str, Path]) -> None:
     """In a batch the shorter captions are padded."""
     model = loaded(folders, "git")
     model.end_id = -1
     with pytest.raises(AssertionError):
-        alike.require_replies_alike(model)
+        alike.require_alike(model, "generate_from_images")
 
 
 def test_an_image_that_is_another_ones_place_would_be_seen(
@@ -117,7 +111,7 @@ def test_an_image_that_is_another_ones_place_would_be_seen(
     encode = model._encode
     monkeypatch.setattr(model, "_encode", lambda pixels: encode(pixels)[::-1])
     with pytest.raises(AssertionError):
-        alike.require_replies_alike(model)
+        alike.require_alike(model, "generate_from_images")
 
 
 def regions_of(model: Any, pictures: Sequence[Any]) -> list[list[Region]]:
@@ -137,13 +131,6 @@ def test_regions_are_the_librarys_own_in_pixels_of_the_image(folders: dict[str, 
         words = [label.rpartition(">")[2].strip() for label in expected["labels"]]
         assert regions == [Region(label, *box) for label, box in zip(words, expected["bboxes"], strict=True) if label]
         assert all(0 <= region.x1 < picture.width and 0 <= region.y2 < picture.height for region in regions)
-
-
-def test_regions_are_the_same_alone_and_in_any_batch(folders: dict[str, Path]) -> None:
-    model = loaded(folders, "florence2", "regions", image_batch=3)
-    alone = [regions_of(model, [picture])[0] for picture in alike.PICTURES]
-    assert regions_of(model, alike.PICTURES) == alone
-    assert regions_of(model, alike.PICTURES[::-1]) == alone[::-1]
 
 
 def test_the_text_in_an_image_is_the_librarys_own_alone_and_in_any_batch(folders: dict[str, Path]) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from plumbline.operators.errors import ModelError, RowError
@@ -70,13 +69,6 @@ def test_a_greedy_reply_is_the_likeliest_token_again_and_again(folder: Path, mod
     for reply, text in zip(replies(model, [ask(text) for text in TEXTS]), TEXTS, strict=True):
         ids = greedy_by_hand(folder, f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", 12)
         assert reply.text == model.tokenizer.decode(ids, skip_special_tokens=True)
-
-
-@pytest.mark.parametrize("pair_batch", [2, 64])
-def test_a_batch_gives_what_each_request_gives_alone(folder: Path, pair_batch: int) -> None:
-    requests = [ask(text, max_tokens=3 + 5 * number) for number, text in enumerate(TEXTS)]
-    model = load(folder, pair_batch=pair_batch)
-    assert replies(model, requests) == [replies(model, [request])[0] for request in requests]
 
 
 def test_every_reply_is_cut_at_its_own_limit_and_says_so(model: CausalLM) -> None:
@@ -197,20 +189,6 @@ def test_threads_may_call_at_once(model: CausalLM) -> None:
     expected = [replies(model, asked) for asked in requests]
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(lambda asked: replies(model, asked), requests)) == expected
-
-
-def test_no_requests_have_no_replies(model: CausalLM) -> None:
-    assert model.generate([]) == []
-
-
-@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"])
-def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path: Path, name: str) -> None:
-    own = tiny.save_causal_lm(tmp_path / "own")
-    weights = load_file(own / "model.safetensors")
-    del weights[name]
-    save_file(weights, own / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=rf"do not fit its config\.json: lacks {name}"):
-        load(own)
 
 
 def test_a_chat_template_that_does_not_render_is_a_readable_error(tmp_path: Path) -> None:

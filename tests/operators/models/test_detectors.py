@@ -1,6 +1,5 @@
 """A detector's boxes and a reader's text are the library's own, whatever else is in the batch."""
 
-import random
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -108,19 +107,6 @@ def test_grounding_dino_finds_what_the_library_finds(dino_folder: Path, detector
     assert len({len(boxes) for boxes in found}) > 1, "a detector that finds the same of everything proves nothing"
     for (image, phrase), boxes in zip(PAIRS, found, strict=True):
         require_same(boxes, found_by_library(dino_folder, PICTURES[image], phrase, threshold))
-
-
-def test_what_grounding_dino_finds_does_not_depend_on_the_batch(detector: GroundingDino) -> None:
-    require_alike(detector)
-
-
-def require_alike(detector: GroundingDino) -> None:
-    alone = [find(detector, [pair], 0.0)[0] for pair in PAIRS]
-    shuffled = random.Random(0).sample(range(len(PAIRS)), len(PAIRS))
-    for order in (list(range(len(PAIRS))), shuffled):
-        together = find(detector, [PAIRS[index] for index in order], 0.0)
-        for index, boxes in zip(order, together, strict=True):
-            require_same(boxes, alone[index])
 
 
 def test_padding_that_leaks_into_the_boxes_would_be_seen(

@@ -29,7 +29,7 @@ from plumbline.operators.models.networks.joint_encoder import JointEncoder
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators import tiny
-from tests.operators.models.alike import PICTURES, TEXTS, require_similarities_alike
+from tests.operators.models.alike import PICTURES, TEXTS, require_alike
 from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import rewards
 
@@ -165,10 +165,6 @@ def test_the_number_is_the_librarys_own(kind: Kind) -> None:
     assert numbers == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_pair_is_compared_alike_alone_padded_and_permuted(kind: Kind) -> None:
-    require_similarities_alike(kind.load(), kind.measure)
-
-
 def test_padding_that_is_read_as_words_is_found(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words at the end, or before the beginning of what a decoder reads."""
     model = kind.load()
@@ -179,7 +175,7 @@ def test_padding_that_is_read_as_words_is_found(kind: Kind, monkeypatch: pytest.
         tokens = model.tokens
         monkeypatch.setattr(model, "tokens", lambda texts: (tokens(texts)[0], torch.ones_like(tokens(texts)[1])))
     with pytest.raises(AssertionError):
-        require_similarities_alike(model, kind.measure)
+        require_alike(model, "similarity", measure=kind.measure)
 
 
 def test_a_text_beyond_the_context_is_cut_and_reported(kind: Kind) -> None:
@@ -191,17 +187,6 @@ def test_a_text_beyond_the_context_is_cut_and_reported(kind: Kind) -> None:
     rows = model.compare(features, [Pair(0, text) for text in ("red", long, long + " circle")], kind.measure)
     assert [row.truncated for row in rows] == [False, True, True]
     assert rows[1].similarity == pytest.approx(rows[2].similarity, abs=1e-5)
-
-
-def test_the_batch_changes_nothing(kind: Kind) -> None:
-    small, large = (kind.compared(kind.load(pair_batch=rows)) for rows in (1, 5))
-    assert small == pytest.approx(large, abs=1e-4)
-
-
-def test_bfloat16_is_close_to_float32(kind: Kind) -> None:
-    exact, rounded = kind.compared(kind.load()), kind.compared(kind.load(dtype="bfloat16"))
-    spread = max(exact) - min(exact)
-    assert rounded == pytest.approx(exact, abs=spread / 2) != pytest.approx(exact, abs=1e-7)
 
 
 def test_an_image_is_encoded_once_for_both_measures_and_every_text_is_read_in_its_sight(tmp_path: Path) -> None:
@@ -223,11 +208,6 @@ def test_an_image_is_encoded_once_for_both_measures_and_every_text_is_read_in_it
     assert counted == {"vision_model": len(PICTURES), "text_encoder": len(PICTURES) + 2}
     assert all(table.column("similarity").null_count == 0 for table in tables.values())
     assert tables["itm"] != tables["itc"]
-
-
-def test_nothing_is_asked_about_no_pairs(kind: Kind) -> None:
-    model = kind.load()
-    assert model.compare(model.encode([model.preprocess(PICTURES[0])]), [], kind.measure) == []
 
 
 def test_a_prompt_that_has_a_mark_of_the_models_own_is_refused(tmp_path: Path) -> None:

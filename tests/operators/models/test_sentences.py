@@ -40,9 +40,8 @@ def by_hand(folder: Path, text: str, context: int = tiny.CONTEXT) -> torch.Tenso
     return normalize(states.mean(0), dim=0)
 
 
-@pytest.mark.parametrize("pair_batch", [1, 4, 64])
-def test_an_embedding_is_the_mean_of_the_tokens_of_unit_length(folder: Path, pair_batch: int) -> None:
-    features = load(folder, pair_batch=pair_batch).encode_texts(TEXTS).features
+def test_an_embedding_is_the_mean_of_the_tokens_of_unit_length(folder: Path) -> None:
+    features = load(folder, pair_batch=4).encode_texts(TEXTS).features
     assert features.dtype == torch.float32
     torch.testing.assert_close(features, torch.stack([by_hand(folder, text) for text in TEXTS]), atol=1e-5, rtol=0)
     torch.testing.assert_close(features.norm(dim=-1), torch.ones(len(TEXTS)), atol=1e-5, rtol=0)
@@ -57,11 +56,6 @@ def test_the_shorter_limit_of_sentence_transformers_is_kept(folder: Path) -> Non
     encoded = load(folder).encode_texts(TEXTS)
     assert encoded.truncated == [False, False, True, True, False, False]
     torch.testing.assert_close(encoded.features[2], by_hand(folder, TEXTS[2], context=6), atol=1e-5, rtol=0)
-
-
-def test_no_texts_have_no_embeddings(folder: Path) -> None:
-    encoded = load(folder).encode_texts([])
-    assert (tuple(encoded.features.shape), encoded.truncated) == ((0, 32), [])
 
 
 def test_a_clips_text_tower_embeds_texts_as_well(tmp_path: Path) -> None:

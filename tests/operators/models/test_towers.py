@@ -1,7 +1,6 @@
 """Dual encoders of every family: the cosine is the library's own, in a batch as alone, and so are its measures."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,23 +16,24 @@ from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.dual_encoder import Towers
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
-from tests.operators.models.alike import PICTURES, TEXTS, require_similarities_alike
+from tests.operators.models.alike import PICTURES, TEXTS, require_alike
 from tests.operators.tiny import rewards
+from tests.operators.tiny.families import KINDS
 
 PAIRS = [Pair(image, text) for image in range(len(PICTURES)) for text in TEXTS]
-SAVES: dict[str, tuple[str, Callable[[Path], Path]]] = {
-    "pickscore": ("clip", rewards.save_pickscore),
-    "open_clip": ("open_clip", rewards.save_open_clip),
-    "open_clip_quick": ("open_clip", partial(rewards.save_open_clip, quick=True)),
-    "pyramid_clip": ("pyramid_clip", rewards.save_pyramid_clip),
-    "siglip": ("siglip", rewards.save_siglip),
-    "siglip2": ("siglip", rewards.save_siglip2),
-    "siglip2_naflex": ("siglip", rewards.save_siglip2_naflex),
-    "align": ("align", rewards.save_align),
-}
+DUAL = (
+    "pickscore",
+    "open_clip",
+    "open_clip_quick",
+    "pyramid_clip",
+    "siglip",
+    "siglip2",
+    "siglip2_naflex",
+    "align",
+)
 
 
-@pytest.fixture(scope="module", params=SAVES)
+@pytest.fixture(scope="module", params=DUAL)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -41,12 +41,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
-    return SAVES[kind][1](tmp_path_factory.mktemp(kind))
+    return KINDS[kind].save(tmp_path_factory.mktemp(kind))
 
 
 @pytest.fixture
 def model(kind: str, folder: Path) -> Towers:
-    return loaded(SAVES[kind][0], folder)
+    return loaded(KINDS[kind].family, folder)
 
 
 def loaded(family: str, folder: Path, **options: Any) -> Towers:
@@ -115,15 +115,10 @@ def test_the_cosine_and_the_logit_are_the_librarys_own(model: Towers, folder: Pa
         assert logit == pytest.approx(float(output.logits_per_image), abs=1e-3)
 
 
-def test_a_pair_is_compared_alike_alone_padded_and_permuted(model: Towers) -> None:
-    require_similarities_alike(model)
-
-
 @pytest.mark.parametrize(("broken", "how"), [("pickscore", "left"), ("align", "unmasked"), ("siglip", "longest")])
 def test_padding_that_is_wrong_is_found(broken: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the wrong side; read as words; or up to the longest text, where the model knows one length."""
-    family, save = SAVES[broken]
-    model = loaded(family, save(tmp_path / broken))
+    model = loaded(KINDS[broken].family, KINDS[broken].save(tmp_path / broken))
     if how == "left":
         model.tokenizer.padding_side = "left"
     elif how == "longest":
@@ -132,7 +127,7 @@ def test_padding_that_is_wrong_is_found(broken: str, how: str, tmp_path: Path, m
         read = model.model.get_text_features
         monkeypatch.setattr(model.model, "get_text_features", lambda input_ids, attention_mask: read(input_ids))
     with pytest.raises(AssertionError):
-        require_similarities_alike(model)
+        require_alike(model, "similarity")
 
 
 def test_siglip_gives_the_probability_that_was_trained(tmp_path: Path) -> None:
@@ -152,15 +147,3 @@ def test_siglip_reads_capitals_as_it_was_trained_to(save: Callable[[Path], Path]
 def test_a_text_beyond_the_context_is_cut_and_reported(model: Towers) -> None:
     long = " ".join(["red"] * (model.reading.context + 1))
     assert model.encode_texts(["red", long, long + " circle"]).truncated == [False, True, True]
-
-
-def test_half_the_batch_changes_nothing(kind: str, folder: Path) -> None:
-    small, large = (partial(loaded, SAVES[kind][0], folder)(pair_batch=rows) for rows in (1, 3))
-    assert compared(small, "cosine") == pytest.approx(compared(large, "cosine"), abs=1e-5)
-
-
-def test_bfloat16_is_close_to_float32(kind: str, folder: Path) -> None:
-    exact, rounded = (
-        compared(loaded(SAVES[kind][0], folder, dtype=name), "cosine") for name in ("float32", "bfloat16")
-    )
-    assert rounded == pytest.approx(exact, abs=0.06) != pytest.approx(exact, abs=1e-7)
