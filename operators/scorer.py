@@ -22,7 +22,7 @@ from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families import AnyModel
-from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
+from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
 from plumbline.operators.stages.stage import Inputs, Rows, Stage, StageOptions, Upstream
 
@@ -84,7 +84,7 @@ class Scorer:
         `deadline` is entered for what may hang: decoding, and a stage's work.
         """
         self.metrics: dict[str, Metric] = {
-            name: metric.settled(lambda role: find_vqa_kind(config.models[role]))
+            name: metric.settled(lambda role: find_vqa_profile(config.models[role]))
             for name, metric in config.metrics.items()
         }
         nodes = make_nodes(self.metrics)

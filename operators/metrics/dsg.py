@@ -26,7 +26,7 @@ from plumbline.operators.metrics.metric import Expected, Prior, with_prior
 from plumbline.operators.metrics.reading import NumberedLine
 from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
-from plumbline.operators.models.vqa_kinds import Reduction
+from plumbline.operators.models.vqa_profiles import Reduction
 
 MAX_TUPLES = 200
 CATEGORIES = (

@@ -35,7 +35,7 @@ from plumbline.operators.metrics.writer import (
     require_share,
 )
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
-from plumbline.operators.models.vqa_kinds import Reduction
+from plumbline.operators.models.vqa_profiles import Reduction
 
 MAX_SPANS = 200
 _KINDS = "entity activity attribute counting color material spatial location shape style other"

@@ -9,7 +9,7 @@ from plumbline.operators.metrics.ablation import Ablation, shuffled_words
 from plumbline.operators.metrics.answered import Answered, Scored, mean_over_images
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.vqa_kinds import VqaKind
+    from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 Prior = Literal["blank_image"]
@@ -110,7 +110,7 @@ class Metric(ABC):
         """The probability of entailment below which a question does not count; None where all do."""
         return None
 
-    def settled(self, kind_of: Callable[[str], "VqaKind"]) -> Self:
+    def settled(self, profile_of: Callable[[str], "VqaProfile"]) -> Self:
         """The metric with what it leaves open filled in, given the kind of the VQA model of a role."""
         return self
 

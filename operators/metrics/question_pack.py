@@ -13,7 +13,7 @@ from plumbline.operators.metrics.metric import Evidence, Expected, Metric
 from plumbline.operators.metrics.vqascore import log_likelihood
 from plumbline.operators.metrics.writer import likeliest
 from plumbline.operators.metrics.writing import Put
-from plumbline.operators.models.vqa_kinds import Reduction, VqaKind
+from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
 Aggregate = Literal["share", "soft_mean", "soft_geometric"]
 Spelling = Literal["released", "fixed"]
@@ -78,9 +78,9 @@ class QuestionPackConfig(Metric):
     def roles(self) -> dict[str, str]:
         return {"model": self.model} if self.form == "likelihood" else {"model": self.model, "matcher": self.matcher}
 
-    def settled(self, kind_of: Callable[[str], VqaKind]) -> "QuestionPackConfig":
+    def settled(self, profile_of: Callable[[str], VqaProfile]) -> "QuestionPackConfig":
         """The metric with what it leaves open as models of the kind have it."""
-        kind = kind_of(self.model)
+        kind = profile_of(self.model)
         if kind.compares and (self.soft or self.form == "reply"):
             raise ConfigError(
                 f"question_pack model: the role {self.model!r} is a {kind.name} model, which compares choices and has "

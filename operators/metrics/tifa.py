@@ -14,7 +14,7 @@ from plumbline.operators.metrics.reading import Place
 from plumbline.operators.metrics.writer import WriterConfig, digest, likeliest, prompt_template, require_share
 from plumbline.operators.metrics.writing import Sampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request
-from plumbline.operators.models.vqa_kinds import Reduction, VqaKind
+from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
 QUESTIONS_INSTRUCTIONS = prompt_template("tifa_questions")
 CHOOSE_INSTRUCTIONS = prompt_template("tifa_choose")
@@ -53,10 +53,10 @@ class TifaConfig(WriterConfig):
         roles = {"writer": self.writer, "model": self.model}
         return roles if self.form == "likelihood" else {**roles, "matcher": self.matcher}
 
-    def settled(self, kind_of: Callable[[str], VqaKind]) -> "TifaConfig":
+    def settled(self, profile_of: Callable[[str], VqaProfile]) -> "TifaConfig":
         """The metric asking for what models of the kind can give."""
-        own = WriterConfig.settled(self, kind_of)
-        if own.answers is not None or not kind_of(own.model).compares:
+        own = WriterConfig.settled(self, profile_of)
+        if own.answers is not None or not profile_of(own.model).compares:
             return own
         return replace(own, answers="likelihood")
 

@@ -23,7 +23,7 @@ from plumbline.operators.metrics.writer import (
     require_share,
 )
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
-from plumbline.operators.models.vqa_kinds import Reduction
+from plumbline.operators.models.vqa_profiles import Reduction
 
 MAX_SPANS = 100
 MAX_LINES = 500

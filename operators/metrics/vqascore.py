@@ -10,7 +10,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Scored, incomplete
 from plumbline.operators.metrics.metric import Evidence, Metric, Prior, with_prior
 from plumbline.operators.metrics.writing import Put, Writing, WrittenQuestion
-from plumbline.operators.models.vqa_kinds import Reduction, VqaKind, YesQuestion
+from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile, YesQuestion
 
 LARGEST_EXPONENT = 700.0
 """Of a float; beyond it a share is 0 to the last digit."""
@@ -26,7 +26,7 @@ YES, NO = (tuple(form.format(word) for word in (name, name.lower()) for form in 
 class VqaScoreConfig(Metric):
     """How the question is put and how the answer's token likelihoods become one number.
 
-    What is null is what the kind of the VQA model has (operators/models/vqa_kinds.py), once the metric is settled.
+    What is null is what the VQA model's profile has (operators/models/vqa_profiles.py), once the metric is settled.
     """
 
     kind: Literal["vqascore"] = "vqascore"
@@ -72,16 +72,16 @@ class VqaScoreConfig(Metric):
     def scored_from(self) -> tuple[str, ...]:
         return ("answers",) if self.prior is None else ("answers", "questions", "priors")
 
-    def settled(self, kind_of: Callable[[str], VqaKind]) -> "VqaScoreConfig":
-        """The metric with what it leaves open as models of the kind have it; only a settled one asks and scores."""
-        kind = kind_of(self.model)
-        if kind.compares and self.normalise is None:
+    def settled(self, profile_of: Callable[[str], VqaProfile]) -> "VqaScoreConfig":
+        """The metric with what it leaves open as the VQA model's profile has it; only a settled one asks and scores."""
+        profile = profile_of(self.model)
+        if profile.compares and self.normalise is None:
             raise ConfigError(
-                f"vqascore model: the role {self.model!r} is a {kind.name} model, which compares choices and says "
+                f"vqascore model: the role {self.model!r} is a {profile.name} model, which compares choices and says "
                 "nothing of one alone; set normalise=yes_no (metric=[vqascore_normalised]), or use another VQA model"
             )
         open_fields = ("template",) if self.normalise is not None else YesQuestion._fields
-        asked = kind.asks._asdict()
+        asked = profile.asks._asdict()
         return replace(self, **{name: asked[name] for name in open_fields if getattr(self, name) is None})
 
     @property

@@ -15,7 +15,7 @@ from plumbline.operators.metrics.forms import Replies
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.vqascore import log_likelihood
 from plumbline.operators.metrics.writing import RETRY, STOP, Put, Sampling, Writing, WrittenQuestion
-from plumbline.operators.models.vqa_kinds import Reduction, VqaKind
+from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,11 +67,11 @@ class WriterConfig(Metric):
     def scored_from(self) -> tuple[str, ...]:
         return "answers", *self.chain[:-2]
 
-    def settled(self, kind_of: Callable[[str], VqaKind]) -> Self:
+    def settled(self, profile_of: Callable[[str], VqaProfile]) -> Self:
         """The metric with yes and no in the case that models of the kind answer in."""
         if self.yes_no is not None:
             return self
-        return replace(self, yes_no="capitalised" if kind_of(self.model).asks.answer.istitle() else "as_written")
+        return replace(self, yes_no="capitalised" if profile_of(self.model).asks.answer.istitle() else "as_written")
 
     @abstractmethod
     def asking(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from plumbline.operators.models.calls import Call, Measure, PixelRule
 from plumbline.operators.models.checkpoints.parts import Checkpoint, Fields, FileDigest, Part, read_fields
 from plumbline.operators.models.model import LocalModel, ModelConfig, ResolvedModel
-from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 class Files(NamedTuple):
@@ -60,8 +60,9 @@ class Family(Generic[Config]):
     """Raises ModelError where a checkpoint of the right form would not load, or would give wrong answers."""
     preflight: Callable[[ResolvedModel[Config], Call], None] | None = None
     """Of a service: makes one small call, and raises ModelError where none can succeed."""
-    kind: Callable[[Config, Fields], VqaKind] | None = None
-    """Of a family of VQA models, the kind that a config.json tells, empty of a service: what metrics leave to it."""
+    profile: Callable[[Config, Fields], VqaProfile] | None = None
+    """Of a family of VQA models: how a checkpoint with such a config.json (empty for a service) is asked, which metrics
+    leave open."""
     measures: tuple[Measure, ...] = ("cosine",)
     """Of a family that serves `similarity`, what its numbers can be."""
     pixels: tuple[PixelRule, ...] = ("processor",)
@@ -70,7 +71,7 @@ class Family(Generic[Config]):
     """Whether `dtype=auto` is float32 on a GPU too."""
     version: Callable[[Fields], int] = lambda fields: 1
     """Raised when the results of a checkpoint with such a config.json change; a 1 is not in the keys of cells."""
-    options_in_key: Callable[[Config, VqaKind | None], Mapping[str, Any]] = lambda config, kind: {
+    options_in_key: Callable[[Config, VqaProfile | None], Mapping[str, Any]] = lambda config, profile: {
         "engine": "transformers",
         "engine_options": {},
     }

@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.models.checkpoints.parts import SMALL_FILES, Part
-from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
 Engine = Literal["transformers", "vllm"]
 Precision = Literal["float32", "bfloat16"]
@@ -80,7 +80,7 @@ class ResolvedModel(Generic[Config]):
     dtype: Precision = "float32"
     on_gpu: bool = False
     """Where it is to run; the precision, not the device, is what can change a result."""
-    kind: VqaKind | None = None
+    profile: VqaProfile | None = None
     """Of a VQA model."""
     version: int = 1
     """Of what its family makes of it."""
@@ -120,4 +120,4 @@ class ResolvedModel(Generic[Config]):
             semantic |= {"model": self.config.checkpoint, "endpoint": (self.endpoint or "").rstrip("/") or None}
         if self.version > 1:
             semantic["version"] = self.version
-        return semantic | (self.kind.semantic() if self.kind is not None else {}) | dict(self.options)
+        return semantic | (self.profile.semantic() if self.profile is not None else {}) | dict(self.options)

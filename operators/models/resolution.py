@@ -19,7 +19,7 @@ from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.family import Family, Files
 from plumbline.operators.models.model import LocalModel, ModelConfig, Precision, ResolvedModel
 from plumbline.operators.models.service import ServiceModel, check_endpoint
-from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = digest_file) -> ResolvedModel:
@@ -36,16 +36,16 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     checkpoint = Checkpoint(part, _read_config(part, config.family), check_weights(part, family.weights_file))
     parts = _find_parts(config, checkpoint, digest)
     family.check(config, parts, checkpoint.fields)
-    kind = None if family.kind is None else family.kind(config, checkpoint.fields)
+    profile = None if family.profile is None else family.profile(config, checkpoint.fields)
     return ResolvedModel(
         config=config,
         parts=parts,
         weights=family.weights_file or "*.safetensors",
         dtype=_precision(config, family, on_gpu=on_gpu),
         on_gpu=on_gpu,
-        kind=kind,
+        profile=profile,
         version=family.version(checkpoint.fields),
-        options=family.options_in_key(config, kind),
+        options=family.options_in_key(config, profile),
     )
 
 
@@ -53,23 +53,27 @@ def _resolve_service(config: ServiceModel, family: Family[Any]) -> ResolvedModel
     """An endpoint from the environment enters the keys, and every worker asks the same one."""
     endpoint = config.endpoint or os.environ.get(family.endpoint_variable) or None
     check_endpoint(endpoint)
-    kind = None if family.kind is None else family.kind(config, {})
-    return ResolvedModel(config=config, endpoint=endpoint, kind=kind, options=family.options_in_key(config, kind))
+    profile = None if family.profile is None else family.profile(config, {})
+    return ResolvedModel(
+        config=config, endpoint=endpoint, profile=profile, options=family.options_in_key(config, profile)
+    )
 
 
-def find_vqa_kind(config: ModelConfig) -> VqaKind:
-    """The kind of VQA model that a checkpoint's config.json tells; raises ModelError where it cannot be told."""
+def find_vqa_profile(config: ModelConfig) -> VqaProfile:
+    """How a VQA model is asked, by its checkpoint's config.json; raises ModelError where that cannot be read."""
     family = FAMILIES[config.family]
-    assert family.kind is not None, f"family {config.family} serves VQA models"
+    assert family.profile is not None, f"family {config.family} serves VQA models"
     if not family.local:
-        return family.kind(config, {})
+        return family.profile(config, {})
     part = find_part(config.checkpoint, config.revision, lambda file: "")  # for a look, not to be identified
-    return family.kind(config, _read_config(part, config.family))
+    return family.profile(config, _read_config(part, config.family))
 
 
 def takes_videos(config: ModelConfig) -> bool:
-    """Whether the model is shown the frames of a video as one; raises ModelError where its kind cannot be told."""
-    return FAMILIES[config.family].kind is not None and find_vqa_kind(config).films
+    """Whether the model is shown the frames of a video as one; raises ModelError where its config.json cannot be
+    read.
+    """
+    return FAMILIES[config.family].profile is not None and find_vqa_profile(config).films
 
 
 def _read_config(part: Part, family: str) -> Fields:

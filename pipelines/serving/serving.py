@@ -10,7 +10,7 @@ from typing import Any
 
 from plumbline.operators.errors import ConfigError, install
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
+from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.operators.wires.wire import Answer, Asked, Served
 from plumbline.pipelines.base.cluster import ClusterConfig
@@ -31,7 +31,8 @@ HEALTH_SECONDS = 1.0
 def find_nodes(config: ServeConfig) -> list[Node]:
     """What computes the metrics, with its models; raises ModelError where one cannot be found."""
     metrics: dict[str, Metric] = {
-        name: metric.settled(lambda role: find_vqa_kind(config.models[role])) for name, metric in config.metrics.items()
+        name: metric.settled(lambda role: find_vqa_profile(config.models[role]))
+        for name, metric in config.metrics.items()
     }
     nodes = make_nodes(metrics)
     check_clips(nodes, config.models, config.clips)

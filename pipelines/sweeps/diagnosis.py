@@ -15,7 +15,7 @@ from plumbline.operators.diagnosis.texts import Property, properties
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.models.resolution import find_vqa_kind
+from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
@@ -122,7 +122,7 @@ def _sound(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
     for variant in _variants(config):
         try:
             check_chain(variant.metric, variant.options)
-            variant.options.settled(lambda role: find_vqa_kind(config.models[role]))
+            variant.options.settled(lambda role: find_vqa_profile(config.models[role]))
             check_models(make_nodes({variant.metric: variant.options}), config.models)
             yield variant
         except ConfigError as error:

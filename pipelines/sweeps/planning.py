@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.models.resolution import find_vqa_kind
-from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.resolution import find_vqa_profile
+from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import Store, open_store
@@ -113,9 +113,9 @@ def with_model_defaults(config: SweepConfig) -> SweepConfig:
     Raises ModelError for a checkpoint of an unknown kind, ConfigError for one that cannot be shown such images.
     """
 
-    def kind_of(role: str) -> VqaKind:
-        return find_vqa_kind(config.models[role])
+    def profile_of(role: str) -> VqaProfile:
+        return find_vqa_profile(config.models[role])
 
-    metrics = {name: metric.settled(kind_of) for name, metric in config.metrics.items()}
+    metrics = {name: metric.settled(profile_of) for name, metric in config.metrics.items()}
     check_clips(make_nodes(metrics), config.models, config.clips)
     return replace(config, metrics=metrics)

@@ -80,8 +80,8 @@ def _made(folder: Path) -> Path:
 
 
 def _plan_finetune(config: FinetuneConfig, model: ResolvedModel) -> PlannedTraining:
-    assert model.kind is not None, "CLIP-FlanT5 has a kind"
-    rated = read_rated(config, model.kind)
+    assert model.profile is not None, "CLIP-FlanT5 is a VQA model"
+    rated = read_rated(config, model.profile)
     trained, held_out = (_rated_examples(config, shards) for shards in (rated.trained, rated.held_out))
     counts = [sum(len(shard.places) for shard in examples.shards) for examples in (trained, held_out)]
     low, high = rated.range

@@ -14,7 +14,7 @@ from plumbline.operators.images import identify, image_records
 from plumbline.operators.judging import matching
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
-from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.judging.metaeval import Findings, judge, open_release
@@ -37,7 +37,7 @@ class RatedShards(NamedTuple):
     """The ratings that count as 0 and as 1."""
 
 
-def read_rated(config: FinetuneConfig, kind: VqaKind) -> RatedShards:
+def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
     """The images that both benchmark and protocol have; raises SourceError or ConfigError where none is left."""
     release = open_release(config.protocol, config.storage)
     sources = open_sources(config.benchmark, config.storage, shard_rows=config.shard_rows)
@@ -60,7 +60,7 @@ def read_rated(config: FinetuneConfig, kind: VqaKind) -> RatedShards:
     for name, held_out in (("trained on", False), ("held out", True)):
         if not (rated["held_out"] == held_out).any():
             raise ConfigError(f"held_out: of {rated['prompt_id'].nunique()} rated prompts none is {name}; set another")
-    asked = _questions(sources, kind)
+    asked = _questions(sources, profile)
     trained, other = (_shards(sources.image_shards, rows, asked) for _, rows in rated.groupby("held_out"))
     wanted = pa.array(rated.loc[rated["held_out"], "prompt_id"].unique())
     of_held_out = replace(release, ratings=ratings.filter(pc.is_in(ratings.column("prompt_id"), wanted)))
@@ -103,9 +103,9 @@ def is_held_out(prompt_id: str, config: FinetuneConfig) -> bool:
     return int.from_bytes(digest[:8], "big") < config.held_out * 2**64
 
 
-def _questions(sources: Sources, kind: VqaKind) -> Mapping[str, str]:
-    """By prompt_id, what VQAScore asks a model of this kind."""
-    metric = VqaScoreConfig().settled(lambda role: kind)
+def _questions(sources: Sources, profile: VqaProfile) -> Mapping[str, str]:
+    """By prompt_id, what VQAScore asks a model of this profile."""
+    metric = VqaScoreConfig().settled(lambda role: profile)
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     return {prompt_id: metric.question(text) for prompt_id, text in zip(ids, texts, strict=True) if text}
 

@@ -177,8 +177,8 @@ def _held_out_scores(task: Task, trainee: Trainee, seat: Seat) -> torch.Tensor:
 
 def _shard_scores(task: Task, trainee: Trainee, number: int) -> list[float]:
     """The scores of a shard's images as production computes them: of a row of several, the mean of theirs."""
-    assert task.held_out is not None and task.model.kind is not None, "VQAScore is asked of a VQA model"
-    asks, rated = task.model.kind.asks, task.held_out.shards[number].rated or {}
+    assert task.held_out is not None and task.model.profile is not None, "VQAScore is asked of a VQA model"
+    asks, rated = task.model.profile.asks, task.held_out.shards[number].rated or {}
     reader = _reader(task, trainee, task.held_out, keep=1)
     rows = reader.read([Example(number, place) for place in rated])
     batch = task.model.config.image_batch

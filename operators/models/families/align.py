@@ -38,6 +38,6 @@ FAMILY = Family(
     form="'align'",
     suits=lambda fields: fields["model_type"] == "align",
     files=(TOKENIZER, IMAGES),
-    kind=lambda config, fields: COSINE,
+    profile=lambda config, fields: COSINE,
     measures=("cosine", "logit"),
 )

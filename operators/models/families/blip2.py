@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING
 from plumbline.operators.models.checkpoints.parts import Fields, subfields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
+from plumbline.operators.models.vqa_profiles import VqaProfile, YesQuestion
 
 if TYPE_CHECKING:
     from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.blip import Blip2Likelihood
 
-BLIP2 = VqaKind(name="blip2", asks=YesQuestion('Does this figure show "{}"? Please answer yes or no.', "yes", "mean"))
+BLIP2 = VqaProfile(
+    name="blip2", asks=YesQuestion('Does this figure show "{}"? Please answer yes or no.', "yes", "mean")
+)
 """As InstructBLIP, which has the same FlanT5; the `Question: ` is in the frame of all that BLIP-2 is asked."""
 
 
@@ -40,5 +42,5 @@ FAMILY = Family(
     form="'blip-2' with a T5 as its language model",
     suits=lambda fields: fields["model_type"] == "blip-2" and has_t5(fields),
     files=(TOKENIZER, IMAGES),
-    kind=lambda config, fields: BLIP2,
+    profile=lambda config, fields: BLIP2,
 )

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
+from plumbline.operators.models.vqa_profiles import VqaProfile, YesQuestion
 
 if TYPE_CHECKING:
     from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.blip import BlipVqaLikelihood
 
-BLIP_VQA = VqaKind(
+BLIP_VQA = VqaProfile(
     name="blip_vqa", asks=YesQuestion('Does this figure show "{}"? Please answer yes or no.', "yes", "product")
 )
 """BLIP's released code ranks answers by the sum of their tokens' log-probabilities, their end included."""
@@ -37,6 +37,6 @@ FAMILY = Family(
     form="a BlipForQuestionAnswering",
     suits=lambda fields: architecture(fields) == "BlipForQuestionAnswering",
     files=(TOKENIZER, IMAGES),
-    kind=lambda config, fields: BLIP_VQA,
+    profile=lambda config, fields: BLIP_VQA,
     version=lambda fields: 2,
 )

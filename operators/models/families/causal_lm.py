@@ -6,7 +6,7 @@ from plumbline.operators.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
 from plumbline.operators.models.family import Family
-from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
+from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
 
 if TYPE_CHECKING:
     from plumbline.operators.models.calls import GenerateModel
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from plumbline.operators.models.networks.causal_lm import CausalLM
     from plumbline.operators.models.networks.text_only import TextOnlyVqa
 
-TEXT_ONLY = VqaKind(name="text_only", asks=FIRST_TOKEN)
+TEXT_ONLY = VqaProfile(name="text_only", asks=FIRST_TOKEN)
 
 
 def _load(model: "ResolvedModel[EngineModel]") -> "CausalLM":
@@ -54,9 +54,9 @@ def _load_on_vllm(model: "ResolvedModel[EngineModel]") -> "GenerateModel":
 FAMILY = Family(
     config=EngineModel,
     loads={"generate": _load, "likelihood": _load_text_only},
-    options_in_key=lambda config, kind: engine_in_key(config),
+    options_in_key=lambda config, profile: engine_in_key(config),
     vllm={"generate": _load_on_vllm},
     form="a ...ForCausalLM",
     suits=lambda fields: architecture(fields).endswith(("ForCausalLM", "LMHeadModel")),
-    kind=lambda config, fields: TEXT_ONLY,
+    profile=lambda config, fields: TEXT_ONLY,
 )

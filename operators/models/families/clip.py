@@ -71,8 +71,8 @@ FAMILY = Family(
     form="'clip'",
     suits=lambda fields: fields["model_type"] == "clip",
     files=(TOKENIZER, IMAGES),
-    kind=lambda config, fields: COSINE,
+    profile=lambda config, fields: COSINE,
     measures=("cosine", "logit"),
     pixels=get_args(PixelRule),
-    options_in_key=lambda config, kind: {},
+    options_in_key=lambda config, profile: {},
 )

@@ -17,13 +17,13 @@ from plumbline.operators.models.checkpoints.parts import (
 )
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.vqa_kinds import RELEASED, VICUNA_SYSTEM, VqaKind
+from plumbline.operators.models.vqa_profiles import RELEASED, VICUNA_SYSTEM, VqaProfile
 
 if TYPE_CHECKING:
     from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood
 
-CLIP_FLANT5 = VqaKind(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
+CLIP_FLANT5 = VqaProfile(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
 REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
 SUPPORTED = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
 
@@ -111,6 +111,6 @@ FAMILY = Family(
     suits=lambda fields: fields["model_type"] == "clip_t5",
     files=(TOKENIZER, IMAGES._replace(part="vision_tower")),
     parts=_find_tower,
-    options_in_key=lambda config, kind: {"padding": config.padding},
-    kind=lambda config, fields: CLIP_FLANT5,
+    options_in_key=lambda config, profile: {"padding": config.padding},
+    profile=lambda config, fields: CLIP_FLANT5,
 )

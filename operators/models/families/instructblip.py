@@ -9,13 +9,13 @@ from plumbline.operators.models.checkpoints.parts import Checkpoint, FileDigest,
 from plumbline.operators.models.families.blip2 import has_t5
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.vqa_kinds import VqaKind, YesQuestion
+from plumbline.operators.models.vqa_profiles import VqaProfile, YesQuestion
 
 if TYPE_CHECKING:
     from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.blip import InstructBlipLikelihood
 
-INSTRUCTBLIP = VqaKind(
+INSTRUCTBLIP = VqaProfile(
     name="instructblip",
     asks=YesQuestion('Question: Does this figure show "{}"? Please answer yes or no.', "yes", "mean"),
 )
@@ -64,5 +64,5 @@ FAMILY = Family(
     suits=lambda fields: fields["model_type"] == "instructblip" and has_t5(fields),
     files=(TOKENIZER, IMAGES),
     parts=_find_qformer_tokenizer,
-    kind=lambda config, fields: INSTRUCTBLIP,
+    profile=lambda config, fields: INSTRUCTBLIP,
 )

@@ -109,7 +109,7 @@ FAMILY = Family(
     suits=lambda fields: fields["model_type"] == "open_clip",
     files=(TOKENIZER,),
     check=_check,
-    kind=lambda config, fields: COSINE,
+    profile=lambda config, fields: COSINE,
     measures=("cosine", "logit"),
     pixels=get_args(PixelRule),
 )

@@ -24,14 +24,14 @@ from plumbline.operators.models.calls import Call, Generation, ImageRequest, Mes
 from plumbline.operators.models.engines.pace import Pace
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service import ServiceModel
-from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
+from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
 
 if TYPE_CHECKING:
     from openai import APIStatusError, OpenAI
 
     from plumbline.operators.models.model import ResolvedModel
 
-OPENAI = VqaKind(name="openai", asks=FIRST_TOKEN)
+OPENAI = VqaProfile(name="openai", asks=FIRST_TOKEN)
 TRANSIENT = (408, 409, 429)
 """Answers beside the 5xx that another attempt may better; the SDK has made its attempts by the time they show."""
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
@@ -389,7 +389,7 @@ def preflight_openai(model: "ResolvedModel[ServiceModel]", call: Call) -> None:
     load_openai(model).preflight(call)
 
 
-def _options_in_key(config: ServiceModel, kind: VqaKind | None) -> dict[str, Any]:
+def _options_in_key(config: ServiceModel, profile: VqaProfile | None) -> dict[str, Any]:
     """The form of images that are sent; PNG is not in it, for it is older than the choice."""
     return {"image_format": config.image_format} if config.image_format != "png" else {}
 
@@ -400,5 +400,5 @@ FAMILY = Family(
     options_in_key=_options_in_key,
     preflight=preflight_openai,
     endpoint_variable="OPENAI_BASE_URL",
-    kind=lambda config, fields: OPENAI,
+    profile=lambda config, fields: OPENAI,
 )

@@ -64,6 +64,6 @@ FAMILY = Family(
     form="'siglip' or 'siglip2'",
     suits=lambda fields: fields["model_type"] in ("siglip", "siglip2"),
     files=(TOKENIZER, IMAGES),
-    kind=lambda config, fields: COSINE,
+    profile=lambda config, fields: COSINE,
     measures=("cosine", "logit", "match"),
 )

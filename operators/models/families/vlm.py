@@ -16,22 +16,22 @@ from plumbline.operators.models.engines.conversation import (
 )
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
-from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaKind
+from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaProfile
 
 if TYPE_CHECKING:
     from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
     from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.vlm import ChatVlm
 
-LLAVA_1_5 = VqaKind(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
-LLAVA = VqaKind(name="llava", asks=FIRST_TOKEN, version=2)
+LLAVA_1_5 = VqaProfile(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, version=2)
+LLAVA = VqaProfile(name="llava", asks=FIRST_TOKEN, version=2)
 """LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
-CHAT = VqaKind(name="chat", asks=FIRST_TOKEN)
+CHAT = VqaProfile(name="chat", asks=FIRST_TOKEN)
 FILM = replace(CHAT, films=True)
 """The same for a model that is asked about videos too."""
 FILMING = ("qwen2_vl", "qwen2_5_vl")
 """Types whose videos are laid out as images with patches in time; Qwen3-VL writes the time between frames."""
-PALIGEMMA = VqaKind(name="paligemma", asks=RELEASED._replace(reduction="first"), version=2)
+PALIGEMMA = VqaProfile(name="paligemma", asks=RELEASED._replace(reduction="first"), version=2)
 """As the authors' later releases ask it."""
 PALIGEMMA_TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
@@ -76,13 +76,13 @@ class ChatModel(EngineModel):
     generation_config.json names, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`."""
 
 
-def kind_of(config: ChatModel, fields: Fields) -> VqaKind:
-    """The kind that a config.json tells; videos are shown on transformers alone."""
-    kind = _kind_told(fields)
-    return replace(kind, films=kind.films and config.engine == "transformers")
+def profile_of(config: ChatModel, fields: Fields) -> VqaProfile:
+    """How a checkpoint with this config.json is asked; videos are shown on transformers alone."""
+    profile = _profile_on_any_engine(fields)
+    return replace(profile, films=profile.films and config.engine == "transformers")
 
 
-def _kind_told(fields: Fields) -> VqaKind:
+def _profile_on_any_engine(fields: Fields) -> VqaProfile:
     if fields["model_type"] != "llava":
         return PALIGEMMA if fields["model_type"] == "paligemma" else FILM if fields["model_type"] in FILMING else CHAT
     text = subfields(fields, "text_config")
@@ -167,7 +167,7 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
     from plumbline.operators.models.networks.vlm import ChatVlm
     from plumbline.operators.models.processing import mean_colour
 
-    assert model.kind is not None
+    assert model.profile is not None
     processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model), CLASS_TOKENS)
     _check_network(model, network, processor.tokenizer)
     ends = reply_ends(network, processor.tokenizer)
@@ -175,19 +175,19 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
     prompts = ImagePrompts(
         processor,
         image_id=image_id,
-        system=model.kind.system,
+        system=model.profile.system,
         padding=mean_colour(processor.image_processor) if _pads(model) else None,
         ends=ends,
-        video_id=int(network.config.video_token_id) if model.kind.films else None,
+        video_id=int(network.config.video_token_id) if model.profile.films else None,
     )
-    reader = (PrefixLmReader if model.kind == PALIGEMMA else ImageReader)(network, image_id=image_id)
+    reader = (PrefixLmReader if model.profile == PALIGEMMA else ImageReader)(network, image_id=image_id)
     penalty = 1.0 if model.config.repetition_penalty == "ignored" else _penalty(model.parts["checkpoint"])
     return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch, penalty=penalty)
 
 
 def _pads(model: "ResolvedModel[ChatModel]") -> bool:
     """Whether images are put on a square of the mean colour before the checkpoint's own processing."""
-    return model.kind is not None and model.kind.pads and model.config.padding == "released"
+    return model.profile is not None and model.profile.pads and model.config.padding == "released"
 
 
 def _attention(model: "ResolvedModel[ChatModel]") -> str:
@@ -219,8 +219,8 @@ def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     from plumbline.operators.models.engines.vllm_engine import start_engine
     from plumbline.operators.models.processing import load_image_processor, mean_colour
 
-    assert model.kind is not None
-    tokenizer, system = _load_tokenizer(model), model.kind.system
+    assert model.profile is not None
+    tokenizer, system = _load_tokenizer(model), model.profile.system
     padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads(model) else None
     end = turn_end(tokenizer, _named_ends(model.parts["checkpoint"]), system=system)
     engine = start_engine(model, defaults=ONE_IMAGE)
@@ -238,16 +238,16 @@ def _load_tokenizer(model: "ResolvedModel[ChatModel]") -> Any:
     """The tokenizer, whose chat template must show an image and open no thought."""
     from plumbline.operators.models.processing import load_chat_tokenizer
 
-    assert model.kind is not None
+    assert model.profile is not None
     tokenizer = load_chat_tokenizer(model)
-    if model.kind == PALIGEMMA:
+    if model.profile == PALIGEMMA:
         tokenizer.chat_template = PALIGEMMA_TEMPLATE
-    check_template(tokenizer, system=model.kind.system)
+    check_template(tokenizer, system=model.profile.system)
     return tokenizer
 
 
-def _options_in_key(config: ChatModel, kind: VqaKind | None) -> dict[str, Any]:
-    padding = {"padding": config.padding} if kind is not None and kind.pads else {}
+def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, Any]:
+    padding = {"padding": config.padding} if profile is not None and profile.pads else {}
     penalty = {"repetition_penalty": config.repetition_penalty} if config.repetition_penalty != "ignored" else {}
     return padding | penalty | engine_in_key(config)
 
@@ -260,6 +260,6 @@ FAMILY = Family(
     suits=_suits,
     files=(TOKENIZER, IMAGES),
     check=_check,
-    kind=kind_of,
+    profile=profile_of,
     options_in_key=_options_in_key,
 )

@@ -19,7 +19,7 @@ from transformers.activations import NewGELUActivation
 from plumbline.operators.errors import ModelError
 from plumbline.operators.models.networks.encoder_decoder import Encoded, T5Answers, decode, encode_beside
 from plumbline.operators.models.processing import PixelTransform
-from plumbline.operators.models.vqa_kinds import VICUNA_SYSTEM
+from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 
 BEFORE_IMAGE = f"{VICUNA_SYSTEM} USER: "
 AFTER_IMAGE = "\n{question} ASSISTANT: "

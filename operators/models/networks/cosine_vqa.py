@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from plumbline.operators.errors import RowError
 from plumbline.operators.models.calls import Compared, Pair, Question, Usage
-from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, VqaKind
+from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from plumbline.operators.models.networks.dual_encoder import Towers
 
-COSINE = VqaKind(name="cosine", asks=FIRST_TOKEN, compares=True)
+COSINE = VqaProfile(name="cosine", asks=FIRST_TOKEN, compares=True)
 NO_WORDS = RowError(
     "no_likelihood", "a model that compares choices has no words of its own; set the metric's answers=likelihood"
 )

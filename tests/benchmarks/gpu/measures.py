@@ -19,7 +19,7 @@ from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.vlm import ChatVlm
-from plumbline.operators.models.vqa_kinds import FIRST_TOKEN, RELEASED
+from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, RELEASED
 from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.checkpoints import Likelihood, served
 from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured
@@ -76,11 +76,11 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
     texts = [[_text(image, text) for text in range(QUESTIONS)] for image in range(images)]
     spoken = [RELEASED.template, FIRST_TOKEN.template, *(text for of_image in texts for text in of_image)]
     resolved, model = served(name, shape, folder, spoken, on_gpu=on_gpu, batch=images, **options)
-    assert resolved.kind is not None
+    assert resolved.profile is not None
     kinds = [_picture(seed, shape.side) for seed in range(min(KINDS, images))]
     ready = [model.preprocess(picture) for picture in kinds]
     places = [image % len(kinds) for image in range(images)]
-    template, answer, _ = resolved.kind.asks
+    template, answer, _ = resolved.profile.asks
     questions = [[Question(0, template.replace("{}", text), (answer,)) for text in of_image] for of_image in texts]
     return Load(
         resolved, model, [kinds[place] for place in places], [ready[place] for place in places], texts, questions
@@ -211,7 +211,7 @@ def _measure_stage(row: Measured, load: Load, amounts: Amounts, folder: Path) ->
         return
     texts = [of_image[0] for of_image in load.texts]
     given = {"image_batch": row.image_batch, "shards": amounts.shards}
-    seconds = stage_seconds(load.model, load.resolved.kind, load.pictures, texts, folder, **given)
+    seconds = stage_seconds(load.model, load.resolved.profile, load.pictures, texts, folder, **given)
     row.stage = amounts.shards * len(texts) / seconds
 
 

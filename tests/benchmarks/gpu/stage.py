@@ -19,7 +19,7 @@ from plumbline.operators import rows
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import LikelihoodModel
-from plumbline.operators.models.vqa_kinds import VqaKind
+from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.answers import AnswersStage
 from plumbline.operators.stages.questions import write
 from plumbline.operators.stages.stage import Inputs, StageOptions, Upstream
@@ -30,7 +30,7 @@ CALLS = 2
 
 def stage_seconds(
     model: LikelihoodModel,
-    kind: VqaKind | None,
+    profile: VqaProfile | None,
     pictures: Sequence[Image.Image],
     texts: Sequence[str],
     folder: Path,
@@ -39,8 +39,8 @@ def stage_seconds(
     shards: int,
 ) -> float:
     """Seconds of so many shards of these pictures, each asked whether it shows the text beside it."""
-    assert kind is not None, "it is a VQA model"
-    metric = VqaScoreConfig().settled(lambda role: kind)
+    assert profile is not None, "it is a VQA model"
+    metric = VqaScoreConfig().settled(lambda role: profile)
     prompts = rows.table([{"prompt_id": str(n), "text": text} for n, text in enumerate(texts)], rows.PROMPTS)
     written = write(prompts, metric, None)
     _save_shard(folder / "shard.parquet", pictures)

@@ -9,7 +9,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer, share_of_yes
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.vlm import CHAT
-from plumbline.operators.models.vqa_kinds import Reduction
+from plumbline.operators.models.vqa_profiles import Reduction
 from tests.operators import tiny
 from tests.operators.metrics.scripted import run
 

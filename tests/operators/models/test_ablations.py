@@ -19,7 +19,7 @@ from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.cosine_vqa import COSINE, choice_text
 from plumbline.operators.models.networks.text_only import TextOnlyVqa
-from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
+from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
@@ -96,9 +96,9 @@ def test_a_dual_encoder_has_no_words_of_its_own(clip: Path) -> None:
 
 def test_vqascore_is_not_to_be_had_of_a_model_that_compares(clip: Path) -> None:
     config = model_config(family="clip", checkpoint=str(clip))
-    assert find_vqa_kind(config) == COSINE
+    assert find_vqa_profile(config) == COSINE
     with pytest.raises(ConfigError, match="says nothing of one alone; set normalise=yes_no"):
-        VqaScoreConfig().settled(lambda role: find_vqa_kind(config))
+        VqaScoreConfig().settled(lambda role: find_vqa_profile(config))
 
 
 def test_tifa_asks_for_the_likeliest_choice_where_there_are_no_words() -> None:
@@ -183,7 +183,7 @@ def test_a_blind_model_that_thinks_first_is_refused(tmp_path: Path) -> None:
 
 
 def test_vqascore_asks_a_blind_model_for_one_token(language: Path) -> None:
-    kind = find_vqa_kind(model_config(family="causal_lm", checkpoint=str(language)))
+    kind = find_vqa_profile(model_config(family="causal_lm", checkpoint=str(language)))
     assert kind == TEXT_ONLY
     assert VqaScoreConfig().settled(lambda role: kind).asks.reduction == "first"
 

@@ -26,7 +26,7 @@ from plumbline.operators.models.calls import ImageRequest, LikelihoodModel, Meas
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.encoder_decoder import EncoderDecoder
-from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
+from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
@@ -301,7 +301,7 @@ def test_vqascore_asks_each_in_its_own_words(
     folders: dict[str, Path], family: str, template: str, reduction: Any
 ) -> None:
     config = model_config(family=family, checkpoint=str(folders[family]))
-    metric = VqaScoreConfig().settled(lambda role: find_vqa_kind(config))
+    metric = VqaScoreConfig().settled(lambda role: find_vqa_profile(config))
     assert metric.asks == (template, "yes", reduction)
     asked = Question(0, metric.question("a red star"), (metric.asks.answer,))
     ((answered,),) = likelihoods(loaded(family, folders[family]), PICTURES, [asked])

@@ -19,7 +19,7 @@ from plumbline.operators.models.engines.conversation import TEMPLATE_FILES
 from plumbline.operators.models.families import FAMILIES, AnyModel, model_config
 from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5, PALIGEMMA
 from plumbline.operators.models.model import Engine, ResolvedModel
-from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
+from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from tests.operators import tiny
 from tests.operators.tiny.families import KINDS
 
@@ -481,13 +481,13 @@ def test_a_model_that_is_called_a_thinking_one_fails_the_plan(
 def test_an_architecture_that_only_vllm_knows_may_go_to_vllm(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "llava", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", model_type="mllama")
-    assert resolve("vlm", tmp_path / "own", engine="vllm").kind == CHAT
+    assert resolve("vlm", tmp_path / "own", engine="vllm").profile == CHAT
 
 
 def test_a_paligemma_is_refused_on_vllm(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "llava", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", model_type="paligemma")
-    assert resolve("vlm", tmp_path / "own").kind == PALIGEMMA
+    assert resolve("vlm", tmp_path / "own").profile == PALIGEMMA
     with pytest.raises(ModelError, match="no conversation does; set engine=transformers"):
         resolve("vlm", tmp_path / "own", engine="vllm")
 
@@ -529,7 +529,7 @@ def test_llava_1_5_shown_in_another_way_is_another_model_and_a_chat_model_has_on
 def test_the_kind_is_told_without_reading_a_weight(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "llava", tmp_path / "own")
     (tmp_path / "own" / "model.safetensors").unlink()
-    assert find_vqa_kind(model_config(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5
+    assert find_vqa_profile(model_config(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5
 
 
 # Engines

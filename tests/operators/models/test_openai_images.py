@@ -19,7 +19,7 @@ from plumbline.operators.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request, Usage
 from plumbline.operators.models.families import model_config, openai
-from plumbline.operators.models.resolution import find_vqa_kind, resolve_model
+from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
@@ -289,7 +289,7 @@ def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -
     assert len(server.bodies) == 4
     texts = {body["messages"][0]["content"][1]["text"] for body in server.bodies}
     assert all(text.startswith("Does this figure show") and text.endswith("Please answer Yes or No.") for text in texts)
-    assert find_vqa_kind(planned.config.models["vqa"]) == openai.OPENAI
+    assert find_vqa_profile(planned.config.models["vqa"]) == openai.OPENAI
 
 
 def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, tmp_path: Path) -> None:

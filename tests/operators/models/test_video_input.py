@@ -159,7 +159,7 @@ def test_a_row_of_frames_a_video_file_and_an_image_are_scored_as_they_are(
 
 
 def resolved_kind(folder: Path) -> Any:
-    return resolve_model(model_config(family="vlm", checkpoint=str(folder)), on_gpu=False).kind
+    return resolve_model(model_config(family="vlm", checkpoint=str(folder)), on_gpu=False).profile
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from plumbline.operators.metrics.tifa import TifaConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
-from plumbline.operators.models.vqa_kinds import Reduction
+from plumbline.operators.models.vqa_profiles import Reduction
 from plumbline.operators.stages.scores import WrittenIndex
 from tests.operators import tiny
 from tests.operators.stages.given import score

@@ -1,23 +1,23 @@
-"""A VQA model's kind follows from its family and its config.json, and with it what VQAScore asks it."""
+"""A VQA model's profile follows from its family and its config.json, and with it what VQAScore asks it."""
 
 from typing import Any
 
 import pytest
 
-from plumbline.operators.models.families import FAMILIES
+from plumbline.operators.models.families import FAMILIES, model_config
 from plumbline.operators.models.families.blip2 import BLIP2
 from plumbline.operators.models.families.blip_vqa import BLIP_VQA
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.instructblip import INSTRUCTBLIP
 from plumbline.operators.models.families.vlm import CHAT, FILM, LLAVA, LLAVA_1_5, PALIGEMMA
-from plumbline.operators.models.vqa_kinds import VICUNA_SYSTEM, VqaKind
+from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
 VICUNA = {"model_type": "llama", "vocab_size": 32064}
 
 
 @pytest.mark.parametrize(
-    ("family", "fields", "kind"),
+    ("family", "fields", "profile"),
     [
         ("clip_flant5", {"model_type": "clip_t5"}, CLIP_FLANT5),
         ("vlm", {"model_type": "llava", "text_config": VICUNA, "vision_config": CLIP_TOWER}, LLAVA_1_5),
@@ -34,29 +34,29 @@ VICUNA = {"model_type": "llama", "vocab_size": 32064}
         ("blip_vqa", {"model_type": "blip", "architectures": ["BlipForQuestionAnswering"]}, BLIP_VQA),
     ],
 )
-def test_the_kind_follows_from_the_family_and_the_checkpoints_config(
-    family: str, fields: dict[str, Any], kind: VqaKind
+def test_the_profile_follows_from_the_family_and_the_checkpoints_config(
+    family: str, fields: dict[str, Any], profile: VqaProfile
 ) -> None:
-    tell = FAMILIES[family].kind
+    tell = FAMILIES[family].profile
     assert tell is not None
-    assert tell(fields) == kind
+    assert tell(model_config(family=family, checkpoint="x"), fields) == profile
 
 
-def test_every_family_that_answers_questions_tells_its_kind_and_no_other_does() -> None:
+def test_every_family_that_answers_questions_tells_its_profile_and_no_other_does() -> None:
     for family in FAMILIES.values():
-        assert (family.kind is not None) == ("likelihood" in family.calls)
+        assert (family.profile is not None) == ("likelihood" in family.calls)
 
 
-@pytest.mark.parametrize("kind", [CLIP_FLANT5, LLAVA_1_5])
-def test_the_papers_models_are_asked_as_released(kind: VqaKind) -> None:
-    assert kind.asks == ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
-    assert (kind.system, kind.pads) == (VICUNA_SYSTEM, True)
+@pytest.mark.parametrize("profile", [CLIP_FLANT5, LLAVA_1_5])
+def test_the_papers_models_are_asked_as_released(profile: VqaProfile) -> None:
+    assert profile.asks == ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
+    assert (profile.system, profile.pads) == (VICUNA_SYSTEM, True)
 
 
-@pytest.mark.parametrize("kind", [LLAVA, CHAT])
-def test_other_chat_models_are_asked_for_one_token(kind: VqaKind) -> None:
-    assert kind.asks == ('Does this figure show "{}"? Please answer Yes or No.', "Yes", "first")
-    assert (kind.system, kind.pads) == (None, False)
+@pytest.mark.parametrize("profile", [LLAVA, CHAT])
+def test_other_chat_models_are_asked_for_one_token(profile: VqaProfile) -> None:
+    assert profile.asks == ('Does this figure show "{}"? Please answer Yes or No.', "Yes", "first")
+    assert (profile.system, profile.pads) == (None, False)
 
 
 def test_a_paligemma_is_asked_as_the_later_release_asks_it() -> None:

@@ -1,6 +1,6 @@
-"""Kinds of VQA model: in which conversation each is asked, how it is shown an image, and what VQAScore asks it.
+"""How VQA models are asked: the conversation, how an image is shown, and what VQAScore asks.
 
-The kinds themselves are in the files of their families.
+The profiles themselves are in the files of their families.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class YesQuestion(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VqaKind:
-    """What models of one kind have in common."""
+class VqaProfile:
+    """How a VQA model is asked."""
 
     name: str
     asks: YesQuestion
@@ -41,7 +41,7 @@ class VqaKind:
     films: bool = False
     """Whether its models take the frames of a video as one video."""
     version: int = 1
-    """Raised when results of the kind change; cells of version 1 were computed before kinds were in their keys."""
+    """Raised when its results change; cells of version 1 were computed before this was in their keys."""
 
     def semantic(self) -> dict[str, Any]:
         """The part that enters the keys of cells."""
