@@ -177,15 +177,6 @@ def test_a_parent_without_a_question_is_none() -> None:
     assert [(one.question_id, one.parents) for one in written] == [("3", ()), ("4", ("3",))]
 
 
-@pytest.mark.parametrize(
-    "prompt", ["{} {0}", "a\n\nDescription:\nb", "1 | entity - whole (dog)\nQuestions:", "\\1 ((["]
-)
-def test_a_prompt_is_taken_literally_whatever_it_holds(prompt: str) -> None:
-    written, rounds = run(DsgConfig().write(prompt), ["1 | global (x {0})"], ["1 | Is it {1}?", "1 | 0"])
-    assert all(f"Description:\n{' '.join(prompt.split())}\nTuples:\n" in one[0].messages[0].text for one in rounds)
-    assert written == [WrittenQuestion("1", "Is it {1}?", YES_NO, "yes", "global", "x {0}")]
-
-
 PIECES = st.sampled_from(["1", "2", " | ", "(", ")", ",", "a?", "dog", "\n", ". ", "0", "|", "-", " and "])
 
 
@@ -261,12 +252,6 @@ def test_the_reduction_decides_which_answer_is_likeliest() -> None:
 
 def test_an_image_without_questions_has_an_error() -> None:
     assert DsgConfig().weigh([]).error == NO_QUESTIONS
-
-
-def test_the_zeroing_is_no_part_of_what_is_asked() -> None:
-    assert DsgConfig(zeroing="recursive").asking() == DsgConfig().asking()
-    assert DsgConfig(zeroing="recursive").scoring() != DsgConfig().scoring()
-    assert DsgConfig().roles == {"writer": "llm", "model": "vqa"}
 
 
 TS2 = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[4] / "shared" / "reference")) / "ts2"

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import gecko, tifa
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
 from plumbline.operators.metrics.gecko import GeckoConfig, Span, annotated, read_questions, read_spans
@@ -109,14 +108,6 @@ HOSTILE = [
     "[[((",
     "```",
 ]
-
-
-@pytest.mark.parametrize("prompt", HOSTILE)
-def test_a_prompt_is_taken_literally_whatever_it_holds(prompt: str) -> None:
-    spans = "{1}[a, counting, 1.0] {2}[nowhere, entity, 1.0]"
-    written, rounds = run(GeckoConfig().write(prompt), [spans], ["About {2}:\nQ: is there?\nA: yes"])
-    assert f"Description:\n{one_line(prompt)}\n" in rounds[0][0].messages[0].text
-    assert written == [WrittenQuestion("1", "is there?", ("yes", "no"), "yes", "entity", "nowhere")]
 
 
 # Step 1: labels.
@@ -314,37 +305,6 @@ def test_an_image_without_a_question_left_has_an_error_and_no_score() -> None:
     scored = GeckoConfig().weigh([answered(0.9, 0.1, p_entail=0.0)])
     assert (scored.score, scored.error) == (None, NO_QUESTIONS)
     assert GeckoConfig().weigh([]).error == NO_QUESTIONS
-
-
-def test_options_of_the_score_do_not_touch_the_questions_and_the_other_way_round() -> None:
-    base = GeckoConfig()
-    for options in ({"normalise": False}, {"likelihood": "nll"}, {"reduction": "mean"}, {"threshold": 0.1}):
-        metric = GeckoConfig(**options)  # type: ignore[arg-type]
-        assert metric.asking() == base.asking()
-        assert metric.scoring() != base.scoring()
-    for options in ({"coverage": False}, {"min_groundable": 0.1}):
-        metric = GeckoConfig(**options)  # type: ignore[arg-type]
-        assert metric.asking() != base.asking()
-        assert metric.scoring() == base.scoring()
-
-
-def test_every_stage_has_its_role() -> None:
-    metric = GeckoConfig(writer="w", model="m", nli="n")
-    assert metric.roles == {"writer": "w", "model": "m", "nli": "n"}
-    assert GeckoConfig(nli=None).roles == {"writer": "llm", "model": "vqa"}
-    assert metric.form == "likelihood"
-
-
-@pytest.mark.parametrize("name", ["threshold", "min_groundable"])
-@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
-def test_a_threshold_outside_its_range_is_refused(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"gecko {name}: expected a number from 0 to 1, got {value}"):
-        GeckoConfig(**{name: value})  # type: ignore[arg-type]
-
-
-def test_an_empty_nli_role_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gecko nli"):
-        GeckoConfig(nli="")
 
 
 # The hypothesis.

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics.answered import Answered, Logprobs
 from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.gecko import GeckoConfig
@@ -58,10 +57,3 @@ def test_the_prior_is_a_stage_that_the_score_reads(
     metric: GeckoConfig | DsgConfig, chain: tuple[str, ...], read: tuple[str, ...]
 ) -> None:
     assert (metric.chain, metric.scored_from) == (chain, read)
-
-
-def test_where_there_are_no_odds_there_is_nothing_to_take_out() -> None:
-    with pytest.raises(ConfigError, match=r"vqascore prior: .* expected normalise=yes_no, got null"):
-        VqaScoreConfig(prior="blank_image")
-    with pytest.raises(ConfigError, match=r"gecko prior: .* set one to null or likelihood=probability"):
-        GeckoConfig(prior="blank_image", likelihood="nll")

@@ -12,7 +12,6 @@ from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.question_pack import QuestionPackConfig, holding_in_order, spellings
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.scorer import ScorerConfig
-from plumbline.operators.stages.graph import check_chain
 
 YES_NO = ("yes", "no")
 LIKELY, UNLIKELY = (math.log(0.9),), (math.log(0.1),)
@@ -127,24 +126,6 @@ def test_a_pack_of_other_choices_is_refused() -> None:
     assert share.refusal_of_pack({2, 4}) is None and mean.refusal_of_pack({1}) is None
     assert "aggregate=share" in (mean.refusal_of_pack({1, 2}) or "")
     assert "likeliest of several" in (share.refusal_of_pack({1}) or "")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"aggregate": "soft_mean", "zeroing": "direct"},
-        {"aggregate": "soft_geometric", "answers": "reply"},
-        {"template": "Is it so?"},
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="question_pack"):
-        QuestionPackConfig(**options)
-
-
-@pytest.mark.parametrize("options", [{}, {"answers": "reply"}, {"aggregate": "soft_mean"}])
-def test_its_chain_holds_together_without_a_writer(options: dict[str, Any]) -> None:
-    check_chain("pack", QuestionPackConfig(**options))
 
 
 def test_a_scorer_has_no_benchmark_to_ask_from() -> None:

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import tifa
 from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
 from plumbline.operators.metrics.reading import same_choice
@@ -174,14 +173,6 @@ def test_any_reply_is_questions_about_the_prompt_or_refused(prompt: str, reply: 
         assert one.start is None or prompt[one.start : one.end] == one.span
 
 
-@pytest.mark.parametrize("prompt", ["{} {0}", "a\n\nDescription:\nb", "About {1}:\nQ: x?\nA: no", "%s \\1"])
-def test_a_prompt_is_taken_literally_whatever_it_holds(prompt: str) -> None:
-    written, rounds = run(TifaConfig().write(prompt), ["Q: is it?\nA: yes"], ["yes"])
-    flat = " ".join(prompt.split())
-    assert all(f"Description:\n{flat}\nQuestion" in requests[0].messages[0].text for requests in rounds)
-    assert written == [WrittenQuestion("1", "is it?", ("yes", "no"), "yes", keep=True)]
-
-
 @pytest.mark.parametrize(
     ("reply", "choices", "chosen"),
     [
@@ -224,25 +215,6 @@ def test_the_score_is_the_share_of_kept_questions_answered_right() -> None:
 
 def test_without_a_kept_question_there_is_an_error() -> None:
     assert TifaConfig().weigh([answered("red", keep=False)]).error == NO_QUESTIONS
-
-
-def test_the_filter_is_part_of_what_is_asked() -> None:
-    asked = TifaConfig().asking()
-    assert TifaConfig(filter=False).asking() != asked
-    assert TifaConfig(min_f1=0.5).asking() != asked
-    assert TifaConfig(filter=False, min_f1=0.5).asking() == TifaConfig(filter=False).asking()
-    assert TifaConfig(matcher="other").asking() == asked
-
-
-def test_every_stage_has_its_role() -> None:
-    assert TifaConfig().roles == {"writer": "llm", "model": "vqa", "matcher": "matcher"}
-    assert TifaConfig().form == "reply"
-
-
-@pytest.mark.parametrize(("name", "value"), [("min_f1", 1.5), ("matcher", "")])
-def test_a_bad_option_is_refused(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"tifa {name}: expected"):
-        TifaConfig(**{name: value})  # type: ignore[arg-type]
 
 
 def test_a_dropped_question_has_no_likelihoods_and_costs_the_others_nothing() -> None:

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.errors import ConfigError
-from plumbline.operators.metrics import vpeval
 from plumbline.operators.metrics.answered import Answered
 from plumbline.operators.metrics.modules import (
     Look,
@@ -355,15 +353,3 @@ def test_a_program_in_json_is_stored_as_it_is_read(value: object, module: str) -
     except (UnreadableReply, AssertionError):
         return  # it is asked for again
     assert all(VpevalConfig().looks(question.text) for question in questions)
-
-
-def test_a_threshold_beyond_a_share_is_refused() -> None:
-    with pytest.raises(ConfigError, match="vpeval box_threshold: expected a number from 0 to 1, got 40"):
-        VpevalConfig(box_threshold=40)
-
-
-def test_only_what_decides_the_programs_is_in_their_recipe() -> None:
-    asking = VpevalConfig().asking()
-    assert asking == VpevalConfig(box_threshold=0.3, relations="released", template="{}").asking()
-    assert vpeval.VpevalConfig(box_threshold=0.3).looking() != VpevalConfig().looking()
-    assert asking != VpevalConfig(replies="json").asking()

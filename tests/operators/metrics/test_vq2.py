@@ -135,13 +135,6 @@ def test_a_long_hostile_list_is_read_in_no_time() -> None:
         read_spans("a dog " * 50, "x," * 30_000)
 
 
-@pytest.mark.parametrize("prompt", ["{} a {0}", "a\n\nDescription:\nb", "is 'a' true for '{question}'", "\\1 a ((["])
-def test_a_prompt_is_taken_literally_whatever_it_holds(prompt: str) -> None:
-    written, rounds = run(Vq2Config().write(prompt), ["a"], ["{0} what?"], ["a"])
-    assert all(f"Description:\n{' '.join(prompt.split())}\n" in one[0].messages[0].text for one in rounds)
-    assert [(one.text, one.keep) for one in written] == [("is 'a' true for '{0} what?' in this image?", True)]
-
-
 def answered(*, keep: bool | None = None) -> Answered:
     """A question whose yes has the probability 0.8 and its EOS 0.5."""
     question = WrittenQuestion("1", "is 'a' true for 'b?' in this image?", YES_NO, "yes", keep=keep)
@@ -160,18 +153,3 @@ def test_questions_that_the_round_trip_dropped_do_not_count() -> None:
     scored = Vq2Config().weigh([answered(keep=True), dropped])
     assert (scored.score, scored.n_questions) == (pytest.approx(0.4), 1)
     assert Vq2Config().weigh([dropped]).error == NO_QUESTIONS
-
-
-def test_what_is_asked_does_not_depend_on_the_reduction() -> None:
-    assert Vq2Config(reduction="first").asking() == Vq2Config().asking()
-    assert Vq2Config(reduction="first").scoring() != Vq2Config().scoring()
-    assert Vq2Config(min_f1=0.1).asking() != Vq2Config().asking()
-    released = Vq2Config(convention="released", temperature=1.0)
-    assert released.asking() != Vq2Config(temperature=1.0).asking()
-    assert released.asking() == Vq2Config(convention="released", temperature=1.0, min_f1=0.1).asking()
-    assert Vq2Config().roles == {"writer": "llm", "model": "vqa"}
-
-
-def test_a_bad_f1_is_refused() -> None:
-    with pytest.raises(ConfigError, match="vq2 min_f1: expected a number from 0 to 1, got 2"):
-        Vq2Config(min_f1=2)

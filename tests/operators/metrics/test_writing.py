@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.errors import ConfigError
 from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.blocks import Block, read_blocks
 from plumbline.operators.metrics.dsg import DsgConfig
@@ -98,34 +97,6 @@ def test_yes_and_no_are_put_as_models_of_the_kind_answer(config: type[GeckoConfi
     assert config().settled(lambda role: INSTRUCTBLIP).put("?", ["yes", "no"]).choices == ("yes", "no")
     assert config(yes_no="capitalised").settled(lambda role: INSTRUCTBLIP).put("?", ["yes"]).choices == ("Yes",)
     assert config().settled(lambda role: CLIP_FLANT5).answering() == config().answering()
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"template": "no place"},
-        {"writer": " "},
-        {"model": ""},
-        {"max_tokens": 0},
-        {"temperature": -1.0},
-        {"temperature": float("nan")},
-    ],
-    ids=str,
-)
-def test_a_bad_option_is_refused_with_its_name_and_value(config: type[GeckoConfig], bad: dict[str, object]) -> None:
-    [(name, value)] = bad.items()
-    with pytest.raises(ConfigError, match=f"{config().kind} {name}: expected") as raised:
-        config(**bad)  # type: ignore[arg-type]
-    assert str(value) in str(raised.value)
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_what_is_asked_depends_on_the_sampling_and_on_nothing_of_the_answers(config: type[GeckoConfig]) -> None:
-    asked = config().asking()
-    assert config(seed=1).asking() != asked
-    assert config(max_tokens=9).asking() != asked
-    assert config(template="{}?", yes_no="as_written", model="other", writer="other").asking() == asked
 
 
 # What stands around and inside a question.

@@ -1,0 +1,154 @@
+"""What holds of every metric: its chain, the options that it refuses, and what of them is in which recipe."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from plumbline.jobs.command import load_values
+from plumbline.jobs.help import choices_of
+from plumbline.operators.errors import ConfigError
+from plumbline.operators.metrics.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.question_pack import QuestionPackConfig
+from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
+from plumbline.operators.metrics.similarity import SimilarityConfig
+from plumbline.operators.metrics.table import METRICS
+from plumbline.operators.metrics.tifa import TifaConfig
+from plumbline.operators.metrics.vpeval import VpevalConfig
+from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.stages.graph import check_chain
+from plumbline.pipelines.plans.config import SweepConfig, read_config
+from tests.operators.metrics.scripted import run
+
+Options = dict[str, Any]
+EVERY_METRIC = f"metric=[{','.join(choices_of('metric', None))}]"
+ASKED = ("benchmark.questions=questions.csv", "benchmark.question_pack=dsg_1k")
+NAMED = read_config(
+    load_values("sweep", ["sweep=shapes", "models=released", EVERY_METRIC, *ASKED]), SweepConfig
+).metrics
+"""All that have a file in conf/metric."""
+WRITERS: list[type[Any]] = [GeckoConfig, TifaConfig, DsgConfig, Vq2Config]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_chain_holds_together(name: str) -> None:
+    check_chain(name, NAMED[name])
+
+
+def test_every_kind_of_metric_has_a_name() -> None:
+    assert {type(metric) for metric in NAMED.values()} == set(METRICS)
+
+
+REFUSED: list[tuple[type[Any], Options]] = [
+    *((config, options) for config in WRITERS for options in (
+        {"template": "no place"}, {"writer": " "}, {"model": ""}, {"max_tokens": 0}, {"temperature": -1.0},
+        {"temperature": float("nan")},
+    )),
+    *((VqaScoreConfig, {"template": template}) for template in ("no place", "{} and {}", "")),
+    *((VqaScoreConfig, {"answer": answer}) for answer in ("", "  ")),
+    (VqaScoreConfig, {"answer": "Yes", "normalise": "yes_no"}),
+    (VqaScoreConfig, {"reduction": "mean", "normalise": "yes_no"}),
+    (VqaScoreConfig, {"prior": "blank_image"}), (GeckoConfig, {"prior": "blank_image", "likelihood": "nll"}),
+    *((GeckoConfig, {name: value}) for name in ("threshold", "min_groundable") for value in (-0.1, 1.1, float("nan"))),
+    (GeckoConfig, {"nli": ""}), (TifaConfig, {"min_f1": 1.5}), (TifaConfig, {"matcher": ""}),
+    (Vq2Config, {"min_f1": 2}),
+    (DsgConfig, {"questions": "released", "replies": "json"}), (VpevalConfig, {"box_threshold": 40}),
+    (QuestionPackConfig, {"zeroing": "direct", "aggregate": "soft_mean"}),
+    (QuestionPackConfig, {"aggregate": "soft_geometric", "answers": "reply"}),
+    (QuestionPackConfig, {"template": "Is it so?"}),
+    (LlmScoreConfig, {"max_tokens": 0}), (LlmScoreConfig, {"temperature": -1.0}),
+    (LlmScoreConfig, {"caption_tokens": 0}),
+]  # fmt: skip
+"""Each with the option that is named first."""
+
+
+@pytest.mark.parametrize(("config", "options"), REFUSED, ids=str)
+def test_an_option_that_cannot_be_is_refused_by_its_name(config: type[Any], options: Options) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config(**options)
+    name, value = next(iter(options.items()))
+    kind = config.__dataclass_fields__["kind"].default
+    assert str(refused.value).startswith(f"{kind} ") and name in str(refused.value)
+    assert len(options) > 1 or "expected" in str(refused.value) or str(value) in str(refused.value)
+
+
+RECIPES: list[tuple[Metric, Metric, set[str]]] = [
+    *((GeckoConfig(), GeckoConfig(**options), {"scoring"}) for options in (
+        {"normalise": False}, {"likelihood": "nll"}, {"reduction": "mean"}, {"threshold": 0.1})),
+    *((GeckoConfig(), GeckoConfig(**options), {"asking"}) for options in (
+        {"coverage": False}, {"min_groundable": 0.1})),
+    *((config(), config(**options), {"asking"}) for config in WRITERS for options in ({"seed": 1}, {"max_tokens": 9})),
+    *((config(), config(template="{}?", model="other", writer="other"), {"answering"}) for config in WRITERS),
+    (DsgConfig(), DsgConfig(zeroing="recursive"), {"scoring"}),
+    (Vq2Config(), Vq2Config(reduction="first"), {"scoring"}), (Vq2Config(), Vq2Config(min_f1=0.1), {"asking"}),
+    (Vq2Config(temperature=1.0), Vq2Config(temperature=1.0, convention="released"), {"asking"}),
+    (Vq2Config(temperature=1.0, convention="released"),
+     Vq2Config(temperature=1.0, convention="released", min_f1=0.1), set()),
+    (TifaConfig(), TifaConfig(filter=False), {"asking"}), (TifaConfig(), TifaConfig(min_f1=0.5), {"asking"}),
+    (TifaConfig(filter=False), TifaConfig(filter=False, min_f1=0.5), set()),
+    (TifaConfig(), TifaConfig(matcher="x"), set()),
+    (VpevalConfig(), VpevalConfig(box_threshold=0.3), {"looking"}),
+    (VpevalConfig(), VpevalConfig(replies="json"), {"asking"}),
+    (LlmScoreConfig(), LlmScoreConfig(variant="error_counting"), {"judging", "scoring"}),
+    (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", about="compares"), set()),
+    (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", measure="match"), {"comparing"}),
+    (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", pixels="padded"), {"comparing"}),
+    (ClipScoreConfig(), ClipScoreConfig(variant="torchmetrics"), {"scoring"}),
+    (ClipScoreConfig(), ClipScoreConfig(variant="original"), {"comparing", "scoring"}),
+]  # fmt: skip
+"""Two metrics, and the recipes in which they differ."""
+
+
+def recipes(metric: Metric) -> Mapping[str, Any]:
+    names = ("asking", "answering", "looking", "captioning", "describing", "judging", "comparing", "scoring")
+    return {name: getattr(metric, name)() for name in names if hasattr(metric, name)}
+
+
+@pytest.mark.parametrize(("one", "other", "differ"), RECIPES)
+def test_an_option_is_in_the_recipe_of_what_it_decides_and_in_no_other(
+    one: Metric, other: Metric, differ: set[str]
+) -> None:
+    first, second = recipes(one), recipes(other)
+    assert {name for name in first if first[name] != second[name]} == differ
+
+
+@pytest.mark.parametrize(
+    ("metric", "roles"),
+    [
+        (GeckoConfig(writer="w", model="m", nli="n"), {"writer": "w", "model": "m", "nli": "n"}),
+        (GeckoConfig(nli=None), {"writer": "llm", "model": "vqa"}),
+        (TifaConfig(), {"writer": "llm", "model": "vqa", "matcher": "matcher"}),
+        (DsgConfig(), {"writer": "llm", "model": "vqa"}),
+        (Vq2Config(), {"writer": "llm", "model": "vqa"}),
+        (SentenceMatchingConfig(measure="meteor"), {"captioner": "captioner"}),
+    ],
+)
+def test_every_stage_has_its_role(metric: Metric, roles: Mapping[str, str]) -> None:
+    assert metric.roles == roles
+
+
+YES_NO_QUESTION = "is 'a' true for '{0} what?' in this image?"
+SCRIPTS: Mapping[type[Any], list[list[str]]] = {
+    GeckoConfig: [["{1}[a, counting, 1.0] {2}[nowhere, entity, 1.0]"], ["About {2}:\nQ: is {0} there?\nA: yes"]],
+    TifaConfig: [["Q: is {0} there?\nA: yes"], ["yes"]],
+    DsgConfig: [["1 | global (x {0})"], ["1 | is {0} there?", "1 | 0"]],
+    Vq2Config: [["a"], ["{0} what?"], ["a"]],
+}
+HOSTILE = ["{} a {0}", "a\n\nDescription:\nb", "About {1}:\nQ: a?\nA: no", "%s a \\1 \\g<0>",
+           "a 1 | entity - whole (dog)",
+           "is 'a' true for '{question}'", "[[(( a ```"]  # fmt: skip
+
+
+@pytest.mark.parametrize("prompt", HOSTILE)
+@pytest.mark.parametrize("config", WRITERS)
+def test_a_prompt_and_a_reply_are_taken_literally_whatever_they_hold(config: type[Any], prompt: str) -> None:
+    written, rounds = run(config().write(prompt), *SCRIPTS[config])
+    described = f"Description:\n{' '.join(prompt.split())}\n"
+    texts = [requests[0].messages[0].text for requests in rounds]
+    assert described in texts[0] and (config is GeckoConfig or all(described in text for text in texts))
+    assert [one.text for one in written] == [YES_NO_QUESTION if config is Vq2Config else "is {0} there?"]
