@@ -7,16 +7,19 @@ import resource
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from plumbline.jobs.__main__ import JOBS
-from plumbline.jobs.command import load_values, run_job
-from plumbline.jobs.help import CONF, describe, dotted_keys
+from plumbline.jobs.command import Command, load_values, run_job
+from plumbline.jobs.help import CONF, choices_of, describe, dotted_keys
 from plumbline.jobs.status import COMMAND as status_command
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.pipelines.base.storage import StorageConfig
@@ -28,113 +31,50 @@ from tests.files import put
 
 ROOT = Path(__file__).parent.parent.parent
 
-POOL = {"num_cpus", "num_gpus", "min_size", "max_size", "threads", "deadline"}
-MODEL = {"family", "checkpoint", "revision", "tokenizer", "vision_tower", "vision_tower_revision", "dtype",
-         "image_batch", "pair_batch", "engine", "engine_options"}  # fmt: skip
-CAPTIONER = {"family", "checkpoint", "revision", "tokenizer", "dtype", "image_batch"}
 ROLES = ("vqa", "clip", "llm", "nli", "matcher")
-SCORERS = (
-    "pickscore",
-    "align",
-    "siglip",
-    "itm",
-    "hpsv2",
-    "hpsv3",
-    "imagereward",
-    "negclip",
-    "pyramidclip",
-    "detector",
-    "reader",
-    "captioner",
-    "grounder",
-    "judge",
-    "vlm",
-)
-STAGES = ("questions", "entailment", "answers", "similarities", "scores")
-WRITING = {"kind", "writer", "model", "max_tokens", "temperature", "seed", "replies", "template", "yes_no"}
-WRITER = {"writer", "max_tokens", "temperature", "seed", "replies"}
-STORAGE = {"endpoint_url", "region", "key", "secret", "anon"}
-SWEEP = {
-    "": {"store", "dry_run", "verbose", "shard_rows", "max_failed", "note", "retry_failed", "storage", "log", "limits",
-         "clips",
-         "cluster", "benchmark", "models", "metrics"},
-    "log": {"format", "level", "file"},
-    "storage": STORAGE,
-    "limits": {"max_pixels", "max_bytes", "max_scans", "max_seconds", "max_images"},
-    "clips": {"frames", "shown"},
-    "cluster": {"executor", "address", "num_cpus", "max_attempts", "wait_seconds", "pools", "default"},
-    "cluster.default": POOL,
-    "cluster.pools": set(STAGES),
-    **{f"cluster.pools.{stage}": POOL for stage in STAGES},
-    "benchmark": {"name", "prompts", "images", "generators", "columns", "prompt_columns", "uri_roots", "prompts_from",
-                  "require_every_prompt", "require_every_image", "limit", "questions", "question_pack", "convention"},
-    "benchmark.columns": {"image_id", "prompt_id", "image", "uri", "prompt", "generator", "extra"},
-    "benchmark.prompt_columns": {"prompt_id", "text", "skills"},
-    "models": set(ROLES),
-    **{f"models.{role}": MODEL for role in ROLES},
-    "metrics": {"vqascore", "clipscore"},
-    "metrics.vqascore": {"kind", "model", "template", "answer", "normalise", "reduction", "prior"},
-    "metrics.clipscore": {"kind", "model", "variant"},
-}  # fmt: skip
-PROTOCOL = {"name", "reader", "path", "tasks", "match", "statistics", "rating_range", "out_of_range", "agreement",
-            "by_skill", "reliable", "unsure", "alpha", "zeros", "conventions", "unpublished", "falling"}  # fmt: skip
-RATING_COLUMNS = {"image_id", "prompt_id", "generator", "rater", "template", "rating", "skills"}
-SHAPES = SWEEP | {
-    "": SWEEP[""] | {"protocol"},
-    "protocol": PROTOCOL,
-    "metrics": {"vqascore", "clipscore", "gecko", "tifa", "dsg"},
-    "metrics.gecko": WRITING | {"prior", "nli", "coverage", "min_groundable", "normalise", "likelihood", "reduction",
-                                "threshold"},
-    "metrics.tifa": WRITING | {"matcher", "answers", "filter", "min_f1"},
-    "metrics.dsg": WRITING | {"prior", "zeroing", "questions", "reduction"},
-}  # fmt: skip
-RELEASED = SWEEP | {
-    "models": {*ROLES, *SCORERS},
-    **{f"models.{role}": MODEL for role in SCORERS},
-    **{f"models.{role}": CAPTIONER for role in ("captioner", "grounder")},
-    "models.vlm": MODEL | {"repetition_penalty"},
-    **{f"models.{role}.engine_options": {"max_model_len"} for role in ("llm", "judge", "vlm")},
-}
-CHOICES = {
-    "sweep": {"shapes", "shapes_video", "own_images", "own_rows", "gecko_ablation"},
-    "benchmark": {"shapes", "shapes_video", "own", "own_rows", "genai_bench", "gecko2k",
-                  "tifa_v1", "dsg_1k", "geneval2",
-                  "dpg_bench", "oneig", "oneig_zh", "unigenbench", "wise_verified"},
-    "models": {"shapes", "released"},
-    "metric": {"vqascore", "clipscore", "gecko", "gecko_baseline", "gecko_coverage", "gecko_normalised", "tifa", "dsg",
-               "tifa_v1", "dsg_1k", "geneval2", "geneval2_am", "dpg_bench", "dpg_bench_levels", "oneig",
-               "unigenbench", "wise_verified",
-               "vq2", "vq2_released", "vqascore_normalised", "pickscore", "alignscore", "siglipscore", "itm", "itc",
-               "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip", "vnli", "vpeval", "capclip", "capmeteor",
-               "descclip", "descmeteor", "gpt4v_eval", "llmscore", "llmscore_error_counting", "llmscore_rule_enhanced",
-               "viescore", "edge_density", "entropy",
-               "saturation"},
-    "cluster": {"auto", "here", "local", "gpu1", "gpu8"},
-    "adaptive": {"betting", "asymptotic"},
-    "protocol": {"tifa160", "genai_bench", "t2vscore", "winoground", "eqben", "seetrue", "pick_a_pic", "flickr8k_cf",
-                 "gecko", "t2iscorescore", "shapes", "long", "dsg_tifa160", "genai_bench_video",
-                 "evalmuse", "richhf"},
-    "model": {"clip_flant5_shapes", "clip_shapes", "clip_flant5_xl", "clip_flant5_xxl", "clip_vit_b32",
-              "question_writer_shapes", "nli_shapes", "qwen2_5_7b", "qwen2_5_vl_7b", "llava_1_5_7b",
-              "llava_1_5_13b", "api", "true_nli",
-              "minilm", "instructblip_flant5_xl", "instructblip_flant5_xxl", "blip2_flant5_xl", "blip_vqa",
-              "align_base", "blip2_itm", "blip_itm_large", "gemma3_12b", "internvl3_8b", "pickscore", "qwen3_vl_8b",
-              "siglip2_so400m", "hpsv2", "hpsv3", "imagereward", "negclip", "pyramidclip",
-              "grounding_dino_tiny", "got_ocr2", "blip2_opt_2_7b", "blip_large", "florence2_large"},
-    "training": {"captions", "questions", "finetune"},
-    "taxonomy": {"gecko", "dsg"},
-    "tagging": {"llm"},
-    "drawing": {"balanced"},
-    "generation": {"llm"},
-}  # fmt: skip
+CHOSEN = {"cluster", "metrics", "models", "protocol", "protocols", "taxonomy"}
+"""Keys whose values are files of a group, each with defaults of its own."""
+UNWRITTEN = {"accelerator_type", "labels", "ablation", "adaptive", "drawing", "generation", "columns", "protocol"}
+"""Options that are written where they are wanted, and not in every file."""
+OWN_DEFAULTS = {("score", "benchmark.require_every_prompt"), ("questions", "benchmark.generators"), ("train", "output")}
 
 
-def dotted(keys: dict[str, set[str]]) -> set[str]:
-    return {f"{prefix}.{name}".lstrip(".") for prefix, names in keys.items() for name in names}
+def example(name: str) -> list[str]:
+    """The words of the example in a job's help."""
+    (words,) = re.findall(rf"^  python -m jobs\.{name}( .*|)$", describe(name, None), flags=re.MULTILINE)
+    return shlex.split(words)
 
 
-def test_the_sweep_has_exactly_these_keys() -> None:
-    assert set(dotted_keys(load_values("sweep", ["sweep=shapes"]))) == dotted(SHAPES)
+def options(config: Any, path: str = "") -> Iterator[str]:
+    """The fields of a configuration and of those in it, as keys."""
+    inner = {field.name: getattr(config, field.name) for field in fields(config)} if is_dataclass(config) else config
+    if isinstance(inner, Mapping):
+        for name, value in inner.items():
+            yield f"{path}{name}"
+            yield from options(value, f"{path}{name}.")
+
+
+def changed(config: Any, path: str = "") -> Iterator[str]:
+    """The keys whose values are not the defaults of their schema."""
+    for field in fields(config):
+        value, key = getattr(config, field.name), f"{path}{field.name}"
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        if is_dataclass(value):
+            yield from changed(value, f"{key}.")
+        elif default is not MISSING and value != default:
+            yield key
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_has_the_keys_and_the_defaults_of_its_schema(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = understood(name, *example(name))
+    assert run_job(command_of(name), lambda config: 0, [*example(name), "--config"]) == 0
+    written = set(dotted_keys(yaml.safe_load(capsys.readouterr().out)))
+    unwritten = {key for key in set(options(config)) - written if not key.startswith(("models.", "taxonomy."))}
+    assert {key for key in unwritten if key.rpartition(".")[2] not in UNWRITTEN} == set()
+    given = {word.partition("=")[0] for word in example(name)} | {"benchmark.limit"}
+    other = {key for key in set(changed(config)) - given if key.partition(".")[0] not in CHOSEN}
+    assert {key for key in other if (name, key) not in OWN_DEFAULTS} == set()
 
 
 def test_a_shipped_model_on_vllm_runs_on_transformers_by_one_word() -> None:
@@ -151,16 +91,13 @@ def test_a_shipped_model_on_vllm_runs_on_transformers_by_one_word() -> None:
     assert read_config(values, SweepConfig).models["vqa"].engine == "transformers"
 
 
-def test_score_has_the_keys_of_the_sweep() -> None:
-    assert set(dotted_keys(load_values("score", ["benchmark.images=x"]))) == dotted(RELEASED)
-
-
-@pytest.mark.parametrize("benchmark", sorted(CHOICES["benchmark"]))
+@pytest.mark.parametrize("benchmark", choices_of("benchmark", None))
 def test_every_ready_made_benchmark_has_the_same_keys_and_fits_any_sweep(benchmark: str) -> None:
     given = ["benchmark.prompts=s3://b/prompts.json", "benchmark.images=s3://b/images"]
     given += ["benchmark.questions=s3://b/questions.json"] if benchmark in PACKS else []
     values = load_values("sweep", ["sweep=own_images", f"benchmark={benchmark}", *given])
-    assert set(dotted_keys(values)) == dotted(RELEASED)
+    own = load_values("sweep", ["sweep=own_images", *given])
+    assert set(dotted_keys(values)) == set(dotted_keys(own))
     assert read_config(values, SweepConfig).benchmark.columns.prompt == "prompt"
 
 
@@ -182,124 +119,27 @@ def test_a_hosted_model_can_write_the_questions() -> None:
     assert read_config(load_values("sweep", given), SweepConfig).models["llm"].family == "openai"
 
 
-def test_the_other_jobs_have_exactly_these_keys() -> None:
-    assert set(dotted_keys(load_values("status", []))) == dotted(
-        {"": {"store", "watch", "storage"}, "storage": STORAGE}
-    )
-    assert set(dotted_keys(load_values("gc", []))) == dotted(
-        {
-            "": {"store", "delete", "keep_runs", "grace_days", "stages", "prune", "storage"},
-            "keep_runs": {"last", "daily", "weekly", "monthly", "named"},
-            "storage": STORAGE,
-        }
-    )
-    assert set(dotted_keys(load_values("kinds", ["of=dsg"]))) == dotted(
-        {"": {"store", "run", "of", "storage"}, "storage": STORAGE}
-    )
-    columns = {"image_id", "prompt_id", "generator", "question_id", "parents", "answer"}
-    assert set(dotted_keys(load_values("accumulate", ["answers=a", "given=[m]", "output=o"]))) == dotted(
-        {
-            "": {
-                "answers",
-                "format",
-                "given",
-                "output",
-                "accumulation",
-                "missing",
-                "columns",
-                "separator",
-                "no_parent",
-                "storage",
-            },
-            "columns": columns,
-            "storage": STORAGE,
-        }
-    )
-    diagnosis = {"ablations", "vqa_models", "word_ratings", "parser", "page"}
-    assert set(dotted_keys(load_values("diagnose", ["sweep=shapes"]))) == dotted(
-        SHAPES | {"": SHAPES[""] | {"diagnosis"}, "diagnosis": diagnosis}
-    )
-    building = {
-        "": {"output", "name", "prompts", "prompt_columns", "taxonomy", "tagging", "drawing", "generation",
-             "near_duplicates", "parser", "reference", "store", "models", "cluster", "storage", "shard_rows",
-             "max_failed", "dry_run", "log"},
-        "prompt_columns": {"prompt_id", "text", "skills"},
-        "tagging": WRITER,
-        "generation": WRITER | {"per_sub_skill", "sub_skills", "controls"},
-        "drawing": {"count", "lengths", "seed"},
-        "log": {"format", "level", "file"},
-        "storage": STORAGE,
-    }  # fmt: skip
-    chosen = ["output=o", "models=shapes", "tagging=llm", "generation=llm", "drawing=balanced", "drawing.count=9"]
-    keys = dotted_keys(load_values("build_benchmark", chosen))
-    assert {key for key in keys if not key.startswith(("models.", "taxonomy.", "cluster."))} == dotted(building)
+@pytest.mark.parametrize("protocol", choices_of("protocol", None))
+def test_every_ready_made_protocol_is_valid(protocol: str) -> None:
+    read_config(load_values("metaeval", [f"protocol={protocol}", "protocol.path=p"]), MetaevalConfig)
 
 
-def test_serve_has_exactly_these_keys() -> None:
-    serving = {
-        "": {"host", "hosts", "port", "token_variable", "reward", "address", "replicas", "num_cpus", "num_gpus",
-             "threads", "batch", "gather_seconds", "deadline", "batch_deadline", "max_deaths",
-             "max_waiting", "max_request_images", "max_body", "max_bodies",
-             "cached_scores", "limits", "clips", "models", "metrics", "sentinel", "sentinel_images",
-             "baseline", "baseline_generator", "store", "storage"},
-        "limits": SWEEP["limits"],
-        "clips": SWEEP["clips"],
-        "storage": STORAGE,
-    }  # fmt: skip
-    values = load_values("serve", ["metric=[clipscore]", "models=shapes"])
-    keys = [key for key in dotted_keys(values) if not key.startswith(("models.", "metrics."))]
-    assert set(keys) == dotted(serving)
+@pytest.mark.parametrize("adaptive", choices_of("adaptive", None))
+def test_every_way_to_look_early_is_valid(adaptive: str) -> None:
+    config = read_config(load_values("sweep", ["sweep=shapes", f"adaptive={adaptive}"]), SweepConfig)
+    assert config.adaptive is not None
 
 
-def test_metaeval_and_reproduce_have_exactly_these_keys() -> None:
-    judging = {
-        "": {"protocol", "output", "scores", "metrics", "sampling", "storage"},
-        "protocol": PROTOCOL,
-        "sampling": {"resamples", "permutations", "seed"},
-        "storage": STORAGE,
-    }
-    for name in CHOICES["protocol"]:
-        given = [f"protocol={name}", "protocol.path=p"]
-        own = {"protocol": PROTOCOL | {"columns"}, "protocol.columns": RATING_COLUMNS} if name == "long" else {}
-        assert set(dotted_keys(load_values("metaeval", given))) == dotted(judging | own)
-        read_config(load_values("metaeval", given), MetaevalConfig)
-    assert set(load_values("reproduce", ["reference=r"])) == {"reference", "output", "protocols", "storage"}
-
-
-def test_looking_early_and_asking_people_have_exactly_these_keys() -> None:
-    looking = {"alpha", "indifference", "method", "range", "growth", "seed"}
-    for name in CHOICES["adaptive"]:
-        values = load_values("sweep", ["sweep=shapes", f"adaptive={name}"])
-        assert set(values["adaptive"]) == looking
-        assert read_config(values, SweepConfig).adaptive is not None
-    assert set(load_values("rehearse", ["scores=s"])) == {
-        "scores", "metrics", "orders", "spreads", "reference", "page", "adaptive", "protocols", "storage"
-    }  # fmt: skip
-    assert set(load_values("labels", ["protocol=long", "protocol.path=p"])) == {
-        "protocol", "scores", "metrics", "generators", "alpha", "chance", "seed", "output", "storage"
-    }  # fmt: skip
-
-
-def test_there_are_exactly_these_choices() -> None:
-    found = {folder.name: {file.stem for file in folder.glob("*.yaml")} for folder in (ROOT / "conf").iterdir()
-             if folder.is_dir()}  # fmt: skip
-    assert found == CHOICES
-
-
-@pytest.mark.parametrize("cluster", sorted(CHOICES["cluster"]))
+@pytest.mark.parametrize("cluster", choices_of("cluster", None))
 def test_every_ready_made_sweep_is_valid_on_every_cluster(cluster: str) -> None:
     own = ["benchmark.prompts=s3://b/prompts.parquet", "benchmark.images=s3://b/images"]
-    everything = "metric=[" + ",".join(CHOICES["metric"]) + "]"
+    metrics = choices_of("metric", None)
+    everything = f"metric=[{','.join(metrics)}]"
     asked = ["benchmark.questions=s3://b/questions.csv", "benchmark.question_pack=dsg_1k"]
     for overrides in (["sweep=shapes"], ["sweep=own_images", *own], ["sweep=gecko_ablation"]):
         given = [*overrides, everything, *asked, "models=released", f"cluster={cluster}"]
         config = read_config(load_values("sweep", given), SweepConfig)
-        assert set(config.metrics) == CHOICES["metric"]
-    assert read_config(load_values("status", []), StatusConfig).store == "store"
-
-
-def job(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, cwd=ROOT)
+        assert set(config.metrics) == set(metrics)
 
 
 @pytest.mark.parametrize(
@@ -365,18 +205,21 @@ def test_a_bad_configuration_fails_in_one_line_with_the_remedy(
     assert lines[0].startswith("error: ") and complaint in lines[0]
 
 
+def command_of(job: str) -> Command:
+    command: Command = importlib.import_module(f"plumbline.jobs.{job}").COMMAND
+    return command
+
+
 def understood(job: str, *words: str) -> Any:
     """The configuration that a job is given by these words."""
     given: list[Any] = []
-    command = importlib.import_module(f"plumbline.jobs.{job}").COMMAND
-    assert run_job(command, lambda config: given.append(config) or 0, words) == 0
+    assert run_job(command_of(job), lambda config: given.append(config) or 0, words) == 0
     return given[0]
 
 
 def refused(capsys: pytest.CaptureFixture[str], job: str, *words: str) -> str:
     """The line that a job refuses these words with."""
-    command = importlib.import_module(f"plumbline.jobs.{job}").COMMAND
-    assert run_job(command, lambda config: 0, words) == os.EX_USAGE
+    assert run_job(command_of(job), lambda config: 0, words) == os.EX_USAGE
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
@@ -516,19 +359,11 @@ def test_what_the_machine_refuses_in_a_job_is_one_line(error: Exception, capsys:
     assert line.startswith(f"error: {type(error).__name__}")
 
 
-def test_secrets_are_not_printed() -> None:
-    done = job("jobs.sweep", "sweep=shapes", "storage.key=abc", "storage.secret=hush", "--config")
-    assert done.returncode == 0 and "hush" not in done.stdout + done.stderr and "***" in done.stdout
-
-
-def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
-    (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep" / "mine.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - /sweep/shapes\n  - _self_\nmax_failed: 0.5\n"
-    )
-    done = job("jobs.sweep", "sweep=mine", f"--config-dir={tmp_path}", "--config")
-    assert done.returncode == 0 and "max_failed: 0.5" in done.stdout
-    assert "no such folder" in job("jobs.sweep", "sweep=mine", "--config-dir=/nowhere").stderr
+def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = "# @package _global_\ndefaults:\n  - /sweep/shapes\n  - _self_\nmax_failed: 0.5\n"
+    put(tmp_path, {"sweep/mine.yaml": mine})
+    assert understood("sweep", "sweep=mine", f"--config-dir={tmp_path}").max_failed == 0.5
+    assert "no such folder" in refused(capsys, "sweep", "sweep=mine", "--config-dir=/nowhere")
     assert "sweep=gecko_ablation | mine | own_images" in describe("sweep", str(tmp_path))
 
 
@@ -565,22 +400,21 @@ def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPa
         run_job(COMMAND, main, ["--help"])
 
 
-def test_help_names_the_choices() -> None:
-    text = " ".join(job("jobs.sweep", "--help").stdout.split())
-    assert "sweep=gecko_ablation | own_images | own_rows | shapes" in text
-    assert " model@models.ROLE=align_base | api | " in text
-    assert "| tifa | tifa_v1 | unigenbench | viescore | vnli | vpeval | vq2 | vq2_released | vqascore" in text
+def test_help_names_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_job(COMMAND, main, ["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for group, written in (("sweep", "sweep"), ("model", "model@models.ROLE"), ("metric", "metric")):
+        assert f"{written}={' | '.join(choices_of(group, None))}" in text
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_help_has_an_example_that_is_understood_and_no_long_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = importlib.import_module(f"plumbline.jobs.{name}").COMMAND
+def test_help_has_an_example_and_no_long_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        run_job(command, lambda config: 0, ["--help"])
+        run_job(command_of(name), lambda config: 0, ["--help"])
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 120
-    (example,) = re.findall(rf"^  python -m jobs\.{name}( .*|)$", told.partition("\nexample:\n")[2], flags=re.MULTILINE)
-    assert run_job(command, lambda config: 0, shlex.split(example)) == 0
+    assert f"\nexample:\n  python -m jobs.{name}" in told
 
 
 def test_every_job_tells_the_version(capsys: pytest.CaptureFixture[str]) -> None:

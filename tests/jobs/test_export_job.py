@@ -5,26 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.command import run_job
 from plumbline.jobs.export import COMMAND, main
-from plumbline.jobs.help import dotted_keys
-from plumbline.pipelines.exports.exports import ExportConfig
 from plumbline.pipelines.exports.formats import FORMATS
-from plumbline.pipelines.plans.config import read_config
 from tests.operators.report.made import make_run
 
-KEYS = {
-    "store", "run", "format", "output", "table", "catalog", "columns", "storage",
-    *(f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")),
-}  # fmt: skip
 ROOT = Path(__file__).parent.parent.parent
 LINES = [line for line in (ROOT / "docs/results.md").read_text().splitlines() if "-m jobs.export" in line]
-
-
-def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> None:
-    values = load_values("export", ["format=lance", "output=x"])
-    assert set(dotted_keys(values)) == KEYS
-    assert read_config(values, ExportConfig) == ExportConfig(store="store", format="lance", output="x")
 
 
 def test_every_format_is_an_extra_and_has_its_command_in_the_document() -> None:

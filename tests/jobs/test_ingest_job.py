@@ -8,19 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
-from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.command import run_job
 from plumbline.jobs.ingest import COMMAND, main
 from tests.bench_of import images
 
 ROOT = Path(__file__).parent.parent.parent
-KEYS = {
-    "output", "table", "images", "tars", "prompts_from", "copy", "link_roots", "generator", "columns", "shard_rows",
-    "row_group_rows", "row_group_bytes", "on_change", "max_failed", "limits", "storage", "limits.max_bytes",
-    "cluster", "cluster.address", "cluster.num_cpus",
-    *(f"columns.{name}" for name in ("image", "prompt", "prompt_id", "image_id", "generator", "skills")),
-    *(f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")),
-}  # fmt: skip
 
 
 def write_input(folder: Path, *, absent: int = 0) -> Path:
@@ -32,10 +24,6 @@ def write_input(folder: Path, *, absent: int = 0) -> Path:
         lines.append(json.dumps({"file": f"{number}.png", "prompt": f"prompt {number}"}))
     (folder / "table.jsonl").write_text("\n".join(lines))
     return folder / "table.jsonl"
-
-
-def test_the_command_has_exactly_these_keys() -> None:
-    assert set(dotted_keys(load_values("ingest", ["output=x"]))) == KEYS
 
 
 def test_the_command_tells_what_it_wrote_and_again_that_it_stands(tmp_path: Path) -> None:

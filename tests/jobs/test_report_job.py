@@ -6,21 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
-from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.command import run_job
 from plumbline.jobs.report import COMMAND, main
-from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.report.report import ReportConfig
 from tests.operators.report.made import make_run, plain_prompts
-
-
-def test_the_report_has_exactly_these_keys() -> None:
-    storage = {f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")}
-    assert (
-        set(dotted_keys(load_values("report", [])))
-        == {"store", "run", "compare", "reward", "baseline", "images", "bradley_terry", "storage"} | storage
-    )
-    assert read_config(load_values("report", []), ReportConfig) == ReportConfig(store="store")
 
 
 def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(

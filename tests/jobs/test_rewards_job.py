@@ -5,25 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
-from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.command import run_job
 from plumbline.jobs.rewards import COMMAND, main
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import newest_run
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 
-KEYS = {
-    "store", "run", "format", "output", "metrics", "combine", "std", "epsilon", "held_out", "shard_rows", "max_failed",
-    "selection", "storage",
-    *(f"selection.{name}" for name in ("margin", "margin_unit", "agree", "per_prompt", "pick", "max_examples")),
-    "selection.balance",
-    *(f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")),
-}  # fmt: skip
 PAGE = (Path(__file__).parent.parent.parent / "docs/rewards.md").read_text()
 
 
@@ -37,12 +27,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def score(bench: Path, store: Path, *overrides: str) -> None:
     """A sweep without Ray."""
     run_sweep(plan_sweep(sweep_config(bench, store, "cluster=here", *overrides)), lambda progress: None)
-
-
-def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> None:
-    values = load_values("rewards", ["format=pairs", "output=x"])
-    assert set(dotted_keys(values)) == KEYS
-    assert read_config(values, RewardsConfig) == RewardsConfig(store="store", format="pairs", output="x")
 
 
 def test_the_pages_command_makes_pairs_and_says_where_they_are(

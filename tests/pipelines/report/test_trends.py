@@ -5,12 +5,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
-from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.command import run_job
 from plumbline.jobs.trends import COMMAND, main
 from plumbline.operators.errors import ConfigError
-from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.report.trends import TrendsConfig, write_trends
+from plumbline.pipelines.report.trends import write_trends
 from tests.operators.report.made import MadeRun, make_run, noisy
 
 
@@ -58,13 +56,6 @@ def test_the_newest_runs_benchmark_is_taken_and_its_name_is_no_path(tmp_path: Pa
     night(tmp_path, 1)
     store = night(tmp_path, 2, benchmark="../../<b>").store
     assert write_trends(store).url == f"{tmp_path}/store/trends/.._.._<b>/trends.html".replace("<b>", "_b_")
-
-
-def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> None:
-    values = load_values("trends", [])
-    storage = {f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")}
-    assert set(dotted_keys(values)) == {"store", "benchmark", "runs", "checkpoints", "storage", *storage}
-    assert read_config(values, TrendsConfig) == TrendsConfig(store="store")
 
 
 def test_the_command_says_where_the_page_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

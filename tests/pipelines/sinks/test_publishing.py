@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
-from plumbline.jobs.help import dotted_keys
+from plumbline.jobs.command import run_job
 from plumbline.jobs.publish import COMMAND, main
-from plumbline.pipelines.plans.config import read_config
 from plumbline.pipelines.sinks import SINKS
 from plumbline.pipelines.sinks.publishing import PublishConfig, publish_run
 from plumbline.pipelines.sinks.sink import RunStory
@@ -83,13 +81,6 @@ def test_a_sink_is_an_extra_and_says_how_to_install_it(
     assert run_job(COMMAND, main, [f"sink={name}", f"store={run.store.place.url}"]) == 1
     assert f"install the extra '{name}' of plumbline-t2i" in capsys.readouterr().err
     assert f"\n{name} = [" in (ROOT / "pyproject.toml").read_text()
-
-
-def test_the_command_has_exactly_these_keys_and_the_defaults_of_its_schema() -> None:
-    values = load_values("publish", ["sink=mlflow"])
-    storage = {f"storage.{name}" for name in ("endpoint_url", "region", "key", "secret", "anon")}
-    assert set(dotted_keys(values)) == {"store", "run", "sink", "project", "storage", *storage}
-    assert read_config(values, PublishConfig) == PublishConfig(store="store", sink="mlflow")
 
 
 def test_mlflow_itself_has_the_run_once_however_often_it_is_told(
