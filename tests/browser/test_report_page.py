@@ -13,7 +13,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from plumbline.pipelines.report.report import write_report
-from tests.browser.opened import NEEDS_BROWSER, barriers, find, in_scheme, open_page, press
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page, press
 from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
 
 pytestmark = NEEDS_BROWSER
@@ -57,6 +57,7 @@ def test_it_opens_with_the_decision_first_and_never_scrolls_sideways(page: WebDr
     assert len(charts) == 4 and all(chart.size["width"] > 200 for chart in charts)
 
 
+@ON_DESKTOP
 def test_nothing_of_a_prompt_or_a_name_runs_or_becomes_markup(page: WebDriver) -> None:
     assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
     assert find(page, "main b b, .prompt b, .prompt i, .prompt img, .prompt script") == []
@@ -69,11 +70,13 @@ def test_nothing_of_a_prompt_or_a_name_runs_or_becomes_markup(page: WebDriver) -
     assert "<b>bold" in page.find_element(By.CSS_SELECTOR, "#leaderboard tbody").text
 
 
+@ON_DESKTOP
 def test_right_to_left_prompts_read_from_the_right(page: WebDriver) -> None:
     hebrew = next(one for one in find(page, ".prompt") if (one.get_attribute("textContent") or "").startswith("נחש"))
     assert page.execute_script("return getComputedStyle(arguments[0]).direction", hebrew) == "rtl"  # type: ignore[no-untyped-call]
 
 
+@ON_DESKTOP
 def test_tables_sort_by_the_keyboard(page: WebDriver) -> None:
     table = page.find_element(By.CSS_SELECTOR, "table.board")
     by_name, _, by_gecko = (head.find_element(By.TAG_NAME, "button") for head in find(table, "thead th")[:3])
@@ -123,6 +126,7 @@ def contrast(one: list[float], other: list[float]) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@ON_DESKTOP
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_each_metrics_words_are_the_redder_the_lower_and_can_be_read(page: WebDriver, theme: str) -> None:
     in_scheme(page, theme)
@@ -217,6 +221,7 @@ def test_an_image_of_the_gallery_enlarges_with_its_marked_prompt_and_a_click_bes
     assert enlarged(page) == ""
 
 
+@ON_DESKTOP
 def test_the_leaderboard_can_be_taken_out_of_the_file_alone(page: WebDriver, report: Path, tmp_path: Path) -> None:
     page.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     for link in find(page, ".downloads a"):
@@ -228,6 +233,7 @@ def test_the_leaderboard_can_be_taken_out_of_the_file_alone(page: WebDriver, rep
     assert "\\toprule" in (tmp_path / "leaderboard.tex").read_text()
 
 
+@ON_DESKTOP
 def test_a_metric_is_chosen_for_skills_and_pairs_alike(page: WebDriver) -> None:
     def panels() -> set[str | None]:
         return {one.get_attribute("data-panel") for one in find(page, "[data-panel]") if one.is_displayed()}
@@ -238,6 +244,7 @@ def test_a_metric_is_chosen_for_skills_and_pairs_alike(page: WebDriver) -> None:
     assert {one.get_attribute("data-choose") for one in find(page, "[aria-pressed='true']")} == {"clipscore"}
 
 
+@ON_DESKTOP
 def test_dark_and_light_by_the_system_and_by_the_button(page: WebDriver) -> None:
     def background() -> str:
         return page.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
@@ -250,12 +257,14 @@ def test_dark_and_light_by_the_system_and_by_the_button(page: WebDriver) -> None
     in_scheme(page, "")
 
 
+@ON_DESKTOP
 def test_what_changed_and_what_failed_are_told(page: WebDriver) -> None:
     assert "20250101-000000-000000" in page.find_element(By.ID, "changes").text
     health = page.find_element(By.ID, "health").text
     assert "corrupt_image" in health and "bytes <b>unreadable</b>" in health
 
 
+@ON_DESKTOP
 def test_everything_with_a_name_can_be_reached_and_every_control_has_one(page: WebDriver) -> None:
     for control in find(page, "button, select, input"):
         if control.is_displayed():

@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from plumbline.pipelines.report.trends import write_trends
-from tests.browser.opened import NEEDS_BROWSER, barriers, find, in_scheme, open_page, press
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, in_scheme, open_page, press
 from tests.operators.report.made import HOSTILE, make_run
 
 pytestmark = NEEDS_BROWSER
@@ -53,6 +53,7 @@ def test_it_opens_with_the_charts_and_never_scrolls_sideways(page: WebDriver, wi
     assert shown(page, "#steps .lines li") == ["sdxl"] and len(shown(page, "#runs .lines li")) == 3
 
 
+@ON_DESKTOP
 def test_no_name_and_no_setting_runs_or_becomes_markup(page: WebDriver) -> None:
     assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
     assert find(page, "main b b, main script, main img, header img, header script") == []
@@ -64,6 +65,7 @@ def test_no_name_and_no_setting_runs_or_becomes_markup(page: WebDriver) -> None:
     assert "<script>" in sentence
 
 
+@ON_DESKTOP
 def test_a_skill_is_chosen_for_all_charts_and_the_table(page: WebDriver) -> None:
     assert set(shown(page, "[data-panel] h3")) == {"overall"}
     press(page, next(one for one in find(page, "[data-choose='counting']") if one.is_displayed()))
@@ -72,6 +74,7 @@ def test_a_skill_is_chosen_for_all_charts_and_the_table(page: WebDriver) -> None
     assert label.startswith("Mean gecko over runs, counting, with 95% intervals; newest: atlas 0.")
 
 
+@ON_DESKTOP
 def test_the_table_of_newest_means_sorts(page: WebDriver) -> None:
     table = next(one for one in find(page, "#newest table") if one.is_displayed())
     press(page, find(table, "thead button")[1])

@@ -13,7 +13,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.serving.listening import listening
-from tests.browser.opened import NEEDS_BROWSER, find, open_page, press
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, find, open_page, press
 from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
 from tests.pipelines.viewing.asked import asking
 
@@ -115,6 +115,7 @@ def test_the_images_of_a_question_are_seen_beside_their_answers(browser: WebDriv
     until(page, lambda seen: seen.execute_script(loaded))
 
 
+@ON_DESKTOP
 def test_a_report_works_in_its_sandbox(browser: WebDriver, address: str, width: int) -> None:
     page = open_page(browser, f"{address}{RUN}/report", width)
     theme = page.find_element(By.ID, "theme")

@@ -1,12 +1,11 @@
 """One sweep over every kind of bad row and bad shard: each keeps its place with its reason, and all else is scored."""
 
+import contextlib
 import io
 import math
 import os
 import re
 import struct
-import subprocess
-import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from plumbline.jobs.command import run_job
+from plumbline.jobs.sweep import COMMAND, main
 from plumbline.operators.errors import REMEDIES, ConfigError
+from plumbline.pipelines.base import storage
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 from tests.operators.broken_images import ARITHMETIC, BMPS, in_three_scans, tiff_of_kind, without_intervals
@@ -312,7 +314,7 @@ def all_prompts() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Sweep:
-    """The sweep as a person runs it, with S3 credentials that open nothing."""
+    """The command, with S3 credentials that open nothing."""
     folder = tmp_path_factory.mktemp("bad")
     write_rows(folder / "prompts.parquet", all_prompts())
     write_bad_rows(folder)
@@ -328,17 +330,19 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Swee
         "limits.max_bytes=2000000",
         f"store={folder}/store",
         "shard_rows=32",
-        "cluster.pools.answers.min_size=1",
-        "cluster.pools.answers.max_size=1",
+        "cluster=here",
     ]
-    environment = os.environ | s3_server.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"}
-    command = [sys.executable, "-m", "jobs.sweep", *overrides]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as environment, contextlib.redirect_stdout(printed):
+        for name, value in {**s3_server.environment(), "AWS_SECRET_ACCESS_KEY": "wrong"}.items():
+            environment.setenv(name, value)
+        exit_code = run_job(COMMAND, main, overrides)
+    storage._s3.cache_clear()
     runs = folder / "store" / "runs"
-    assert (runs / "latest").exists(), done.stdout + done.stderr
+    assert (runs / "latest").exists(), printed.getvalue()
     run = runs / (runs / "latest").read_text().strip()
     scores, errors = (pq.read_table(run / f"{name}.parquet").to_pylist() for name in ("scores", "errors"))
-    return Sweep(scores, errors, done.stdout, done.returncode, folder)
+    return Sweep(scores, errors, printed.getvalue(), exit_code, folder)
 
 
 @pytest.mark.parametrize("kind", BAD, ids=lambda kind: kind.name)

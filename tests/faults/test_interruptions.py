@@ -29,7 +29,8 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 GENERATORS = ("atlas", "flint")
 IMAGES, SHARD = 12, 2
 CELLS = 2 * len(GENERATORS) * IMAGES // SHARD
-OVERRIDES = ("metric=[clipscore]", f"shard_rows={SHARD}", "cluster=local")
+OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}", "cluster=local")
+"""No worker has to import a model's libraries."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 Etags = Mapping[str, object]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
@@ -82,7 +83,7 @@ def etags(store: Store) -> Etags:
 
 def _is_cell(path: str) -> bool:
     stage, *_, name = path.split("/")[-4:]
-    return stage in ("similarities", "scores") and name.endswith(".parquet") and not name.startswith(".")
+    return stage in ("image_statistics", "scores") and name.endswith(".parquet") and not name.startswith(".")
 
 
 def _etag(entry: Mapping[str, object]) -> object:

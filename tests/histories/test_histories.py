@@ -210,7 +210,7 @@ def test_whatever_happened_before_a_runs_tables_are_those_of_a_fresh_store(
     terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
-    run_histories(10, 2, shrink=False)
+    run_histories(5, 2, shrink=False)
 
 
 @pytest.mark.slow

@@ -36,7 +36,12 @@ CHOSEN = {"cluster", "metrics", "models", "protocol", "protocols", "taxonomy"}
 """Keys whose values are files of a group, each with defaults of its own."""
 UNWRITTEN = {"accelerator_type", "labels", "ablation", "adaptive", "drawing", "generation", "columns", "protocol"}
 """Options that are written where they are wanted, and not in every file."""
-OWN_DEFAULTS = {("score", "benchmark.require_every_prompt"), ("questions", "benchmark.generators"), ("train", "output")}
+OF_CHOICES = ("model.", "models.", "taxonomy.", "cluster.default")
+"""Keys of which a chosen file writes those that matter to it."""
+OWN_DEFAULTS = {
+    ("score", "benchmark.require_every_prompt"), ("questions", "benchmark.generators"),
+    ("train", "mixed"), ("train", "pace.epochs"),
+}  # fmt: skip
 
 
 def example(name: str) -> list[str]:
@@ -70,7 +75,7 @@ def test_a_job_has_the_keys_and_the_defaults_of_its_schema(name: str, capsys: py
     config = understood(name, *example(name))
     assert run_job(command_of(name), lambda config: 0, [*example(name), "--config"]) == 0
     written = set(dotted_keys(yaml.safe_load(capsys.readouterr().out)))
-    unwritten = {key for key in set(options(config)) - written if not key.startswith(("models.", "taxonomy."))}
+    unwritten = {key for key in set(options(config)) - written if not key.startswith(OF_CHOICES)}
     assert {key for key in unwritten if key.rpartition(".")[2] not in UNWRITTEN} == set()
     given = {word.partition("=")[0] for word in example(name)} | {"benchmark.limit"}
     other = {key for key in set(changed(config)) - given if key.partition(".")[0] not in CHOSEN}

@@ -2,54 +2,39 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.command import load_values, run_job
+from plumbline.jobs.command import run_job
 from plumbline.jobs.score import COMMAND, main
-from plumbline.pipelines.ingest.score_input import take_in
-from plumbline.pipelines.plans.config import SweepConfig, read_config
-from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import CAPTIONED, SMALL, captioned, compute, images, prompts, write_rows
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
 
 
-def score(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "jobs.score", *arguments], capture_output=True, text=True, cwd=ROOT)
-
-
-def test_one_command_scores_a_file_and_prints_coverage_and_means(tmp_path: Path) -> None:
+def test_one_command_scores_a_file_and_prints_coverage_and_means(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = captioned("atlas", 6)
     rows[5]["caption"] = None
     write_rows(tmp_path / "mine.parquet", rows)
-    given = [f"images={tmp_path}/mine.parquet", "metrics=[vqascore,clipscore]", "models=shapes"]
-    given += [
-        f"store={tmp_path}/store",
-        "max_failed=0.2",
-        "verbose=true",
-        "benchmark.columns.extra=[seed]",
-        *CAPTIONED,
-        *SMALL,
-    ]
-    done = score(*given)
-    assert done.returncode == 2, done.stdout + done.stderr
+    given = [f"images={tmp_path}/mine.parquet", "metrics=[vqascore,clipscore]", "models=shapes", "cluster=here"]
+    given += [f"store={tmp_path}/store", "max_failed=0.2", "verbose=true", "benchmark.columns.extra=[seed]"]
+    given += [*CAPTIONED, *SMALL]
+    assert run_job(COMMAND, main, given) == 2
+    printed = capsys.readouterr().out
     folder = tmp_path / "store/runs" / (tmp_path / "store/runs/latest").read_text().strip()
     scores = pq.read_table(folder / "scores.parquet").to_pylist()
     assert [row["seed"] for row in scores] == [*range(6), *range(6)]
     assert [row["error"] and row["error"]["kind"] for row in scores] == [*[None] * 5, "empty_prompt"] * 2
     for metric in ("vqascore", "clipscore"):
         mean = sum(row["score"] for row in scores if row["metric"] == metric and row["score"] is not None) / 5
-        board = done.stdout.split(f"{metric}: overall")[1]
+        board = printed.split(f"{metric}: overall")[1]
         assert re.search(rf"mine\s+│\s+{mean:.3f}\s+│\s+[\d.]+ to [\d.]+\s+│\s+5\s+│\s+83.3%", board)
     assert {file.name for file in folder.iterdir()} >= {
         "scores.parquet", "summary.parquet", "errors.parquet", "manifest.json"
     }  # fmt: skip
-    assert "0 cells to compute" in score(*given).stdout
+    assert run_job(COMMAND, main, given) == 2 and "0 cells to compute" in capsys.readouterr().out
 
 
 def write_folder(folder: Path) -> Path:
@@ -63,17 +48,14 @@ def write_folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_folder_of_image_files_is_scored_where_it_lies(tmp_path: Path) -> None:
+def test_a_folder_of_image_files_is_scored_where_it_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder(tmp_path / "mine")
-    given = [f"benchmark.images={folder}", "models=shapes", "metric=[clipscore]", f"store={tmp_path}/store", *SMALL]
-    config = read_config(load_values("score", given), SweepConfig)
-    own = take_in(config, lambda record: None)
-    assert own.ingested is not None and own.ingested.exit_code == 0
-    planned = plan_sweep(own.config)
-    assert planned.sources.generators == ["atlas", "flint"] and len(planned.sources.prompts) == 4
-    assert {outcome.state for outcome in compute(planned).values()} == {"committed"}
-    again = plan_sweep(take_in(config, lambda record: None).config)
-    assert not any(item.missing for item in again.plan.nodes)
+    given = [f"images={folder}", "models=shapes", "metric=[clipscore]", f"store={tmp_path}/store", "cluster=here"]
+    assert run_job(COMMAND, main, given) == 0
+    printed = capsys.readouterr().out
+    assert "8 images taken in" in printed and "4 prompts x 2 generators = 8 images" in printed
+    assert run_job(COMMAND, main, given) == 0
+    assert "0 cells to compute: everything is in the store" in capsys.readouterr().out
 
 
 def test_a_table_that_names_image_files_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

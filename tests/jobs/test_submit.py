@@ -40,7 +40,7 @@ def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_submitted_sweep_runs_on_the_cluster_and_its_log_is_the_jobs(ray_head: RayHead, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench")
-    sweep = ["python", "-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]"]
+    sweep = ["python", "-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", "metric=[edge_density]"]
     sweep += [f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     done = submit(ray_head, *sweep)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,7 +15,7 @@ from tests.bench_of import write_benchmark
 from tests.pipelines.rewards.conftest import Scored, run_benchmark
 
 COUNT = 21
-METRICS = ["metric=[clipscore,saturation]", "models=shapes"]
+METRICS = ["metric=[edge_density,saturation]", "models=shapes"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 
 
 def sentinel(store: Path, *words: str) -> Sentinel | None:
-    given = ["reward=clipscore", "sentinel=[saturation]", f"store={store}", *words]
+    given = ["reward=edge_density", "sentinel=[saturation]", f"store={store}", *words]
     config = read_config(load_values("serve", [*METRICS, *given]), ServeConfig)
     return sentinel_of(config, find_served(config, find_nodes(config)))
 
@@ -35,7 +35,7 @@ def test_the_baseline_is_what_the_generators_images_scored_in_the_run(scored: Sc
     assert watching is not None and watching.baseline is not None
     rows = scored.scores[scored.scores.generator == "flint"].pivot(index="prompt_id", columns="metric", values="score")
     assert len(watching.baseline) == COUNT
-    assert np.array_equal(watching.baseline, rows[["clipscore", "saturation"]].to_numpy())
+    assert np.array_equal(watching.baseline, rows[["edge_density", "saturation"]].to_numpy())
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_the_baseline_is_what_the_generators_images_scored_in_the_run(scored: Sc
         (["baseline=latest"], "baseline_generator: expected one of run .*, of atlas, flint, got none"),
         (["baseline=latest", "baseline_generator=ember"], "baseline_generator: .* got ember"),
         (
-            ["baseline=latest", "baseline_generator=atlas", "metrics.clipscore.variant=original"],
-            "baseline: clipscore is not the same metric in run .* and in this service, so its scores are not compared",
+            ["baseline=latest", "baseline_generator=atlas", "metrics.edge_density.statistic=entropy"],
+            "baseline: edge_density is not the same metric in run .* and in this service",
         ),
         (
-            ["baseline=latest", "baseline_generator=atlas", "metric=[clipscore,entropy]", "sentinel=[entropy]"],
+            ["baseline=latest", "baseline_generator=atlas", "metric=[edge_density,entropy]", "sentinel=[entropy]"],
             "baseline: run .* has no scores of entropy; score them there: python -m jobs.sweep",
         ),
     ],

@@ -69,7 +69,7 @@ def test_what_moves_while_the_reward_does_not_fall_is_named(
 
 def test_a_service_whose_images_stay_as_they_were_raises_an_alarm_at_most_at_the_stated_rate() -> None:
     """The images of a prompt are alike, the reward rises, and there are many looks."""
-    random, alarms, services = np.random.default_rng(2), 0, 300
+    random, alarms, services = np.random.default_rng(2), 0, 100
     for _ in range(services):
         sentinel = watching()
         ask(sentinel, random, 0.3, 0.1)
