@@ -36,7 +36,7 @@ CHOSEN = {"cluster", "metrics", "models", "protocol", "protocols", "taxonomy"}
 """Keys whose values are files of a group, each with defaults of its own."""
 UNWRITTEN = {"accelerator_type", "labels", "ablation", "adaptive", "drawing", "generation", "columns", "protocol"}
 """Options that are written where they are wanted, and not in every file."""
-OF_CHOICES = ("model.", "models.", "taxonomy.", "cluster.default")
+OF_CHOICES = ("model.", "models.", "taxonomy.", "cluster.default", "cluster.executor")
 """Keys of which a chosen file writes those that matter to it."""
 OWN_DEFAULTS = {
     ("score", "benchmark.require_every_prompt"), ("questions", "benchmark.generators"),

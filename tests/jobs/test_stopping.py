@@ -40,7 +40,7 @@ def processes_of(session: int) -> list[int]:
 def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -> None:
     store, waiting = tmp_path / "store", threading.Event()
     bench = write_benchmark(tmp_path / "bench", count=64)
-    command = [sys.executable, "-m", "jobs.sweep", "sweep=shapes", f"store={store}", "metric=[edge_density]"]
+    command = [*MODULE, "sweep=shapes", f"store={store}", "metric=[edge_density]", "cluster=local"]
     command += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "shard_rows=4"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
