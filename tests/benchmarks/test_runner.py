@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from plumbline.jobs.command import load_values
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.config import SweepConfig, read_config
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import runner, session
@@ -68,7 +70,8 @@ def test_the_driver_takes_less_than_ten_milliseconds_for_a_cell(
     node = Node(name="questions", stage="questions", models={}, metrics={})
     with session.ray_session(cluster), runner.progress_log() as progress:
         runner.quieten()
-        terms: Any = RunTerms(context=None, surroundings=None, progress=progress, max_attempts=1)  # type: ignore[arg-type]
+        context: Any = SimpleNamespace(store=Store(Place("/b", StorageConfig())))
+        terms: Any = RunTerms(context=context, surroundings=None, progress=progress, max_attempts=1)  # type: ignore[arg-type]
         seconds = {}
         for count in (10, CELLS):  # the first time actors are started and modules imported
             running = runner.Runner([node], terms, cluster, lambda progress: None)

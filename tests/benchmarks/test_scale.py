@@ -48,6 +48,7 @@ def many_shards(folder: Path, files: int) -> list[str]:
         "sweep=shapes",
         "metric=[vqascore,clipscore]",
         "shard_rows=1",
+        "cluster.executor=ray",
         "benchmark.name=many",
         f"benchmark.prompts={folder}/bench/prompts.parquet",
         f"benchmark.images={folder}/bench/images",
@@ -127,7 +128,7 @@ def write_standing_run(sweep: PlannedSweep) -> None:
         summary=rows.SUMMARY.empty_table(), errors=rows.ERRORS.empty_table(),
     )  # fmt: skip
     began = datetime(2026, 1, 2, tzinfo=UTC)
-    write_run(sweep, "2026-01-02", results, {}, began=began, exit_code=0, seconds={}, hold=lambda: None)
+    write_run(sweep, "2026-01-02", results, {}, began=began, exit_code=0, assert_lease=lambda: None)
     outcome = Outcome(
         run_id="2026-01-02", exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=(), improvements=(), sentences=(),
