@@ -33,14 +33,14 @@ from plumbline.pipelines.sweeps.results import Results, error_counts
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 
 WIDTH_OF_A_LOG = 140
-SECONDS_BETWEEN_LINES = 10.0
+LINE_INTERVAL = 10.0
 BAR = 20
 """Characters."""
 EMPTY = "-"
 NO_MODEL = "none"
 """The calls of a stage that has no model: questions by a template, scores by arithmetic."""
-MOST_PROBLEMS = 10
-"""Of the rows of a question pack that are told of."""
+MAX_PROBLEMS = 10
+"""How many unreadable rows of a question pack are listed."""
 
 
 class JobConsole(Console):
@@ -119,10 +119,10 @@ def show_plan(console: Console, planned: PlannedSweep) -> None:
             f"{strangers} are of prompts that benchmark.prompts does not have, such as {example}, and fail by "
             "every metric that reads it; benchmark.require_every_image=false leaves them out",
         )
-    for problem in sources.pack_problems[:MOST_PROBLEMS]:
+    for problem in sources.pack_problems[:MAX_PROBLEMS]:
         warn(console, problem)
-    if len(sources.pack_problems) > MOST_PROBLEMS:
-        others = len(sources.pack_problems) - MOST_PROBLEMS
+    if len(sources.pack_problems) > MAX_PROBLEMS:
+        others = len(sources.pack_problems) - MAX_PROBLEMS
         warn(console, f"{others} other rows of benchmark.questions; log.format=text tells of all")
     if planned.config.retry_failed:
         _show_retry(console, planned.plan)
@@ -203,7 +203,7 @@ class ProgressDisplay:
         return before < state.cells == state.missing
 
     def _log(self, done: str | None) -> None:
-        due = time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES
+        due = time.monotonic() - self.last_line > LINE_INTERVAL
         for name, state in self.totals.nodes.items():
             is_working = (state.cells or state.calls) and state.cells < state.missing
             if name == done or (due and is_working):

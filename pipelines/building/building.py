@@ -23,12 +23,12 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.building.building_config import BuildConfig
 from plumbline.pipelines.building.given_prompts import GECKO, Prompt, read_gecko, read_prompts
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.plans.costs import Cost, spent
+from plumbline.pipelines.plans.costs import Cost, costs_of
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.shards import text_id
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.questions import look_at, read_cells
+from plumbline.pipelines.sweeps.questions import read_cells, read_if_complete
 
 Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 
@@ -144,13 +144,13 @@ def write(planned: PlannedSweep, watch: Watch) -> Written:
         raise PlumblineError(f"{kind}: {table}; what was written is kept, run again")
     usage = model_usage(planned.plan, outcomes)
     (node,) = (item.node.name for item in planned.plan.nodes)
-    return Written(table.to_pylist(), usage.get(node, Usage()), spent(planned.plan, usage).get(node))
+    return Written(table.to_pylist(), usage.get(node, Usage()), costs_of(planned.plan, usage).get(node))
 
 
 def _look(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
     """What was written, or why some of it is not there."""
     cells = planned.plan.of_prompts("questions")[kind]
-    table, failed, broken = look_at(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
+    table, failed, broken = read_if_complete(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
     return Inspection(failed if table is None else table, broken)
 
 

@@ -1,4 +1,4 @@
-"""Services that models are behind: whether they answer, about what they cost, and what it came to."""
+"""The services behind models: whether they answer, what they will cost, and what they did cost."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -12,8 +12,8 @@ from plumbline.pipelines.cells.runs import newest_first
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node, Plan
 
-MOST_LOOKED_AT = 8
-"""Of the newest runs, for what a call took."""
+MAX_RUNS_SEARCHED = 8
+"""How many of the newest runs are searched for the usage of a call."""
 
 
 class Cost(NamedTuple):
@@ -28,20 +28,20 @@ class Cost(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a node's calls of a service will take, about."""
+    """An estimate of what a node's calls of a service will take."""
 
     node: str
     calls: int
     read: float
-    """Tokens that a call reads, and writes."""
+    """Tokens that a call reads; `written` are those that it writes."""
     written: float
     cost: Cost
     run_id: str | None
-    """Of the run that has told what a call takes; None where the model's prices say it."""
+    """The run that the estimate is based on; None where it is based on the model's prices."""
 
 
-def spent(plan: Plan, usage: Mapping[str, Usage]) -> dict[str, Cost]:
-    """By node, what calls came to where their model has prices."""
+def costs_of(plan: Plan, usage: Mapping[str, Usage]) -> dict[str, Cost]:
+    """By node, the cost of its calls, where the model has prices."""
     priced = {node.name: prices for node, prices in _priced(plan)}
     return {
         name: Cost(priced[name].cost(took), priced[name].currency) for name, took in usage.items() if name in priced
@@ -49,13 +49,13 @@ def spent(plan: Plan, usage: Mapping[str, Usage]) -> dict[str, Cost]:
 
 
 def estimates(plan: Plan, store: Store) -> list[Estimate]:
-    """Of every node with something to compute whose model has prices."""
+    """The estimates of all nodes with something to compute whose model has prices."""
     calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
     return [_estimate(node, prices, calls[node.name], store) for node, prices in _priced(plan) if calls.get(node.name)]
 
 
 def unpriced(plan: Plan) -> list[tuple[str, int]]:
-    """The nodes with something to compute that ask a service whose prices nobody has set, with their calls."""
+    """The nodes that will call a service without configured prices, with the number of calls."""
     return [
         (item.node.name, item.model_calls)
         for item in plan.nodes
@@ -70,15 +70,15 @@ def _priced(plan: Plan) -> list[tuple[Node, Prices]]:
 
 
 def _estimate(node: Node, prices: Prices, calls: int, store: Store) -> Estimate:
-    run_id, took = _told(node, store) or (None, prices.taken())
+    run_id, took = _usage_of_newest_run(node, store) or (None, prices.taken())
     amount = prices.cost(took) / took.calls * calls
     each = (took.prompt_tokens / took.calls, took.new_tokens / took.calls)
     return Estimate(node.name, calls, *each, Cost(amount, prices.currency), run_id)
 
 
-def _told(node: Node, store: Store) -> tuple[str, Usage] | None:
-    """What the calls of this model took in the newest run that made some."""
-    for run in islice(newest_first(store), MOST_LOOKED_AT):
+def _usage_of_newest_run(node: Node, store: Store) -> tuple[str, Usage] | None:
+    """The newest run that called this model, and the usage of its calls."""
+    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
         manifest = run.manifest or {}
         took = manifest.get("usage", {}).get(node.name, {})
         same = node.model is not None and manifest.get("models", {}).get(node.name) == node.model.semantic()
@@ -87,8 +87,8 @@ def _told(node: Node, store: Store) -> tuple[str, Usage] | None:
     return None
 
 
-def ask_services(nodes: Iterable[Node]) -> None:
-    """One small call of every service that these nodes ask; raises ModelError where one cannot answer."""
+def try_services(nodes: Iterable[Node]) -> None:
+    """Makes one small call to every service of these nodes; raises ModelError for one that cannot answer."""
     calls = {
         (repr(model.semantic()), call): (model, call)
         for node in nodes

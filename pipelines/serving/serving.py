@@ -15,7 +15,7 @@ from plumbline.operators.stages.graph import check_clips, make_nodes
 from plumbline.operators.wires.wire import Answer, Asked, Served
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.store import open_store
-from plumbline.pipelines.plans.costs import ask_services
+from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Node, recipes_of
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.serving.baseline import read_baseline
@@ -64,7 +64,7 @@ def serve(config: ServeConfig, ready: Callable[[str], None]) -> None:
     """
     token, nodes = take_token(config.host, config.token_variable), find_nodes(config)
     served = find_served(config, nodes)
-    ask_services(nodes)
+    try_services(nodes)
     sentinel = sentinel_of(config, served)
     with (
         listening(config.host, config.port) as listener,

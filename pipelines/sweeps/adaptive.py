@@ -1,7 +1,7 @@
 """An adaptive sweep: waves of prompts in a fixed random order, until the generators are told apart.
 
-Each wave is a plan of its own over all that has come so far. What is decided follows from its cells alone, so a sweep
-that was killed takes the same decisions when it is run again.
+Each wave is a plan over all prompts so far. Its decisions depend on its cells alone, so a sweep that was killed decides
+the same when it is run again.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,9 +31,9 @@ def run_adaptive(
     display: Callable[[], AbstractContextManager[Watch]],
     tell: Callable[[Seen], None],
 ) -> tuple[FinishedSweep, PlannedSweep]:
-    """Computes wave after wave until every pair is decided, tells after each, and writes the run of what was seen.
+    """Computes wave after wave until every pair is decided, and writes the run. `tell` is called after each wave.
 
-    Gives it with the sweep of the prompts that were enough.
+    Returns the run, and the sweep of the prompts that were enough.
 
     Raises ConfigError where the scores do not keep to `adaptive.range`.
     """
@@ -52,7 +52,7 @@ def run_adaptive(
 
 
 def _up_to(planned: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> PlannedSweep:
-    """The sweep of the waves to this one, planned as the store is now, but for what was tried in this run."""
+    """The sweep up to this wave, planned on the current store, without the cells that this run has tried."""
     assert planned.waves is not None
     sources = planned.waves.up_to(wave)
     deleted = deletions(planned.store)  # before its cells are listed
@@ -65,7 +65,7 @@ def _up_to(planned: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) ->
 def _wave(
     now: PlannedSweep, wave: int, display: Callable[[], AbstractContextManager[Watch]]
 ) -> tuple[PlannedSweep, dict[str, Outcome], Seen]:
-    """Computes what is missing and looks; where nothing is, nobody need know of it."""
+    """Computes what is missing and decides. With nothing missing, the sweep is not registered."""
 
     def see(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Seen | None]:
         return _see(then, wave, {**now.outcomes, **outcomes})
@@ -84,7 +84,7 @@ def _wave(
 
 
 def _see(now: PlannedSweep, wave: int, outcomes: Mapping[str, Outcome]) -> Inspection[Seen | None]:
-    """What the cells decide, or which of them cannot be used."""
+    """The decision from the cells, or which of them cannot be used."""
     broken = {path for outcome in outcomes.values() for path in outcome.broken}
     if broken:
         return Inspection(None, broken)

@@ -10,7 +10,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard
 from plumbline.pipelines.keeping.presence import present, wait_for_deletions
 from plumbline.pipelines.keeping.watching import progress_of
-from plumbline.pipelines.plans.costs import ask_services
+from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
 from plumbline.pipelines.running.events import Event, Totals, Watch, expected_cells, to_all
 from plumbline.pipelines.running.stages import StageContext
@@ -82,7 +82,7 @@ def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
     """The outcomes of the plan's missing cells; with nothing missing, nothing of the executor is imported."""
     if not planned.plan.missing:
         return {}
-    ask_services(item.node for item in planned.plan.nodes if item.missing)
+    try_services(item.node for item in planned.plan.nodes if item.missing)
     for event in expected_cells(planned.plan):
         watch(event)
     return planned.executor.compute(planned.plan, stage_context(planned), watch)

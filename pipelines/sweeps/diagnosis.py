@@ -1,4 +1,4 @@
-"""A diagnosis of a sweep's metrics: their variants that are denied something, computed as cells, and what all tell."""
+"""A diagnosis of a sweep's metrics, by variants that are denied an input."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -44,10 +44,10 @@ class WordRatings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiagnosisConfig:
-    """What metrics are denied, and what is measured of prompts."""
+    """Which inputs metrics are denied, and which properties of prompts are measured."""
 
     ablations: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
-    """What every metric goes without, each in its turn."""
+    """The inputs that every metric is denied, one at a time."""
     vqa_models: tuple[str, ...] = ()
     """Roles of models that answer in place of each metric's own, such as a dual encoder and a language model."""
     word_ratings: Mapping[str, WordRatings] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Variant(NamedTuple):
 
 
 class PlannedDiagnosis(NamedTuple):
-    """A sweep with the variants of its metrics, known whole, with nothing computed."""
+    """A planned sweep with the variants of its metrics."""
 
     sweep: PlannedSweep
     variants: list[Variant]
@@ -92,7 +92,7 @@ class PlannedDiagnosis(NamedTuple):
     measured: Mapping[str, PromptNumbers]
     """The properties of the prompts."""
     notes: list[str]
-    """Which variants there are not, and why."""
+    """Which variants are left out, and why."""
 
 
 def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
@@ -118,7 +118,7 @@ def _parser(name: str | None) -> Property | None:
 
 
 def _sound(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
-    """The variants that can be computed; of the others, `notes` gets why not."""
+    """The variants that can be computed; `notes` gets the reason for each of the others."""
     for variant in _variants(config):
         try:
             check_chain(variant.metric, variant.options)
@@ -163,7 +163,7 @@ def _measured(sweep: PlannedSweep, wanted: Mapping[str, Property]) -> dict[str, 
 
 
 class Diagnosed(NamedTuple):
-    """A diagnosis, and what it lacks."""
+    """A diagnosis, and the metrics that it lacks."""
 
     diagnosis: Diagnosis
     failed: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Questions alone: what a sweep's metrics would ask about a benchmark's prompts, written ahead of any image."""
+"""The questions of a sweep's metrics about a benchmark's prompts, written before there are images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,7 +12,7 @@ from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.cells.earlier import NOT_TRIED
 from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.plans.config import SweepConfig
-from plumbline.pipelines.plans.costs import Cost, spent
+from plumbline.pipelines.plans.costs import Cost, costs_of
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 class WrittenQuestions(NamedTuple):
-    """What stands in the store."""
+    """The questions in the store."""
 
     quality: Mapping[str, QuestionQuality]
     """By metric."""
     cells: Mapping[str, tuple[str, ...]]
-    """By metric, where its questions stand, relative to the store."""
+    """By metric, the paths of its questions, relative to the store."""
     failed: Mapping[str, str]
     """By metric, why some of its cells could not be computed."""
     usage: Mapping[str, Usage]
@@ -36,20 +36,20 @@ class WrittenQuestions(NamedTuple):
 
 
 def plan_questions(config: SweepConfig) -> PlannedSweep:
-    """As plan_sweep, but what is wanted are the questions and their entailment."""
+    """As plan_sweep, for the questions and their entailment alone."""
     return plan_sweep(config, wanted=("questions", "entailment"))
 
 
 def write_questions(planned: PlannedSweep, watch: Watch) -> WrittenQuestions:
-    """Computes what is missing and looks at the questions of every metric."""
+    """Computes what is missing and assesses the questions of every metric."""
     with registered_sweep(planned, watch) as (planned, watch):
         planned, outcomes, written = compute_whole(planned, watch, _look)
     usage = model_usage(planned.plan, outcomes)
-    return written._replace(usage=usage, costs=spent(planned.plan, usage))
+    return written._replace(usage=usage, costs=costs_of(planned.plan, usage))
 
 
 def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[WrittenQuestions]:
-    """What the questions cells hold, and which of them cannot be used."""
+    """The assessment of the questions cells, and which of them cannot be used."""
     quality: dict[str, QuestionQuality] = {}
     failed: dict[str, str] = {}
     broken: set[str] = set()
@@ -57,7 +57,7 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[
     for name, asked in questions.items():
         entailed = entailment.get(name, ())
         assessed = partial(_assessed, planned, outcomes, name, asked, entailed)
-        made, message, unusable = look_at(planned, outcomes, (*asked, *entailed), assessed)
+        made, message, unusable = read_if_complete(planned, outcomes, (*asked, *entailed), assessed)
         broken |= unusable
         if made is not None:
             quality[name] = made
@@ -75,27 +75,29 @@ def _assessed(
     return assess(planned.sources.prompts, read_cells(asked, planned, outcomes), entailments, threshold=threshold)
 
 
-class LookedAt(NamedTuple, Generic[T]):
-    """What was made of cells, or why it was not."""
+class CellsRead(NamedTuple, Generic[T]):
+    """The result of reading cells, or why there is none."""
 
     made: T | None
     message: str = ""
     broken: frozenset[str] = frozenset()
-    """Paths of those that cannot be used."""
+    """The paths of cells that cannot be used."""
 
 
-def look_at(planned: PlannedSweep, outcomes: Mapping[str, Outcome], cells: Cells, make: Callable[[], T]) -> LookedAt[T]:
-    """What `make` makes of cells that are all there."""
+def read_if_complete(
+    planned: PlannedSweep, outcomes: Mapping[str, Outcome], cells: Cells, make: Callable[[], T]
+) -> CellsRead[T]:
+    """The result of `make`, if all of its cells are there."""
     computed = [outcomes[cell.path] for cell in cells if cell.path in outcomes]
     failures = [outcome for outcome in computed if outcome.state == "failed"]
     if any(cell in planned.plan.left for cell in cells):
-        return LookedAt(None, NOT_TRIED.message)
+        return CellsRead(None, NOT_TRIED.message)
     if failures:
-        return LookedAt(None, failures[0].message, frozenset(path for one in failures for path in one.broken))
+        return CellsRead(None, failures[0].message, frozenset(path for one in failures for path in one.broken))
     try:
-        return LookedAt(make())
+        return CellsRead(make())
     except BrokenCell as error:
-        return LookedAt(None, str(error), frozenset({error.path}))
+        return CellsRead(None, str(error), frozenset({error.path}))
 
 
 def read_cells(cells: Cells, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> pa.Table:

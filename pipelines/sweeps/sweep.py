@@ -13,7 +13,7 @@ from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.earlier import Retried, count_retried
 from plumbline.pipelines.cells.runs import NameRun, by_time
-from plumbline.pipelines.plans.costs import Cost, spent
+from plumbline.pipelines.plans.costs import Cost, costs_of
 from plumbline.pipelines.running.events import Totals, Watch, to_all
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
@@ -118,7 +118,7 @@ def _run(
         renewed=len(planned.plan.renewed),
         exit_code=code,
         usage=usage,
-        costs=spent(planned.plan, usage),
+        costs=costs_of(planned.plan, usage),
         unchanged=False,
         retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
     )

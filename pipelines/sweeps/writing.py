@@ -16,7 +16,7 @@ from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
 from plumbline.pipelines.cells.earlier import count_retried
 from plumbline.pipelines.cells.runs import CELLS, commit_run
 from plumbline.pipelines.plans.config import SweepConfig
-from plumbline.pipelines.plans.costs import spent
+from plumbline.pipelines.plans.costs import costs_of
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sources.sources import Sources, Whole
 from plumbline.pipelines.sweeps.computing import model_usage
@@ -65,7 +65,7 @@ def write_run(
         },
         "seconds": dict(planned.seconds),
         "usage": {node: took._asdict() for node, took in usage.items()},
-        "costs": {node: cost._asdict() for node, cost in spent(planned.plan, usage).items()},
+        "costs": {node: cost._asdict() for node, cost in costs_of(planned.plan, usage).items()},
         "versions": _versions(),
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},

@@ -13,7 +13,7 @@ from plumbline.jobs.console import make_console, show_plan, show_usage
 from plumbline.operators.errors import ModelError
 from plumbline.operators.report.health import cost_note
 from plumbline.pipelines.plans.config import read_config
-from plumbline.pipelines.plans.costs import Cost, ask_services, estimates, spent
+from plumbline.pipelines.plans.costs import Cost, costs_of, estimates, try_services
 from plumbline.pipelines.serving import serving
 from plumbline.pipelines.serving.config import ServeConfig
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
@@ -48,7 +48,7 @@ def planned_sweep(server: Server, folder: Path, *overrides: str, count: int = 4)
 
 
 def ask(planned: PlannedSweep) -> None:
-    ask_services(item.node for item in planned.plan.nodes if item.missing)
+    try_services(item.node for item in planned.plan.nodes if item.missing)
 
 
 def shown(planned: PlannedSweep, capsys: pytest.CaptureFixture[str]) -> str:
@@ -89,7 +89,7 @@ def test_without_prices_it_is_said_how_to_have_the_cost_told(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = planned_sweep(server, tmp_path)
-    assert estimates(planned.plan, planned.store) == [] and spent(planned.plan, {}) == {}
+    assert estimates(planned.plan, planned.store) == [] and costs_of(planned.plan, {}) == {}
     assert "calls of a service; models.vqa.prices would tell their cost" in shown(planned, capsys)
 
 

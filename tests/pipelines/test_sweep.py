@@ -13,8 +13,6 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark, write_rows
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
-
 
 def run(folder: str | Path, store: str | Path, *overrides: str) -> FinishedSweep:
     return run_sweep(plan_sweep(sweep_config(folder, store, *overrides)), lambda progress: None)
