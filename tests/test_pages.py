@@ -45,6 +45,15 @@ def test_every_page_is_in_the_sites_navigation() -> None:
     assert pages <= set(re.findall(r'"([\w/-]+\.md)"', text))
 
 
+def test_the_reference_has_every_name_that_is_exported() -> None:
+    stubs = "".join((ROOT / "plumbline" / f"{name}.pyi").read_text() for name in ("__init__", "statistics"))
+    exported = {
+        f"plumbline.{module}.{name}" for module, name in re.findall(r"^from \.(\S+) import (\w+)", stubs, re.MULTILINE)
+    }
+    text = (ROOT / "docs/reference.md").read_text()
+    assert exported == set(re.findall(r"^::: (\S+)$", text, re.MULTILINE)) and len(exported) > 15
+
+
 @pytest.mark.parametrize(("page", "least"), [("security", 20), ("reliability", 10)])
 def test_every_promise_of_a_page_names_tests_that_exist(page: str, least: int) -> None:
     """A promise is a row whose table ends in a column `test`."""

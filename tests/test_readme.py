@@ -41,7 +41,7 @@ def test_four_lines_of_python_score_two_pictures(tmp_path: Path) -> None:
     for name, row in zip(("first", "second"), images("atlas", 2), strict=True):
         (tmp_path / f"{name}.png").write_bytes(row["image"])
     assert len([line for line in LINES.splitlines() if line]) <= 4
-    claims = "\nassert scores.score.notna().all() and len(scores) == 2"
+    claims = "\nassert scores.score.notna().all() and scores.prompt.tolist() == ['three red circles', 'a blue square']"
     subprocess.run(
         [sys.executable, "-c", LINES + claims], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
