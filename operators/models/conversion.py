@@ -121,7 +121,7 @@ def read_tensors(file: Path) -> Weights:
         with readable_load(file.parent, file.name):
             return dict(load_file(file))
     try:
-        held = torch.load(file, map_location="cpu", weights_only=True)
+        contents = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = " ".join(str(error).split("\n")[0].split())[:200]
         raise ModelError(
@@ -130,12 +130,12 @@ def read_tensors(file: Path) -> Weights:
         ) from error
     except Exception as error:
         raise ModelError(f"{file}: not a file of weights ({type(error).__name__}); download it again") from error
-    return _named_tensors(file, held)
+    return _named_tensors(file, contents)
 
 
-def _named_tensors(file: Path, held: Any) -> Weights:
+def _named_tensors(file: Path, contents: Any) -> Weights:
     """The weights that a training checkpoint keeps, without what distributed training puts before their names."""
-    nested = next((held[name] for name in NESTED if isinstance(held, Mapping) and name in held), held)
+    nested = next((contents[name] for name in NESTED if isinstance(contents, Mapping) and name in contents), contents)
     if not isinstance(nested, Mapping):
         raise ModelError(f"{file}: expected weights by name, found a {type(nested).__name__}")
     weights = {str(name): tensor for name, tensor in nested.items() if isinstance(tensor, torch.Tensor)}

@@ -43,15 +43,15 @@ def reply_to_fitting(
     answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
 ) -> list[Reply]:
     """What `answer` gives to the requests that fit the context with their replies, and an error for each other."""
-    asked = [Conversation(request, conversation_ids(tokenizer, request.messages)) for request in requests]
-    refusals = [_refusal(conversation, context) for conversation in asked]
-    fitting = [conversation for conversation, refusal in zip(asked, refusals, strict=True) if refusal is None]
+    conversations = [Conversation(request, conversation_ids(tokenizer, request.messages)) for request in requests]
+    refusals = [_refusal(conversation, context) for conversation in conversations]
+    fitting = [conversation for conversation, refusal in zip(conversations, refusals, strict=True) if refusal is None]
     replies = iter(answer(fitting))
     return [next(replies) if refusal is None else refusal for refusal in refusals]
 
 
-def _refusal(asked: Conversation, context: int | None) -> RowError | None:
-    length, limit = len(asked.ids), asked.request.max_tokens
+def _refusal(conversation: Conversation, context: int | None) -> RowError | None:
+    length, limit = len(conversation.ids), conversation.request.max_tokens
     if context is None or length + limit <= context:
         return None
     return RowError("prompt_too_long", TOO_LONG.format(length, limit, context))

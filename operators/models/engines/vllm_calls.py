@@ -39,7 +39,7 @@ ONE_IMAGE: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 Tokens = tuple[int, ...]
 
 
-class Asked(NamedTuple):
+class QuestionTokens(NamedTuple):
     """A question as tokens."""
 
     image: Image.Image
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
 class Step(NamedTuple):
     """One request: what may come next after `begun`, the first tokens of some choices."""
 
-    asked: int
+    question: int
     """Index of the question."""
     begun: Tokens
     wanted: Tokens
@@ -99,20 +99,20 @@ class VllmLikelihood:
         An image's questions are asked one after the other, while its prefix is in the cache. Raises EngineError where
         the engine has failed.
         """
-        asked = [self._ask(features, question) for question in questions]
+        tokenized = [self._ask(features, question) for question in questions]
         by_image = sorted(range(len(questions)), key=lambda index: questions[index].image)
-        steps = [step for index in by_image for step in _steps(index, asked[index].choices)]
-        outputs = list(zip(steps, self._score(asked, steps), strict=True))
-        refused = {step.asked: output for step, output in outputs if isinstance(output, RowError)}
+        steps = [step for index in by_image for step in _steps(index, tokenized[index].choices)]
+        outputs = list(zip(steps, self._score(tokenized, steps), strict=True))
+        refused = {step.question: output for step, output in outputs if isinstance(output, RowError)}
         scored = {
-            (step.asked, (*step.begun, token)): output.outputs[0].logprobs[0][token].logprob
+            (step.question, (*step.begun, token)): output.outputs[0].logprobs[0][token].logprob
             for step, output in outputs
             if not isinstance(output, RowError)
             for token in step.wanted
         }
         return [
             refused[index] if index in refused else [_read(scored, index, choice) for choice in question.choices]
-            for index, question in enumerate(asked)
+            for index, question in enumerate(tokenized)
         ]
 
     def reply(self, features: Sequence[Image.Image], questions: Sequence[Question]) -> list[str | RowError]:
@@ -144,10 +144,10 @@ class VllmLikelihood:
         text = before_stop(reply_text(self.tokenizer, completion.token_ids), request)
         return Generation(text, completion.finish_reason != "length", usage_of(output))
 
-    def _ask(self, features: Sequence[Image.Image], question: Question) -> Asked:
+    def _ask(self, features: Sequence[Image.Image], question: Question) -> QuestionTokens:
         text = self._asking(question.text)
         choices = [tuple(choice_ids(self.tokenizer, text, choice, end=self.end)) for choice in question.choices]
-        return Asked(features[question.image], tuple(template_ids(self.tokenizer, text)), choices)
+        return QuestionTokens(features[question.image], tuple(template_ids(self.tokenizer, text)), choices)
 
     def _asking(self, question: str) -> str:
         return self._text([Message("user", question)])
@@ -158,11 +158,13 @@ class VllmLikelihood:
     def _prompt(self, image: Image.Image, text: str) -> Prompt:
         return Prompt(template_ids(self.tokenizer, text), [image])
 
-    def _score(self, asked: Sequence[Asked], steps: Sequence[Step]) -> list[Served | RowError]:
+    def _score(self, tokenized: Sequence[QuestionTokens], steps: Sequence[Step]) -> list[Served | RowError]:
         """One new token after each step, with the log-probabilities of those that it wants."""
         from vllm import SamplingParams
 
-        prompts = [Prompt(asked[step.asked].ids + step.begun, [asked[step.asked].image]) for step in steps]
+        prompts = [
+            Prompt(tokenized[step.question].ids + step.begun, [tokenized[step.question].image]) for step in steps
+        ]
         params = [
             SamplingParams(temperature=0.0, max_tokens=1, logprob_token_ids=list(step.wanted), detokenize=False)
             for step in steps
@@ -211,10 +213,13 @@ class VllmGenerate:
         """
         return reply_to_fitting(self.tokenizer, requests, context=self.engine.max_model_len, answer=self._answer)
 
-    def _answer(self, asked: Sequence[Conversation]) -> list[Reply]:
-        params = [sampling(conversation.request) for conversation in asked]
-        outputs = self.engine.run([Prompt(conversation.ids) for conversation in asked], params)
-        return [self._reply(conversation.request, output) for conversation, output in zip(asked, outputs, strict=True)]
+    def _answer(self, conversations: Sequence[Conversation]) -> list[Reply]:
+        params = [sampling(conversation.request) for conversation in conversations]
+        outputs = self.engine.run([Prompt(conversation.ids) for conversation in conversations], params)
+        return [
+            self._reply(conversation.request, output)
+            for conversation, output in zip(conversations, outputs, strict=True)
+        ]
 
     def _reply(self, request: Request, output: Served | Refusal) -> Reply:
         """The reply, decoded at once: vLLM's own text leaves out a character that max_tokens has cut."""

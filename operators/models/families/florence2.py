@@ -80,8 +80,8 @@ class Florence2:
         self, features: Sequence[Sized], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
         """The caption for each request, cut at its max_tokens."""
-        asked = [(features[one.image], CAPTION, one.request.max_tokens) for one in requests]
-        return isolate(lambda batch: [self._generation(reply) for reply in self._replies(batch)], asked)
+        tasks = [(features[one.image], CAPTION, one.request.max_tokens) for one in requests]
+        return isolate(lambda batch: [self._generation(reply) for reply in self._replies(batch)], tasks)
 
     def regions(self, features: Sequence[Sized]) -> list[list[Region] | RowError]:
         """The regions of each image, in the order in which the model tells them."""
@@ -104,16 +104,16 @@ class Florence2:
 
         return isolate(read, features)
 
-    def _replies(self, asked: Sequence[tuple[Sized, str, int]]) -> list[Reply]:
+    def _replies(self, tasks: Sequence[tuple[Sized, str, int]]) -> list[Reply]:
         """Replies to (image, task, tokens); those of one task and length go together, so that nothing is padded."""
         replies: dict[int, Reply] = {}
-        for task, limit in sorted({(task, limit) for _, task, limit in asked}):
-            places = [place for place, one in enumerate(asked) if one[1:] == (task, limit)]
-            images = [asked[place][0] for place in places]
+        for task, limit in sorted({(task, limit) for _, task, limit in tasks}):
+            places = [place for place, one in enumerate(tasks) if one[1:] == (task, limit)]
+            images = [tasks[place][0] for place in places]
             tell = partial(self._tell, task=task, limit=limit)
-            told = in_batches(tell, images, [0] * len(images), size=self.image_batch)
-            replies.update(zip(places, told, strict=True))
-        return [replies[place] for place in range(len(asked))]
+            written = in_batches(tell, images, [0] * len(images), size=self.image_batch)
+            replies.update(zip(places, written, strict=True))
+        return [replies[place] for place in range(len(tasks))]
 
     def _tell(self, images: Sequence[Sized], task: str, limit: int) -> list[Reply]:
         import torch

@@ -62,17 +62,17 @@ class GroundingDino:
         """What is found of each phrase, in the model's order."""
         searches = [_Search(features[one.image], self._ids(one.phrase), one) for one in wanted]
         alike = defaultdict(list)
-        found: dict[int, list[Box] | RowError] = {}
+        results: dict[int, list[Box] | RowError] = {}
         for place, search in enumerate(searches):
             if len(search.ids) > self.context:
-                found[place] = RowError("prompt_too_long", TOO_LONG.format(len(search.ids), self.context))
+                results[place] = RowError("prompt_too_long", TOO_LONG.format(len(search.ids), self.context))
             else:
                 alike[search.image.tensor.shape, len(search.ids)].append(place)
         for places in alike.values():
             group = [searches[place] for place in places]
             boxes = isolate(lambda batch: in_batches(self._find, batch, [0] * len(batch), size=self.pair_batch), group)
-            found.update(zip(places, boxes, strict=True))
-        return [found[place] for place in range(len(wanted))]
+            results.update(zip(places, boxes, strict=True))
+        return [results[place] for place in range(len(wanted))]
 
     def _ids(self, phrase: str) -> list[int]:
         return list(self.processor.tokenizer(phrase.strip().lower() + ".").input_ids)
@@ -101,8 +101,10 @@ class GroundingDino:
         )
         end = self.processor.tokenizer.sep_token
         labels = [label.replace(end, "").strip(" .") for label in read["text_labels"]]
-        found = zip(labels, read["scores"].tolist(), read["boxes"].tolist(), strict=False)  # of no box, one empty label
-        return [Box(label, score, *corners) for label, score, corners in found]
+        labelled = zip(
+            labels, read["scores"].tolist(), read["boxes"].tolist(), strict=False
+        )  # of no box, one empty label
+        return [Box(label, score, *corners) for label, score, corners in labelled]
 
 
 def _load(model: "ResolvedModel") -> GroundingDino:

@@ -51,7 +51,7 @@ SHORTEST_SECRET = 8
 """Characters of a key that is looked for within words too; an endpoint that asks for none is given `k` or `EMPTY`."""
 
 
-class Asked(NamedTuple):
+class HttpRequest(NamedTuple):
     """One request over HTTP."""
 
     arguments: dict[str, Any]
@@ -93,7 +93,7 @@ class OpenAiModel:
 
         Raises ModelError where no request can succeed: the key is refused, or the endpoint has no such model.
         """
-        return self._each([Asked(self._arguments(request), self._generation) for request in requests])
+        return self._each([HttpRequest(self._arguments(request), self._generation) for request in requests])
 
     def preprocess(self, image: "Image.Image") -> bytes:
         """The image encoded anew, as PNG, which keeps every pixel, or as JPEG."""
@@ -110,8 +110,8 @@ class OpenAiModel:
         self, features: Sequence[str], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
         """As `generate`, each request about its image."""
-        asked = [(request, features[image]) for image, request in requests]
-        return self._each([Asked(self._arguments(*one), self._generation) for one in asked])
+        shown = [(request, features[image]) for image, request in requests]
+        return self._each([HttpRequest(self._arguments(*one), self._generation) for one in shown])
 
     def likelihood(self, features: Sequence[str], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
         """The log-probability of every choice as the first token of the answer, and 0 for its end, which is not told.
@@ -120,18 +120,22 @@ class OpenAiModel:
         white space; a choice of several words is never one token, and nothing is asked about it.
         """
         refusals = [self._several_tokens(question.choices) for question in questions]
-        asked = [
-            Asked({**self._question(features, question, 1), **LOGPROBS}, partial(self._logprobs, question.choices))
+        http_requests = [
+            HttpRequest(
+                {**self._question(features, question, 1), **LOGPROBS}, partial(self._logprobs, question.choices)
+            )
             for question, refusal in zip(questions, refusals, strict=True)
             if refusal is None
         ]
-        answers = iter(self._each(asked))
+        answers = iter(self._each(http_requests))
         return [next(answers) if refusal is None else refusal for refusal in refusals]
 
     def reply(self, features: Sequence[str], questions: Sequence[Question]) -> list[str | RowError]:
         """The model's own answer to every question."""
-        asked = [Asked(self._question(features, question, LONGEST_REPLY), self._generation) for question in questions]
-        replies: list[Generation | RowError] = self._each(asked)
+        http_requests = [
+            HttpRequest(self._question(features, question, LONGEST_REPLY), self._generation) for question in questions
+        ]
+        replies: list[Generation | RowError] = self._each(http_requests)
         cut = sum(not reply.complete for reply in replies if isinstance(reply, Generation))
         self._of_thread.usage = self.usage.plus(Usage(cut=cut))
         return [reply if isinstance(reply, RowError) else reply.text.strip() for reply in replies]
@@ -142,28 +146,28 @@ class OpenAiModel:
         image = None if call == "generate" else self._data_url(self.preprocess(grey))
         arguments = self._arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), image)
         tells = call == "likelihood"
-        asked = Asked(
+        trial = HttpRequest(
             {**arguments, **(LOGPROBS if tells else {})}, partial(self._logprobs, []) if tells else self._choice
         )
-        answer, _ = self._answer(asked)
+        answer, _ = self._answer(trial)
         if isinstance(answer, RowError) and answer.kind != "reply_refused":
             raise ModelError(f"{answer.message}; nothing was asked of it yet, mend that and run again")
 
     def _data_url(self, encoded: bytes) -> str:
         image_format = self.config.image_format
         if len(encoded) > LARGEST_IMAGE:
-            found = f"{len(encoded)} bytes as {image_format}, and at most {LARGEST_IMAGE} are sent"
+            size = f"{len(encoded)} bytes as {image_format}, and at most {LARGEST_IMAGE} are sent"
             smaller = "set the model's image_format=jpeg, or " if image_format == "png" else ""
-            raise HopelessRow(RowError("image_too_large", f"the image takes {found}; {smaller}make it smaller"))
+            raise HopelessRow(RowError("image_too_large", f"the image takes {size}; {smaller}make it smaller"))
         return f"data:image/{image_format};base64,{b64encode(encoded).decode()}"
 
     def _question(self, features: Sequence[str], question: Question, max_tokens: int) -> dict[str, Any]:
         request = Request((Message("user", question.text),), max_tokens)
         return self._arguments(request, features[question.image])
 
-    def _each(self, asked: Sequence[Asked]) -> list[Any]:
+    def _each(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
         """What is made of each answer; what they took is this thread's."""
-        waiting = [self._threads.submit(self._answer, one) for one in asked]
+        waiting = [self._threads.submit(self._answer, one) for one in http_requests]
         try:
             answers = []
             for answer in waiting:
@@ -177,14 +181,14 @@ class OpenAiModel:
             self._of_thread.usage = self.usage.plus(usage)
         return [result for result, _ in answers]
 
-    def _answer(self, asked: Asked) -> tuple[Any, Usage]:
+    def _answer(self, http_request: HttpRequest) -> tuple[Any, Usage]:
         from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
         if self.spent is not None and time.monotonic() < self.spent.at + SPENT_SECONDS:
             return self.spent.error, Usage()
         try:
-            completion = self._ask(asked.arguments)
-            return asked.read(completion), _usage(getattr(completion, "usage", None))
+            completion = self._ask(http_request.arguments)
+            return http_request.read(completion), _usage(getattr(completion, "usage", None))
         except APIStatusError as error:
             return self._refused(error), Usage()
         except APITimeoutError:
@@ -293,9 +297,9 @@ class OpenAiModel:
                 f"{self.place}: answered 404 ({reason}); check the endpoint, and that it has a model {self.name!r}"
             ) from None
         if status == 402 or error.code in SPENT:
-            found = f"{self.place} answered {status}, and was asked nothing more: no quota is left ({reason})"
+            problem = f"{self.place} answered {status}, and was asked nothing more: no quota is left ({reason})"
             self.spent = Spent(
-                time.monotonic(), RowError("quota_spent", f"{found}; add some and run again", retryable=True)
+                time.monotonic(), RowError("quota_spent", f"{problem}; add some and run again", retryable=True)
             )
             return self.spent.error
         if status in TRANSIENT or status >= 500:

@@ -74,8 +74,8 @@ class Owlv2:
             threshold=wanted.box_threshold,
             target_sizes=[(places.height, places.width)],
         )
-        found = zip(read["scores"].tolist(), read["boxes"].tolist(), strict=True)
-        return [Box(wanted.phrase, score, *corners) for score, corners in found]
+        scored = zip(read["scores"].tolist(), read["boxes"].tolist(), strict=True)
+        return [Box(wanted.phrase, score, *corners) for score, corners in scored]
 
     def _query(self, phrase: str) -> "torch.Tensor":
         """A phrase as what places are compared with, (1, width); raises HopelessRow where it is too long."""

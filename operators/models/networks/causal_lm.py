@@ -55,16 +55,16 @@ class CausalLM:
         with self._lock:
             return reply_to_fitting(self.tokenizer, requests, context=self.context, answer=self._answer_all)
 
-    def _answer_all(self, asked: Sequence[Conversation]) -> list[Reply]:
+    def _answer_all(self, conversations: Sequence[Conversation]) -> list[Reply]:
         """Replies to greedy requests in batches of like length, and to sampled ones alone."""
-        greedy = [conversation for conversation in asked if conversation.request.temperature == 0]
+        greedy = [conversation for conversation in conversations if conversation.request.temperature == 0]
         lengths = [len(conversation.ids) for conversation in greedy]
         replies = iter(
             in_batches(partial(isolate, self._answer, size=self.pair_batch), greedy, lengths, size=self.pair_batch)
         )
         return [
             next(replies) if conversation.request.temperature == 0 else isolate(self._answer, [conversation])[0]
-            for conversation in asked
+            for conversation in conversations
         ]
 
     @torch.inference_mode()

@@ -47,7 +47,11 @@ class CosineVqa:
 
     def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
         """The log-likelihood of every choice among those of its question, and 0 for its end, or an error."""
-        pairs = [Pair(asked.image, choice_text(asked.text, choice)) for asked in questions for choice in asked.choices]
+        pairs = [
+            Pair(question.image, choice_text(question.text, choice))
+            for question in questions
+            for choice in question.choices
+        ]
         compared = iter(self.model.compare(features, pairs, "logit"))
         return [_weighed(question, compared) for question in questions]
 
@@ -58,8 +62,8 @@ class CosineVqa:
 
 def choice_text(question: str, choice: str) -> str:
     """The text by which a choice is compared."""
-    asked = question.rstrip()
-    return f"{asked} {choice}" if asked.endswith("?") else f"{asked}? {choice}"
+    stem = question.rstrip()
+    return f"{stem} {choice}" if stem.endswith("?") else f"{stem}? {choice}"
 
 
 def _weighed(question: Question, compared: Iterator[Compared]) -> list[list[float]] | RowError:

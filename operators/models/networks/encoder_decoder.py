@@ -23,7 +23,7 @@ LONGEST_REPLY = 32
 """Tokens of an answer in the model's own words."""
 CACHED_CHOICES = 4096
 
-Asked = tuple[Question, list[int]]
+TokenizedQuestion = tuple[Question, list[int]]
 """A question with its tokens."""
 
 
@@ -79,35 +79,39 @@ class EncoderDecoder(ABC):
 
         Questions are batched by length, so that little of a batch is padding.
         """
-        asked = self._asked(questions)
-        return in_batches(partial(self._answer, features), asked, [len(ids) for _, ids in asked], size=self.pair_batch)
+        tokenized = self._tokenized(questions)
+        return in_batches(
+            partial(self._answer, features), tokenized, [len(ids) for _, ids in tokenized], size=self.pair_batch
+        )
 
     def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
         return in_batches(partial(self._reply, features), questions, [0] * len(questions), size=self.pair_batch)
 
-    def _asked(self, questions: Sequence[Question]) -> list[Asked]:
+    def _tokenized(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
         texts = [self.question_text(question.text) for question in questions]
         return list(zip(questions, self.question_ids(texts), strict=True)) if texts else []
 
     def _reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
-        tokens = self.write(self._encode(features, self._asked(questions)))
+        tokens = self.write(self._encode(features, self._tokenized(questions)))
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
-    def _encode(self, features: Sequence[torch.Tensor], asked: Sequence[Asked]) -> Encoded:
-        images = torch.stack([features[question.image] for question, _ in asked])
-        texts = [self.question_text(question.text) for question, _ in asked]
-        return self.read(images, texts, self.padded([ids for _, ids in asked]))
+    def _encode(self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]) -> Encoded:
+        images = torch.stack([features[question.image] for question, _ in tokenized])
+        texts = [self.question_text(question.text) for question, _ in tokenized]
+        return self.read(images, texts, self.padded([ids for _, ids in tokenized]))
 
-    def _answer(self, features: Sequence[torch.Tensor], asked: Sequence[Asked]) -> list[list[list[float]]]:
-        encoded = self._encode(features, asked)
-        owners = [row for row, (question, _) in enumerate(asked) for _ in question.choices]
-        labels = [self._choice(choice) for question, _ in asked for choice in question.choices]
+    def _answer(
+        self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]
+    ) -> list[list[list[float]]]:
+        encoded = self._encode(features, tokenized)
+        owners = [row for row, (question, _) in enumerate(tokenized) for _ in question.choices]
+        labels = [self._choice(choice) for question, _ in tokenized for choice in question.choices]
         padded = self.padded(labels)
         rows = torch.tensor(owners, device=self.device)
         logits = self.predict(Encoded(encoded.states[rows], encoded.mask[rows]), padded).float()
         chosen = torch.gather(logits.log_softmax(-1), 2, padded.unsqueeze(-1)).squeeze(-1).cpu()
-        answers: list[list[list[float]]] = [[] for _ in asked]
+        answers: list[list[list[float]]] = [[] for _ in tokenized]
         for owner, label, logprobs in zip(owners, labels, chosen, strict=True):
             answers[owner].append(logprobs[: len(label)].tolist())
         return answers

@@ -51,8 +51,8 @@ class TextOnlyVqa:
         """Full-vocabulary log-probabilities of every choice's tokens and of the end of the turn; each question is asked
         once, however many images it is about.
         """
-        asked = {(question.text, choice): None for question in questions for choice in question.choices}
-        read = dict(zip(asked, self._read([*asked]), strict=True))
+        pairs = {(question.text, choice): None for question in questions for choice in question.choices}
+        read = dict(zip(pairs, self._read([*pairs]), strict=True))
         return [_whole([read[question.text, choice] for choice in question.choices]) for question in questions]
 
     def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str | RowError]:
@@ -67,9 +67,9 @@ class TextOnlyVqa:
     def _prompt(self, question: str) -> str:
         return conversation_text(self.tokenizer, [Message("user", question)])
 
-    def _read(self, asked: Sequence[tuple[str, str]]) -> list[list[float] | RowError]:
+    def _read(self, pairs: Sequence[tuple[str, str]]) -> list[list[float] | RowError]:
         """The log-probabilities of each choice's tokens after its question, or an error where they do not fit."""
-        rows = [self._row(text, choice) for text, choice in asked]
+        rows = [self._row(text, choice) for text, choice in pairs]
         lengths = [len(prompt) + len(choice) for prompt, choice in rows]
         context = self.language.context
         fits = [context is None or length <= context for length in lengths]

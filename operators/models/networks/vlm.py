@@ -38,7 +38,7 @@ HEAD_ROWS = 256
 """Positions whose probabilities over the vocabulary are computed together."""
 
 
-class Asked(NamedTuple):
+class Continuation(NamedTuple):
     """A conversation to be continued."""
 
     tail: Tail
@@ -104,18 +104,20 @@ class ChatVlm:
     def reply(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[str]:
         """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
         request = Request((), max_tokens=LONGEST_REPLY)
-        asked = [Asked(self._fitting(self._question(features, question, ())), request) for question in questions]
-        replies = self._in_batches(self._speak, asked)
+        continuations = [
+            Continuation(self._fitting(self._question(features, question, ())), request) for question in questions
+        ]
+        replies = self._in_batches(self._speak, continuations)
         for reply in replies:
             self.usage = self.usage.plus(reply.took)
         return [reply.text.strip() for reply in replies]
 
     def generate_from_images(self, features: Sequence[Prefix], requests: Sequence[ImageRequest]) -> list[Reply]:
         """The reply to each conversation, or why there is none; it depends on its own request alone."""
-        asked = [self._conversation(features[image], request) for image, request in requests]
+        continuations = [self._conversation(features[image], request) for image, request in requests]
         speak = partial(isolate, self._speak, size=self.pair_batch)
-        spoken = iter(self._in_batches(speak, [one for one in asked if isinstance(one, Asked)]))
-        return [next(spoken) if isinstance(one, Asked) else one for one in asked]
+        spoken = iter(self._in_batches(speak, [one for one in continuations if isinstance(one, Continuation)]))
+        return [next(spoken) if isinstance(one, Continuation) else one for one in continuations]
 
     def _question(self, features: Sequence[Prefix], question: Question, choices: Sequence[str]) -> Tail:
         chosen = [self.prompts.choice(question.text, choice) for choice in choices]
@@ -131,7 +133,7 @@ class ChatVlm:
             raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tail.tokens, self.context)))
         return tail
 
-    def _conversation(self, prefix: Prefix, request: Request) -> Asked | RowError:
+    def _conversation(self, prefix: Prefix, request: Request) -> Continuation | RowError:
         try:
             tail = self._tail(prefix, request.messages, [])
         except HopelessRow as refused:
@@ -139,7 +141,7 @@ class ChatVlm:
         if self.context is not None and tail.tokens + request.max_tokens > self.context:
             message = conversation.TOO_LONG.format(tail.tokens, request.max_tokens, self.context)
             return RowError("prompt_too_long", message)
-        return Asked(tail, request)
+        return Continuation(tail, request)
 
     def _answer(self, packs: Sequence[Sequence[Tail]]) -> list[list[list[list[float]]]]:
         """Reads each pack's questions side by side, and the choices of each, none of which sees another."""
@@ -173,20 +175,22 @@ class ChatVlm:
         ids = (torch.tensor([before], device=self.device) for before in said)
         return torch.cat([self.penalised(before, row[None]) for before, row in zip(ids, logits, strict=True)])
 
-    def _in_batches(self, speak: Callable[[Sequence[Asked]], Sequence[Result]], asked: Sequence[Asked]) -> list[Result]:
-        sizes = [(one.tail.prefix.tokens, len(one.tail.prompt)) for one in asked]
-        return in_batches(speak, asked, sizes, size=self.pair_batch)
+    def _in_batches(
+        self, speak: Callable[[Sequence[Continuation]], Sequence[Result]], continuations: Sequence[Continuation]
+    ) -> list[Result]:
+        sizes = [(one.tail.prefix.tokens, len(one.tail.prompt)) for one in continuations]
+        return in_batches(speak, continuations, sizes, size=self.pair_batch)
 
-    def _speak(self, asked: Sequence[Asked]) -> list[Generation]:
-        replies = self._decode([one.tail for one in asked], [one.request for one in asked])
-        return [self._generation(one, ids) for one, ids in zip(asked, replies, strict=True)]
+    def _speak(self, continuations: Sequence[Continuation]) -> list[Generation]:
+        replies = self._decode([one.tail for one in continuations], [one.request for one in continuations])
+        return [self._generation(one, ids) for one, ids in zip(continuations, replies, strict=True)]
 
-    def _generation(self, asked: Asked, ids: Sequence[int]) -> Generation:
+    def _generation(self, continuation: Continuation, ids: Sequence[int]) -> Generation:
         """The reply up to its end token or before its first stop string."""
         text = reply_text(self.prompts.tokenizer, ids)
-        kept = before_stop(text, asked.request)
+        kept = before_stop(text, continuation.request)
         complete = kept != text or (bool(ids) and ids[-1] in self.ends)
-        return Generation(kept, complete, _used(asked.tail, new_tokens=len(ids)))
+        return Generation(kept, complete, _used(continuation.tail, new_tokens=len(ids)))
 
     def _decode(self, tails: Sequence[Tail], requests: Sequence[Request]) -> list[list[int]]:
         """The tokens that continue each prompt, the end token included where there is one."""
