@@ -24,7 +24,7 @@ from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.tiny.rewards import save_open_clip
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 COMMIT, OLDER, TOWER_COMMIT = "1" * 40, "0123456789abcdef" * 2 + "01234567", "2" * 40
 CLIP, FLANT5, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-clip"
 

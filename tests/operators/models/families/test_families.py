@@ -23,7 +23,7 @@ from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import CHOOSING, PICTURES, asked, require_alike
 from tests.operators.tiny.families import KINDS
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIES[kind.family].loads)]
 TIED = ("t5", "blip2", "instructblip")
 """Kinds whose T5 takes its embedding for a head that its checkpoint lacks."""
