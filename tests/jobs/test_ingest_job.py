@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +9,6 @@ import pytest
 from plumbline.jobs.command import run_job
 from plumbline.jobs.ingest import COMMAND, main
 from tests.bench_of import images
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def write_input(folder: Path, *, absent: int = 0) -> Path:
@@ -26,17 +22,15 @@ def write_input(folder: Path, *, absent: int = 0) -> Path:
     return folder / "table.jsonl"
 
 
-def test_the_command_tells_what_it_wrote_and_again_that_it_stands(tmp_path: Path) -> None:
-    command = [
-        sys.executable, "-m", "jobs.ingest", f"table={write_input(tmp_path)}", "generator=sdxl",
-        f"output={tmp_path}/out", "shard_rows=5",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "sdxl/00000.parquet: 5 rows" in done.stdout and "8 rows in, 8 written, 0 rejected, 8 prompts" in done.stdout
-    assert f"written to {tmp_path}/out/" in done.stdout
-    again = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert again.returncode == 0 and again.stdout.count("stands already") == 2
+def test_the_command_tells_what_it_wrote_and_again_that_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"table={write_input(tmp_path)}", "generator=sdxl", f"output={tmp_path}/out", "shard_rows=5"]
+    assert run_job(COMMAND, main, words) == 0
+    printed = capsys.readouterr().out
+    assert "sdxl/00000.parquet: 5 rows" in printed and "8 rows in, 8 written, 0 rejected, 8 prompts" in printed
+    assert f"written to {tmp_path}/out/" in printed
+    assert run_job(COMMAND, main, words) == 0 and capsys.readouterr().out.count("stands already") == 2
 
 
 @pytest.mark.parametrize("absent, share, code", [(0, 0.0, 0), (1, 0.2, 2), (2, 0.2, 1)])

@@ -40,10 +40,12 @@ def processes_of(session: int) -> list[int]:
 def test_sigterm_ends_a_sweep_cleanly_and_the_next_run_goes_on(tmp_path: Path) -> None:
     store, waiting = tmp_path / "store", threading.Event()
     bench = write_benchmark(tmp_path / "bench", count=64)
-    command = [*MODULE, "sweep=shapes", f"store={store}", "metric=[edge_density]", "cluster=local"]
+    command = [*MODULE, "sweep=shapes", f"store={store}", "metric=[edge_density]"]
     command += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "shard_rows=4"]
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            [*command, "cluster=local"], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        )
     while not list(store.glob("scores/*/*/*.parquet")):
         assert process.poll() is None, (tmp_path / "log").read_text()
         waiting.wait(0.1)
@@ -119,7 +121,7 @@ def test_a_stop_that_comes_while_the_command_line_is_read_ends_the_job_all_the_s
 ) -> None:
     """At any moment of it, in each of which Hydra or OmegaConf may be about to make an error of their own of it."""
     sent = Random(7)
-    for _ in range(40):
+    for _ in range(20):
         timer = threading.Timer(sent.uniform(0, 0.1), os.kill, [os.getpid(), signal.SIGTERM])
         timer.start()
         code = run_job(SWEEP, partial(await_end, timer), ["sweep=shapes", "metric=[vqascore]"])
