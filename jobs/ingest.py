@@ -41,7 +41,7 @@ def _show(console: Console, ended: Ingested) -> None:
     for generator in sorted({record.generator for record in ended.shards}):
         table.add_row(escape(generator), *_counts([r for r in ended.shards if r.generator == generator]))
     console.print(table)
-    for line in ended.told:
+    for line in ended.origin_lines:
         say(console, line)
     show_rejected(console, ended)
     for generator in ended.unfinished:

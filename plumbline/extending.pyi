@@ -36,7 +36,7 @@ from .operators.wires.wire import as_json as as_json
 from .operators.wires.wire import numbers as numbers
 from .pipelines.base.storage import Place as Place
 from .pipelines.base.tables import Row as Row
-from .pipelines.exports.score_table import StandingPart as StandingPart
+from .pipelines.exports.score_table import StoredPart as StoredPart
 from .pipelines.exports.score_table import Target as Target
 from .pipelines.exports.score_table import count_parts as count_parts
 from .pipelines.judging.answers.answer_table import Answer as Answer

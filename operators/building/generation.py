@@ -28,7 +28,7 @@ _RANGE = re.compile(r"(\d+)(?:\s*[-–]\s*(\d+))?")
 _QUOTES = "\"'“”‘’"
 
 
-class Asked(NamedTuple):
+class PromptRequest(NamedTuple):
     """A prompt that is to be written."""
 
     sub_skill: str
@@ -44,14 +44,14 @@ class Asked(NamedTuple):
         return json.dumps({**self._asdict(), "template": asdict(self.template)}, ensure_ascii=False)
 
 
-def read_asked(text: str) -> Asked:
-    """A request as `Asked.text` wrote it."""
-    return TypeAdapter(Asked).validate_json(text)
+def read_prompt_request(text: str) -> PromptRequest:
+    """A request as `PromptRequest.text` wrote it."""
+    return TypeAdapter(PromptRequest).validate_json(text)
 
 
 def requests(
     templates: Mapping[Tag, Template], count: int, controls: Mapping[str, tuple[Value, ...]], seed: int
-) -> Iterator[Asked]:
+) -> Iterator[PromptRequest]:
     """`count` requests for each template, every combination of its controls' values as often as the others.
 
     `controls` take the place of the template's values, where it has controls of their names. More requests begin with
@@ -66,7 +66,7 @@ def requests(
         random.Random(f"{seed}\0{tag.written}").shuffle(combinations)
         for index in range(count):
             values = dict(zip(chosen, combinations[index % len(combinations)], strict=True))
-            yield Asked(tag.names[-1], index // len(combinations) + 1, values, template)
+            yield PromptRequest(tag.names[-1], index // len(combinations) + 1, values, template)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ class Generation(TextWriter):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The program that has a request's prompt written; raises UnreadableReply for one that is not as asked."""
-        asked = read_asked(prompt)
+        asked = read_prompt_request(prompt)
         form = _form(asked, self.options.replies)
         request = form.request(self.options.sampling, _given(asked, self.options.replies))
         stop = tuple(f"\n{name}:" for name in [*asked.values][:1])
@@ -91,7 +91,7 @@ class Generation(TextWriter):
         return [WrittenQuestion("1", text, (), kind=asked.sub_skill)]
 
 
-def _form(asked: Asked, replies: Replies) -> Form[str]:
+def _form(asked: PromptRequest, replies: Replies) -> Form[str]:
     fields = asked.template.fields
     text = _instructions(asked, replies)
     if replies == "text":
@@ -100,7 +100,7 @@ def _form(asked: Asked, replies: Replies) -> Form[str]:
     return Form(text, partial(_fields_of_json, fields), lambda max_tokens: schema)
 
 
-def _instructions(asked: Asked, replies: Replies) -> str:
+def _instructions(asked: PromptRequest, replies: Replies) -> str:
     template = asked.template
     form = [_in_json(template.fields)] if replies == "json" else []
     lines = [" ".join([template.instructions.strip(), *form, ANOTHER.format(asked.number)]), ""]
@@ -120,7 +120,7 @@ def _written(example: Mapping[str, Value], template: Template, replies: Replies)
     return "\n".join(f"{name}: {value}" for name, value in said.items())
 
 
-def _given(asked: Asked, replies: Replies) -> str:
+def _given(asked: PromptRequest, replies: Replies) -> str:
     given = [f"{name}: {value}" for name, value in asked.values.items()]
     return "\n".join([*given, *([] if replies == "json" else [f"{asked.template.fields[0]}:"])])
 
@@ -155,7 +155,7 @@ def _fields_of_json(fields: Sequence[str], reply: str) -> list[str]:
     return said
 
 
-def _read(form: Form[str], asked: Asked, reply: str) -> str:
+def _read(form: Form[str], asked: PromptRequest, reply: str) -> str:
     """The prompt of a reply; raises UnreadableReply where it is not what the controls ask for."""
     fields = dict(zip(asked.template.fields, map(_unquoted, form.parts(reply)), strict=True))
     for check in asked.template.checks:

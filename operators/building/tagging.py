@@ -27,7 +27,7 @@ _LINE = re.compile(r"([^()]+?) ?(?:\((.*)\))?\W*")
 _TOKENS_OF_ENTRY = 40
 
 
-class Said(NamedTuple):
+class WrittenTag(NamedTuple):
     """A tag as a model wrote it."""
 
     tag: str
@@ -53,7 +53,7 @@ class Tagging(TextWriter):
         return list(_questions(said, prompt))
 
     @property
-    def _form(self) -> Form[Said]:
+    def _form(self) -> Form[WrittenTag]:
         instructions = _instructions(self.taxonomy, self.options.replies)
         if self.options.replies == "text":
             return Form(instructions, text_tags)
@@ -85,12 +85,12 @@ def _described(taxonomy: Taxonomy) -> Iterator[str]:
 def _shown(tags: Sequence[str], replies: Replies) -> str:
     if replies == "text":
         return "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, start=1)) or f"0 | {NONE}"
-    said = [_split(tag) for tag in tags] or [Said(NONE, NONE)]
+    said = [_split(tag) for tag in tags] or [WrittenTag(NONE, NONE)]
     listed = ", ".join(f'{{"tag": "{one.tag}", "words": "{one.words}"}}' for one in said)
     return f'{{"tags": [{listed}]}}'
 
 
-def text_tags(reply: str) -> list[Said]:
+def text_tags(reply: str) -> list[WrittenTag]:
     """Lines `1 | entity - whole (man)`; raises UnreadableReply where there are none."""
     said = [_split(line.text) for line in reading.numbered(reply)]
     if not said:
@@ -98,29 +98,31 @@ def text_tags(reply: str) -> list[Said]:
     return said
 
 
-def _split(written: str) -> Said:
+def _split(written: str) -> WrittenTag:
     match = _LINE.fullmatch(written)
-    return Said(written, "") if match is None else Said(match[1], match[2] or "")
+    return WrittenTag(written, "") if match is None else WrittenTag(match[1], match[2] or "")
 
 
-def json_tags(reply: str) -> list[Said]:
+def json_tags(reply: str) -> list[WrittenTag]:
     """The tags of a reply in JSON."""
     return [
-        Said(spelled(field(entry, "tag")), spelled(entry.get("words")) if isinstance(entry, dict) else "")
+        WrittenTag(spelled(field(entry, "tag")), spelled(entry.get("words")) if isinstance(entry, dict) else "")
         for entry in entries(reply, "tags")
     ]
 
 
-def _read(form: Form[Said], taxonomy: Taxonomy, reply: str) -> list[Said]:
+def _read(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[WrittenTag]:
     """The tags of a reply as the taxonomy spells them, none where it says so; each tag of some words once."""
     said = [one for one in form.parts(reply) if reading.key(one.tag) != NONE]
     try:
-        return list(dict.fromkeys(Said(taxonomy.find(one.tag).written, reading.one_line(one.words)) for one in said))
+        return list(
+            dict.fromkeys(WrittenTag(taxonomy.find(one.tag).written, reading.one_line(one.words)) for one in said)
+        )
     except ConfigError as error:
         raise UnreadableReply(str(error)) from error
 
 
-def _questions(said: Sequence[Said], prompt: str) -> Iterator[WrittenQuestion]:
+def _questions(said: Sequence[WrittenTag], prompt: str) -> Iterator[WrittenQuestion]:
     """As rows; the row of a prompt without tags has no kind."""
     if not said:
         yield WrittenQuestion("1", NONE, ())

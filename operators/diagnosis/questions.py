@@ -69,7 +69,7 @@ class AnswerStatistics(NamedTuple):
     """The share of them that are the first choice."""
 
 
-class _Asked(NamedTuple):
+class _KnownQuestion(NamedTuple):
     yes_no: bool
     first: str
 
@@ -79,7 +79,7 @@ class QuestionCounts:
     """The questions of one metric, counted table by table; those without a right answer do not count."""
 
     metric: str
-    known: dict[str, _Asked] = field(default_factory=dict)
+    known: dict[str, _KnownQuestion] = field(default_factory=dict)
     """By question_id."""
     _asked: Counter[str] = field(default_factory=Counter)
     """By prompt_id."""
@@ -100,7 +100,7 @@ class QuestionCounts:
         yes_no = reading.is_yes_no(choices)
         easy = reading.key(answer) == "yes" if yes_no else answer == choices[0]
         said = frozenset(row["text"][start:end].casefold() for start, end in content_words(row["text"])), answer
-        self.known[row["question_id"]] = _Asked(yes_no, reading.key(choices[0]))
+        self.known[row["question_id"]] = _KnownQuestion(yes_no, reading.key(choices[0]))
         self._asked[prompt_id] += 1
         self._kinds[row["kind"] or ""] += 1
         self._counts.update({"yes_no": yes_no, "yes": yes_no and easy, "first": easy and not yes_no})
@@ -141,7 +141,7 @@ class QuestionCounts:
 class AnswerCounts:
     """The answers to one metric's questions, counted cell by cell."""
 
-    def __init__(self, metric: str, denied: str, known: Mapping[str, _Asked]) -> None:
+    def __init__(self, metric: str, denied: str, known: Mapping[str, _KnownQuestion]) -> None:
         self.metric, self.denied, self.known = metric, denied, known
         self._answers: Counter[tuple[str, str, str]] = Counter()
 

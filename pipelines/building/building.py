@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators import rows
-from plumbline.operators.building.generation import Generation, read_asked, requests
+from plumbline.operators.building.generation import Generation, read_prompt_request, requests
 from plumbline.operators.building.prompt_sets import by_skill, drawn, near_duplicates, shown_statistics
 from plumbline.operators.building.tagging import Tagging
 from plumbline.operators.building.taxonomy import Tag
@@ -237,7 +237,7 @@ def _written_prompts(generated: Sequence[Mapping[str, Any]]) -> Parted:
     kept: dict[str, Prompt] = {}
     failed: list[LeftOut] = []
     for row in generated:
-        skill = row["kind"] or read_asked(row["prompt"]).sub_skill
+        skill = row["kind"] or read_prompt_request(row["prompt"]).sub_skill
         skills = (skill.partition(":")[0], skill)
         if row["error"] is not None:
             failed.append(LeftOut(Prompt(row["prompt_id"], "", skills, "written"), "failed", error=row["error"]))

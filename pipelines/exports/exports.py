@@ -15,7 +15,7 @@ from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.exports.exported_rows import PartRows, RowMaker
 from plumbline.pipelines.exports.formats import FORMATS
-from plumbline.pipelines.exports.score_table import ScoreTable, StandingPart, Target
+from plumbline.pipelines.exports.score_table import ScoreTable, StoredPart, Target
 
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
@@ -81,7 +81,7 @@ def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda w
     parts = _parts(store, run_id, maker)
     first = next(parts)
     table = FORMATS[config.format](target, first.table.schema)
-    writer = _Writer(table, table.standing(benchmark), report)
+    writer = _Writer(table, table.stored_parts(benchmark), report)
     for part in chain([first], parts):
         writer.take(part)
     writer.flush()
@@ -98,11 +98,11 @@ def _parts(store: Store, run_id: str, maker: RowMaker) -> Iterator[PartRows]:
 class _Writer:
     """Writes parts that do not stand, several by one commit."""
 
-    def __init__(self, table: ScoreTable, standing: Sequence[StandingPart], report: Callable[[int], None]) -> None:
-        self._table, self._standing, self._report = table, standing, report
-        self._groups = {(part.generator, part.metric) for part in standing}
+    def __init__(self, table: ScoreTable, stored_parts: Sequence[StoredPart], report: Callable[[int], None]) -> None:
+        self._table, self._stored_parts, self._report = table, stored_parts, report
+        self._groups = {(part.generator, part.metric) for part in stored_parts}
         self._rows_of: Counter[str] = Counter()
-        for part in standing:
+        for part in stored_parts:
             self._rows_of[part.part] += part.rows
         self._pending: list[pa.Table] = []
         self._of_run: set[str] = set()
@@ -131,14 +131,14 @@ class _Writer:
 
     def remove_stale(self, benchmark: str, manifest: Mapping[str, Any]) -> int:
         """Removes what the table says is missing of the run's generators and metrics, and the run does not."""
-        if not any(self._is_stale(part, manifest) for part in self._standing):
+        if not any(self._is_stale(part, manifest) for part in self._stored_parts):
             return 0
-        stale = [part for part in self._table.standing(benchmark) if self._is_stale(part, manifest)]
+        stale = [part for part in self._table.stored_parts(benchmark) if self._is_stale(part, manifest)]
         if stale:
             self._table.remove_unnamed(benchmark, stale)
         return sum(part.unnamed for part in stale)
 
-    def _is_stale(self, part: StandingPart, manifest: Mapping[str, Any]) -> bool:
+    def _is_stale(self, part: StoredPart, manifest: Mapping[str, Any]) -> bool:
         of_run = part.generator in manifest.get("generators", ()) and part.metric in manifest.get("metrics", ())
         return bool(part.unnamed) and of_run and part.part not in self._of_run
 

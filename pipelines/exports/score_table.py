@@ -15,7 +15,7 @@ class ExportError(PlumblineError):
     """Scores cannot be written into a table."""
 
 
-class StandingPart(NamedTuple):
+class StoredPart(NamedTuple):
     """Rows of a table that are from the same part of a run's scores."""
 
     generator: str
@@ -33,7 +33,7 @@ class ScoreTable(Protocol):
     def url(self) -> str:
         """Where it stands."""
 
-    def standing(self, benchmark: str) -> Sequence[StandingPart]:
+    def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
         """What stands in it of a benchmark, read from a few columns, a batch at a time."""
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
@@ -42,7 +42,7 @@ class ScoreTable(Protocol):
         `fresh` says that the table has no row of their generators and metrics. Raises ExportError.
         """
 
-    def remove_unnamed(self, benchmark: str, stale: Sequence[StandingPart]) -> None:
+    def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
         """Removes the rows of these parts that name no image, by one commit."""
 
 
@@ -74,7 +74,7 @@ def export_errors(url: str) -> Iterator[None]:
 PART_COLUMNS = ("generator", "metric", "part", "image_id")
 
 
-def count_parts(batches: Iterable[pa.RecordBatch]) -> list[StandingPart]:
+def count_parts(batches: Iterable[pa.RecordBatch]) -> list[StoredPart]:
     """The parts of batches with the columns PART_COLUMNS."""
     rows: Counter[tuple[str, str, str]] = Counter()
     named: Counter[tuple[str, str, str]] = Counter()
@@ -85,4 +85,4 @@ def count_parts(batches: Iterable[pa.RecordBatch]) -> list[StandingPart]:
             generator, metric, part = group
             rows[generator, metric, part] += count
             named[generator, metric, part] += with_image
-    return [StandingPart(*group, count, count - named[group]) for group, count in rows.items()]
+    return [StoredPart(*group, count, count - named[group]) for group, count in rows.items()]

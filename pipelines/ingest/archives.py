@@ -15,7 +15,7 @@ from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Refused, Rejection
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import DAMAGED_TAR, IMAGES, leads_out, link_roots
-from plumbline.pipelines.ingest.sample_files import HeldFile, stem
+from plumbline.pipelines.ingest.sample_files import SampleFile, stem
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXTS = ("json", "txt")
@@ -39,7 +39,7 @@ OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
 NO_NUMBER = "and how many rows that is cannot be known"
 
 
-def find_tars(config: IngestConfig) -> list[HeldFile]:
+def find_tars(config: IngestConfig) -> list[SampleFile]:
     """A tar, the tars below a folder, or those that a pattern with * matches, by name; raises ConfigError for none.
 
     Raises ConfigError, too, for one that lies, with links followed, out of the named folder and of `link_roots`.
@@ -53,7 +53,7 @@ def find_tars(config: IngestConfig) -> list[HeldFile]:
     if location.is_local:
         named = {place: _local_entry(place, location, config.link_roots) for place in named}
     tars = [
-        HeldFile(location=place, size=entry.size, etag=entry.etag, name=stem(place.path, ENDINGS))
+        SampleFile(location=place, size=entry.size, etag=entry.etag, name=stem(place.path, ENDINGS))
         for place, entry in sorted(named.items(), key=lambda found: found[0].url)
         if entry.type == "file" and not place.name.startswith(".")
     ]
@@ -93,7 +93,7 @@ class Member(NamedTuple):
     content: bytes | Refused
 
 
-def read_members(tar: HeldFile, max_bytes: int) -> Iterator[Member | Rejection]:
+def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection]:
     """The files of a tar in order; raises Damage where it cannot be read on."""
     blocks: list[bytes] = []
     key = ""
@@ -139,7 +139,7 @@ class _Stored(io.RawIOBase):
 
 
 @contextmanager
-def _open(tar: HeldFile) -> Iterator[IO[bytes]]:
+def _open(tar: SampleFile) -> Iterator[IO[bytes]]:
     """The tar's bytes, out of every compressed stream that the file holds."""
     with tar.location.open(block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_Stored(file, tar.location), BLOCK_BYTES)
@@ -192,7 +192,7 @@ def _key_and_kind(header: tarfile.TarInfo) -> tuple[str, str]:
 
 
 def _read_member(
-    archive: tarfile.TarFile, header: tarfile.TarInfo, key: str, kind: str, tar: HeldFile, max_bytes: int
+    archive: tarfile.TarFile, header: tarfile.TarInfo, key: str, kind: str, tar: SampleFile, max_bytes: int
 ) -> Member | Rejection:
     """A member's content if it belongs to a sample, of this key, and may be read."""
     if not key:

@@ -156,7 +156,7 @@ class FileSource(Source):
 
     def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
         """What the unit's shard is made of, where one stands in its place: its rows and each image's size and etag."""
-        if not shards.next_stands(unit.generator):
+        if not shards.next_is_taken(unit.generator):
             return None
         with ThreadPoolExecutor(READERS) as pool:
             content = self._content(list(pool.map(self._find, unit.rows)))

@@ -12,7 +12,7 @@ from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, find_names
 from plumbline.pipelines.ingest.layouts.known_layouts import read_layout
-from plumbline.pipelines.ingest.layouts.layout import Folder, Told, list_images
+from plumbline.pipelines.ingest.layouts.layout import DescribedImage, Folder, list_images
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.origins import Origins, pass_over
 
@@ -20,7 +20,7 @@ NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id",
 
 
 @dataclass(slots=True)
-class _Noted:
+class _SeenOrigins:
     """What told the prompts and the generators of the rows that were read, each in the order in which it first did."""
 
     prompts: dict[str, None] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class FolderTable:
     location: Place
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
-    _noted: _Noted = field(default_factory=_Noted)
+    _noted: _SeenOrigins = field(default_factory=_SeenOrigins)
 
     @property
     def kinds(self) -> Mapping[str, str]:
@@ -73,9 +73,9 @@ class FolderTable:
         told_rows, passed_over = read_layout(folder, self.prompts_from)
         self._noted.passed_over = pass_over(passed_over)
         for number, told in enumerate(told_rows, start=1):
-            yield Row(number, self._values(told, folder)) if isinstance(told, Told) else told
+            yield Row(number, self._values(told, folder)) if isinstance(told, DescribedImage) else told
 
-    def _values(self, told: Told, folder: Folder) -> dict[str, Any]:
+    def _values(self, told: DescribedImage, folder: Folder) -> dict[str, Any]:
         names = find_names(told.values, self.columns)
         roles = {"prompt": names.prompt, "prompt_id": names.prompt_id, "skills": names.skills}
         values = {role: told.values[name] for role, name in roles.items() if name is not None}
@@ -83,7 +83,7 @@ class FolderTable:
         self._note(told, names)
         return {"file": told.image, "generator": named or folder.generator(told.image), **values}
 
-    def _note(self, told: Told, names: InputColumnsConfig) -> None:
+    def _note(self, told: DescribedImage, names: InputColumnsConfig) -> None:
         column = f"the column {names.prompt or names.prompt_id!r} of {told.source}"
         self._noted.prompts[column if told.named else told.source] = None
         named = names.generator is not None and told.values.get(names.generator)

@@ -27,7 +27,7 @@ from plumbline.pipelines.ingest.input_rows import (
     make_candidate,
     require_names,
 )
-from plumbline.pipelines.ingest.sample_files import HeldFile, Sample, stem
+from plumbline.pipelines.ingest.sample_files import Sample, SampleFile, stem
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import is_table
 
@@ -40,7 +40,7 @@ NUMBERED = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}",
 AGAIN = "it may be truncated: write or download it again"
 
 
-def find_tables(config: IngestConfig) -> list[HeldFile]:
+def find_tables(config: IngestConfig) -> list[SampleFile]:
     """The table, or those below a folder, by name; none where it is neither. Raises ConfigError for links out of it."""
     location = config.storage.locate(str(config.table))
     with readable_errors(location, "table"):
@@ -52,7 +52,7 @@ def find_tables(config: IngestConfig) -> list[HeldFile]:
                 f"table {location / path}: a link leads out of {location.url}; add its folder to link_roots"
             )
     return [
-        HeldFile(
+        SampleFile(
             location=location / path,
             size=entry.size,
             etag=entry.etag,
@@ -62,7 +62,7 @@ def find_tables(config: IngestConfig) -> list[HeldFile]:
     ]
 
 
-def read_rows(file: HeldFile, config: IngestConfig) -> Iterator[Sample | Rejection]:
+def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[Sample | Rejection]:
     """A table's images in order; a row that is none costs itself, damage what is after it."""
     number = 0
     try:
@@ -101,7 +101,7 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(start, ROWS_AT_ONCE) for start in range(0, len(batch), ROWS_AT_ONCE))
 
 
-class Told(NamedTuple):
+class TableInspection(NamedTuple):
     """What a table says of its images, by its columns and first rows."""
 
     several: bool = False
@@ -115,14 +115,14 @@ class Told(NamedTuple):
     """Their columns; None where there are none as named, nor by the usual names."""
 
 
-def look_at(location: Place, columns: InputColumnsConfig) -> Told:
+def look_at(location: Place, columns: InputColumnsConfig) -> TableInspection:
     """What a table says; nothing where it cannot be read, which is said of it elsewhere."""
     try:
         with _opened(location) as (schema, batches):
             names = find_names(schema.names, columns)
             usual = () if columns.image else HELD
             image = next((name for name in (*usual, names.image) if name in schema.names), None)
-            return Told(
+            return TableInspection(
                 several=images_a_row(schema.names) > 1,
                 generator=names.generator or _numbered("generator", 0, schema.names),
                 paths=image is not None and _holds_paths(image, next(batches, None)),
@@ -130,10 +130,10 @@ def look_at(location: Place, columns: InputColumnsConfig) -> Told:
                 prompt=names.prompt,
             )
     except (pa.ArrowException, OSError, ConfigError, UnicodeDecodeError):
-        return Told()
+        return TableInspection()
 
 
-def tell_of_table(file: HeldFile, config: IngestConfig) -> Origins:
+def describe_table(file: SampleFile, config: IngestConfig) -> Origins:
     """Which of a table's columns tell the prompts and the generators; the others are kept."""
     try:
         with _opened(file.location) as (schema, _):
@@ -198,7 +198,7 @@ def _name(number: int, index: int, several: Sequence[InputColumnsConfig]) -> str
 
 
 def _sample(
-    file: HeldFile,
+    file: SampleFile,
     config: IngestConfig,
     row: Mapping[str, Any],
     names: InputColumnsConfig,
@@ -221,7 +221,7 @@ def _sample(
         return refused.at(file.location.url, line)
 
 
-def _image(value: Any, file: HeldFile, config: IngestConfig) -> bytes:
+def _image(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
     """The bytes in a cell, or of the file that it names; raises Refused where there are none."""
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")

@@ -11,14 +11,14 @@ from plumbline.pipelines.ingest.archives import find_tars
 from plumbline.pipelines.ingest.drafting import Line, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.folders import FolderTable
-from plumbline.pipelines.ingest.image_tables import find_tables, read_rows, tell_of_table
+from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, read_rows
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import DAMAGED
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.records import Record, Records
-from plumbline.pipelines.ingest.sample_files import HeldSource
+from plumbline.pipelines.ingest.sample_files import SampleSource
 from plumbline.pipelines.ingest.shards import Report, ShardRecord
-from plumbline.pipelines.ingest.tars import read_samples, tell_of_samples
+from plumbline.pipelines.ingest.tars import describe_samples, read_samples
 from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.sources.origins import Origins
 
@@ -37,8 +37,8 @@ class Ingested(NamedTuple):
     origins: Origins
 
     @property
-    def told(self) -> list[str]:
-        """Where prompts and generators come from, as people are told."""
+    def origin_lines(self) -> list[str]:
+        """Where prompts and generators come from, in lines for people."""
         images: Counter[str] = Counter()
         for shard in self.shards:
             images[shard.generator] += shard.rows
@@ -75,9 +75,9 @@ def ingest(config: IngestConfig, report: Report) -> Ingested:
 def _open_source(config: IngestConfig) -> Source:
     """What is taken in; raises ConfigError where it is nowhere, or a table's columns do not do."""
     if config.tars is not None:
-        return HeldSource(config=config, held=find_tars(config), read=read_samples, tell=tell_of_samples)
+        return SampleSource(config=config, held=find_tars(config), read=read_samples, tell=describe_samples)
     if config.table is not None and (held := find_tables(config)):
-        return HeldSource(config=config, held=held, read=read_rows, tell=tell_of_table)
+        return SampleSource(config=config, held=held, read=read_rows, tell=describe_table)
     folder = config.folder
     told = (
         FolderTable(location=folder, columns=config.columns, prompts_from=config.prompts_from)

@@ -32,7 +32,7 @@ class Footer(NamedTuple):
     """What the ingest took in."""
 
 
-class StandingShard(NamedTuple):
+class OutputShard(NamedTuple):
     """A shard in the output."""
 
     size: int
@@ -40,17 +40,19 @@ class StandingShard(NamedTuple):
     footer: Footer
 
 
-def read_standing(output: Place, known: Mapping[str, StandingShard] = MappingProxyType({})) -> dict[str, StandingShard]:
+def read_output_shards(
+    output: Place, known: Mapping[str, OutputShard] = MappingProxyType({})
+) -> dict[str, OutputShard]:
     """The shards by their paths; those that are `known` and did not change are not read again.
 
     Raises ConfigError for a Parquet file in a generator's folder that is none, or is damaged.
     """
 
-    def read(path: str, entry: Entry) -> StandingShard:
+    def read(path: str, entry: Entry) -> OutputShard:
         size, tag = entry.size, entry.etag
         if path in known and (known[path].size, known[path].tag) == (size, tag):
             return known[path]
-        return StandingShard(size, tag, read_footer(output, path))
+        return OutputShard(size, tag, read_footer(output, path))
 
     with readable_errors(output, "output"):
         listed = _listing(output)
@@ -123,7 +125,7 @@ def _opened(output: Place, path: str) -> Iterator[Any]:
             raise pa.ArrowInvalid(str(error)) from error
 
 
-def other_generators(standing: Mapping[str, StandingShard], own: Identity) -> dict[str, str]:
+def other_generators(standing: Mapping[str, OutputShard], own: Identity) -> dict[str, str]:
     """The generators of other ingests, with what those took in."""
     sources = {path.partition("/")[0]: shard.footer.source for path, shard in standing.items()}
     return {name: _words(source) for name, source in sources.items() if source != own}

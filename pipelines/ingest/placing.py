@@ -10,12 +10,12 @@ from plumbline.pipelines.ingest.input_rows import digest
 from plumbline.pipelines.ingest.ledger import Ledger
 from plumbline.pipelines.ingest.output_shards import (
     Footer,
-    StandingShard,
+    OutputShard,
     damage_named,
     other_generators,
     read_columns,
+    read_output_shards,
     read_prompts,
-    read_standing,
 )
 from plumbline.pipelines.ingest.records import Records
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
@@ -33,7 +33,7 @@ class Shards:
         self.source = records.source
         self.forget = records.forget
         self.on_change = on_change
-        self.standing = read_standing(self.output)
+        self.standing = read_output_shards(self.output)
         self.others = other_generators(self.standing, self.source)
         self.ledger = Ledger()
         self._add_others()
@@ -46,7 +46,7 @@ class Shards:
         for path, prompts in read_prompts(self.output, list(self._of_others(self.standing))):
             self.ledger.add_others(path, prompts)
 
-    def next_stands(self, generator: str) -> bool:
+    def next_is_taken(self, generator: str) -> bool:
         """Whether something stands in the place of the generator's next shard."""
         return _path(generator, self._numbers[generator]) in self.standing
 
@@ -159,12 +159,12 @@ class Shards:
 
         Raises ConfigError where an ingest that ran at the same time gives a prompt_id another text.
         """
-        before, self.standing = self.standing, read_standing(self.output, self.standing)
+        before, self.standing = self.standing, read_output_shards(self.output, self.standing)
         if self._of_others(before) != self._of_others(self.standing):
             self.ledger.forget_others()
             self._add_others()
 
-    def _of_others(self, standing: Mapping[str, StandingShard]) -> dict[str, StandingShard]:
+    def _of_others(self, standing: Mapping[str, OutputShard]) -> dict[str, OutputShard]:
         return {path: shard for path, shard in standing.items() if shard.footer.source != self.source}
 
 

@@ -23,7 +23,7 @@ EXTRAS = pa.schema([("sample", pa.string())])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldFile:
+class SampleFile:
     """A file that holds images, as the listing shows it."""
 
     location: Place
@@ -43,17 +43,17 @@ class Sample(NamedTuple):
     image: bytes
 
 
-Read = Callable[[HeldFile, IngestConfig], Iterator[Sample | Rejection]]
+Read = Callable[[SampleFile, IngestConfig], Iterator[Sample | Rejection]]
 """Gives a file's samples in order, one in memory at a time; nothing is written to disk."""
-Tell = Callable[[HeldFile, IngestConfig], Origins]
+Tell = Callable[[SampleFile, IngestConfig], Origins]
 """Where the prompts and the generators of a file's samples come from, by its columns or its first samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldSource(Source):
+class SampleSource(Source):
     """Such files, each of which makes shards of its own."""
 
-    held: Sequence[HeldFile]
+    held: Sequence[SampleFile]
     read: Read
     tell: Tell
 
@@ -70,11 +70,11 @@ class HeldSource(Source):
         """Of the first files, in whose like the others are."""
         return combine([self.tell(file, self.config) for file in self.held[:MOST_LOOKED_AT]])
 
-    def units(self, rejected: list[Rejection]) -> Iterator[HeldFile]:
+    def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
         """The files by name."""
         return iter(self.held)
 
-    def outline(self, file: HeldFile, shards: Shards) -> Drafted | None:
+    def outline(self, file: SampleFile, shards: Shards) -> Drafted | None:
         """What a file became, where it was read to its end before."""
         key = self._key(file)
         place = shards.output / _receipt_path(key)
@@ -89,7 +89,7 @@ class HeldSource(Source):
         except (ValueError, KeyError, TypeError):  # damaged: the file is read again
             return None
 
-    def draft(self, file: HeldFile, begin: Begin) -> list[Rejection]:
+    def draft(self, file: SampleFile, begin: Begin) -> list[Rejection]:
         """Drafts a file's shards; its samples that are refused."""
         key = self._key(file)
         current: dict[str, ShardDraft] = {}
@@ -106,12 +106,12 @@ class HeldSource(Source):
             current[generator].add(sample.candidate, sample.image)
         return refused
 
-    def end(self, file: HeldFile, drafted: Drafted, output: Place) -> None:
+    def end(self, file: SampleFile, drafted: Drafted, output: Place) -> None:
         """Leaves a receipt that the file was read to its end, so that it need not be read again."""
         receipt = {"generators": [shard.generator for shard in drafted.shards], "rejected": drafted.rejected}
         (output / _receipt_path(self._key(file))).write(json.dumps(receipt).encode())
 
-    def _key(self, file: HeldFile) -> str:
+    def _key(self, file: SampleFile) -> str:
         return digest([self.config.recipe, file.location.url, file.size, file.etag])
 
 

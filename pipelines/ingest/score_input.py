@@ -10,7 +10,7 @@ from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS
 from plumbline.pipelines.ingest.archives import ENDINGS as TARS
 from plumbline.pipelines.ingest.archives import find_tars
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
-from plumbline.pipelines.ingest.image_tables import Told, look_at
+from plumbline.pipelines.ingest.image_tables import TableInspection, look_at
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.input_rows import InputColumnsConfig, digest, find_names
@@ -49,10 +49,13 @@ def take_in(config: SweepConfig, report: Report) -> Own:
     location = config.storage.locate(benchmark.images)
     columns = _columns(benchmark.columns)
     folder = list_images(location, "benchmark.images", columns)
-    told = _look(location, folder, columns)
-    given = _named_files(location, columns) or _input(config, location, folder, told)
+    inspection = _look(location, folder, columns)
+    given = _named_files(location, columns) or _input(config, location, folder, inspection)
     if given is None:
-        return Own(replace(config, benchmark=replace(benchmark, columns=_told(benchmark.columns, told))), None)
+        return Own(
+            replace(config, benchmark=replace(benchmark, columns=_with_found_columns(benchmark.columns, inspection))),
+            None,
+        )
     asked = _ingest_config(config, location, given)
     ingested = ingest(asked, report)
     taken = replace(
@@ -77,22 +80,26 @@ def _named_files(location: Place, columns: InputColumnsConfig) -> dict[str, Any]
     return {"table": location.url, "copy": False, "generator": None if names.generator else _stem(location)}
 
 
-def _look(location: Place, folder: Folder, columns: InputColumnsConfig) -> Told | None:
+def _look(location: Place, folder: Folder, columns: InputColumnsConfig) -> TableInspection | None:
     """What the first of some tables says; None where there is no table of images."""
     tables = [name for name in folder.names if is_table(name, TABLES)]
     if not tables:
         return None
-    told = look_at(location if location.path.endswith(TABLES) else location / tables[0], columns)
-    return None if told.image is None and not told.several and folder.images else told
+    inspection = look_at(location if location.path.endswith(TABLES) else location / tables[0], columns)
+    return None if inspection.image is None and not inspection.several and folder.images else inspection
 
 
-def _input(config: SweepConfig, location: Place, folder: Folder, told: Told | None) -> dict[str, Any] | None:
+def _input(
+    config: SweepConfig, location: Place, folder: Folder, inspection: TableInspection | None
+) -> dict[str, Any] | None:
     """As what images are taken in; None for what sweeps read themselves, Parquet of one generator or a folder each."""
-    if told is not None:
+    if inspection is not None:
         one_folder = len({name.rpartition("/")[0] for name in folder.names if is_table(name, TABLES)}) == 1
         arrow = any(name.endswith(".arrow") for name in (*folder.names, location.path))
-        named = told.generator is not None and (one_folder or arrow or config.benchmark.columns.generator is not None)
-        foreign = arrow or named or (one_folder and (told.several or told.paths))
+        named = inspection.generator is not None and (
+            one_folder or arrow or config.benchmark.columns.generator is not None
+        )
+        foreign = arrow or named or (one_folder and (inspection.several or inspection.paths))
         return {"table": location.url, "generator": None if named else _stem(location)} if foreign else None
     if folder.images and folder.location.is_file():
         raise ConfigError(f"benchmark.images {location.url}: is one image; name the folder that it lies in")
@@ -111,18 +118,18 @@ def _tars_name_generators(config: SweepConfig, location: Place) -> bool:
     return name_generators(find_tars(asked)[0], asked)
 
 
-def _told(columns: ColumnsConfig, told: Told | None) -> ColumnsConfig:
+def _with_found_columns(columns: ColumnsConfig, inspection: TableInspection | None) -> ColumnsConfig:
     """The columns as named, and those that are called as usual elsewhere."""
-    if told is None:
+    if inspection is None:
         return columns
-    return replace(columns, image=told.image or columns.image, prompt=told.prompt or columns.prompt)
+    return replace(columns, image=inspection.image or columns.image, prompt=inspection.prompt or columns.prompt)
 
 
 def _ingest_config(config: SweepConfig, location: Place, given: dict[str, Any]) -> IngestConfig:
     asked = [config.benchmark.prompts_from, config.benchmark.columns.generator]
-    told = digest([location.url, *asked] if any(asked) else location.url)  # another way may tell other generators
+    named = digest([location.url, *asked] if any(asked) else location.url)  # another way may tell other generators
     return IngestConfig(
-        output=f"{config.store}/{FOLDER}/{_stem(location)}-{told[:8]}",
+        output=f"{config.store}/{FOLDER}/{_stem(location)}-{named[:8]}",
         **given,
         columns=_columns(config.benchmark.columns),
         link_roots=tuple(root for root in config.benchmark.uri_roots if "://" not in root),

@@ -17,7 +17,7 @@ from plumbline.pipelines.ingest.input_rows import (
     make_candidate,
     refuse_foreign,
 )
-from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, HeldFile, Sample
+from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, Sample, SampleFile
 from plumbline.pipelines.sources.origins import Origins
 
 
@@ -33,7 +33,7 @@ class _Gathered:
     refused: Refused | None = None
 
 
-def read_samples(tar: HeldFile, config: IngestConfig) -> Iterator[Sample | Rejection]:
+def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[Sample | Rejection]:
     """A tar's samples in order, one in memory at a time; nothing is written to disk.
 
     What is refused (links, devices, members that are too large) costs its sample alone; damage costs the sample that
@@ -43,7 +43,7 @@ def read_samples(tar: HeldFile, config: IngestConfig) -> Iterator[Sample | Rejec
         yield gathered if isinstance(gathered, Rejection) else _sample(gathered, tar, config)
 
 
-def tell_of_samples(tar: HeldFile, config: IngestConfig) -> Origins:
+def describe_samples(tar: SampleFile, config: IngestConfig) -> Origins:
     """Where a tar's first samples have their prompts and generators from."""
     prompts: dict[str, None] = {}
     generators: dict[str, None] = {}
@@ -59,12 +59,12 @@ def tell_of_samples(tar: HeldFile, config: IngestConfig) -> Origins:
     return Origins(" and ".join(prompts), whose, list(unread))
 
 
-def name_generators(tar: HeldFile, config: IngestConfig) -> bool:
+def name_generators(tar: SampleFile, config: IngestConfig) -> bool:
     """Whether any of a tar's first samples names its generator."""
     return any(names.generator is not None for _, names in _first(tar, config))
 
 
-def _first(tar: HeldFile, config: IngestConfig) -> Iterator[tuple[dict[str, Any], InputColumnsConfig]]:
+def _first(tar: SampleFile, config: IngestConfig) -> Iterator[tuple[dict[str, Any], InputColumnsConfig]]:
     """The first samples' fields, and what those are called; of the prompt also where the .txt tells it."""
     for gathered in islice(_gather_all(tar, config), MOST_LOOKED_AT):
         with suppress(Refused):
@@ -72,7 +72,7 @@ def _first(tar: HeldFile, config: IngestConfig) -> Iterator[tuple[dict[str, Any]
                 yield _fields(gathered), _names(gathered, _fields(gathered), config)
 
 
-def _gather_all(tar: HeldFile, config: IngestConfig) -> Iterator[_Gathered | Rejection]:
+def _gather_all(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered | Rejection]:
     """A tar's samples as their files, one in memory at a time."""
     gathered: _Gathered | None = None
     try:
@@ -104,7 +104,7 @@ def _gather(gathered: _Gathered, member: Member) -> None:
         gathered.others.append(member.kind)
 
 
-def _sample(gathered: _Gathered, tar: HeldFile, config: IngestConfig) -> Sample | Rejection:
+def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Sample | Rejection:
     where = f"{tar.location.url}/{gathered.key}"
     try:
         if gathered.refused:
@@ -127,7 +127,7 @@ def _only_image(gathered: _Gathered) -> bytes:
     return images[0]
 
 
-def _candidate(gathered: _Gathered, tar: HeldFile, config: IngestConfig) -> Candidate:
+def _candidate(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Candidate:
     """The row that a sample's JSON and text describe; the JSON's own prompt goes before the text."""
     encoded = gathered.texts.get("json")
     fields = _fields(gathered)

@@ -113,7 +113,7 @@ def rehearse_all(config: RehearseConfig) -> Rehearsal:
     judges = list(_judges(config))
     if not judges:
         raise ConfigError(f"rehearse: no two generators have scores of {FEWEST_PROMPTS} prompts in common")
-    told = [[_tell(judged, options, config) for options in judged.methods] for judged in judges]
+    told = [[_rehearse_judge(judged, options, config) for options in judged.methods] for judged in judges]
     flat = list(chain.from_iterable(told))
     labels = [coverage_table(published, config.storage)] if (published := _published(config)) else []
     by_pair = [_pairs_table(of_judge) for of_judge in told if of_judge[0].judged.by_pair]
@@ -165,7 +165,7 @@ def _judged(
         yield Judged(source, judge, pairs, of_prompts, options, within, float(np.nanstd(values)), by_pair)
 
 
-class _Told(NamedTuple):
+class _Outcome(NamedTuple):
     """What was found of a judge, looked at in one way."""
 
     judged: Judged
@@ -179,14 +179,14 @@ class _Told(NamedTuple):
         return self.judged.source, self.judged.judge, self.options.method
 
 
-def _tell(judged: Judged, options: Adaptive, config: RehearseConfig) -> _Told:
+def _rehearse_judge(judged: Judged, options: Adaptive, config: RehearseConfig) -> _Outcome:
     zones = [0.0, *_zones(judged, config).values()]
     found = rehearse(judged.pairs, judged.labels, options, zones, config.orders)
     low, high = options.range
     shift = max(abs(pair.difference) for pair in judged.pairs)
     wider = replace(options, range=(low - shift / 2, high + shift / 2))  # the shifted scores need so much
     (of_tied,) = rehearse(tied(judged.pairs), judged.labels, wider, [0.0], config.orders)
-    return _Told(judged, options, found, of_tied)
+    return _Outcome(judged, options, found, of_tied)
 
 
 def _zones(judged: Judged, config: RehearseConfig) -> dict[str, float]:
@@ -200,7 +200,7 @@ def name_of(spread: float) -> str:
     return f"{spread:g} sd"
 
 
-def _answer(told: _Told, config: RehearseConfig) -> str:
+def _answer(told: _Outcome, config: RehearseConfig) -> str:
     """How many prompts would have done by a judge, at the indifference that is given; and how often that was wrong."""
     own = config.adaptive.indifference_of(told.judged.judge)
     found = told.found[-1 if own else 0]
@@ -222,7 +222,7 @@ def _enough(found: Rehearsed, within: str) -> str:
     return f"{lacking}; {enough}" if early.any() else lacking
 
 
-def _false_table(told: Sequence[_Told], config: RehearseConfig) -> ShownTable:
+def _false_table(told: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
     return ShownTable(
         "False decisions",
         f"Of {config.orders} random orders, those with any false decision, all pairs together, where at most "
@@ -236,7 +236,7 @@ def _false_table(told: Sequence[_Told], config: RehearseConfig) -> ShownTable:
     )
 
 
-def _false_row(one: _Told, config: RehearseConfig) -> tuple[str, ...]:
+def _false_row(one: _Outcome, config: RehearseConfig) -> tuple[str, ...]:
     judged = one.judged
     shares = [percent(found.any_false()) for found in (one.found[0], one.of_tied)]
     looked = [_naive_false(pairs, judged, config) for pairs in (judged.pairs, tied(judged.pairs))]
@@ -248,7 +248,7 @@ def _naive_false(pairs: Sequence[Pair], judged: Judged, config: RehearseConfig) 
     return f"{percent(float(false.any(axis=-1).mean()))} ({percent(float(false.mean()))})"
 
 
-def _cost_table(told: Sequence[_Told], config: RehearseConfig) -> ShownTable:
+def _cost_table(told: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
     zones = list(dict.fromkeys(name for one in told for name in _zones(one.judged, config)))
     return ShownTable(
         "What it costs, by indifference",
@@ -260,13 +260,13 @@ def _cost_table(told: Sequence[_Told], config: RehearseConfig) -> ShownTable:
     )
 
 
-def _cost_row(one: _Told, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
+def _cost_row(one: _Outcome, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
     shares = [percent(float(found.used_in_all().mean())) for found in one.found]
     by_name = dict(zip(_zones(one.judged, config), shares[1:], strict=True))
     return (*one.row, number(one.judged.deviation), shares[0], *(by_name.get(name, EMPTY) for name in zones))
 
 
-def _pairs_table(told: Sequence[_Told]) -> ShownTable:
+def _pairs_table(told: Sequence[_Outcome]) -> ShownTable:
     """One judge's pairs, by each method that it can be looked at."""
     judged = told[0].judged
     ordered = sorted(range(len(judged.pairs)), key=lambda place: -abs(judged.pairs[place].difference))

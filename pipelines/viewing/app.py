@@ -47,7 +47,7 @@ HEADERS = {
 Elements = Sequence[Mapping[str, Any]]
 
 
-class Misasked(PlumblineError):
+class BadAddress(PlumblineError):
     """An address asks for what cannot be."""
 
 
@@ -76,7 +76,7 @@ class SeenImage(NamedTuple):
     """By metric."""
 
 
-class AskedOfAll(NamedTuple):
+class SharedQuestion(NamedTuple):
     """A question, and what was answered about each image of its prompt."""
 
     question_id: str
@@ -101,7 +101,7 @@ class Pages:
         """All runs, newest first; a damaged one with what is wrong with it."""
         everything = self.browser.runs()
         words = request.query_params.get("words", "").lower().split()
-        found = [run for run in everything if all(word in _said_of(run) for word in words)]
+        found = [run for run in everything if all(word in _searchable_text(run) for word in words)]
         benchmarks = {str(run.manifest.get("benchmark", "")) for run in everything if run.manifest is not None}
         first = _first(request)
         content = {"runs": found[first : first + ROWS], "everything": len(everything), "words": " ".join(words)}
@@ -156,7 +156,7 @@ class Pages:
             raise NotThere(f"run {run.run_id}: has no row of a prompt {prompt_id!r}")
         images = self._seen(run, scores)
         metrics = dict.fromkeys(metric for image in images for metric in image.elements)
-        asked = {metric: _asked_of_all([image.elements.get(metric, ()) for image in images]) for metric in metrics}
+        asked = {metric: _shared_questions([image.elements.get(metric, ()) for image in images]) for metric in metrics}
         wanted = request.query_params.get("question")
         chosen = next((one for of in asked.values() for one in of if one.question_id == wanted), None)
         content = {"prompt_id": prompt_id, "images": images, "asked": asked}
@@ -228,7 +228,7 @@ class Pages:
 
     def refuse(self, request: Request, error: Exception) -> Response:
         """A page with what is wrong in one line."""
-        status = 404 if isinstance(error, NotThere) else 400 if isinstance(error, Misasked) else 500
+        status = 404 if isinstance(error, NotThere) else 400 if isinstance(error, BadAddress) else 500
         if isinstance(error, HTTPException):
             status, error = error.status_code, NotThere(f"{request.url.path}: there is no such page")
         page = self._show("problem", request, title="Not to be shown", problem=first_line(error))
@@ -241,18 +241,18 @@ def _file(html: str) -> Response:
     return HTMLResponse(html, headers={"Content-Security-Policy": FILE_POLICY})
 
 
-def _said_of(run: Run) -> str:
+def _searchable_text(run: Run) -> str:
     manifest = run.manifest or {}
     listed = (*manifest.get("generators", ()), *manifest.get("metrics", ()))
     return " ".join((run.run_id, str(manifest.get("note", "")), str(manifest.get("benchmark", "")), *listed)).lower()
 
 
-def _asked_of_all(elements: Sequence[Elements]) -> list[AskedOfAll]:
+def _shared_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
     """The questions in the order in which they were written; an image whose cell is gone has no answer."""
     by_id = [{element["question_id"]: element for element in of_image} for of_image in elements]
     first = {question_id: element for of_image in reversed(by_id) for question_id, element in of_image.items()}
     return [
-        AskedOfAll(
+        SharedQuestion(
             question_id=question_id,
             text=cut(element["text"]),
             wanted=cut(element["wanted"]),
@@ -292,11 +292,11 @@ def _ends(row: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _wanted(request: Request) -> Wanted:
-    """What an address asks for; raises Misasked."""
+    """What an address asks for; raises BadAddress."""
     texts = {name: request.query_params.get(name, "") for name in ("generator", "metric", "skill", "kind", "words")}
     sort = request.query_params.get("sort", "")
     if sort not in ORDERS:
-        raise Misasked(f"sort={sort}: expected {', '.join(filter(None, ORDERS))}")
+        raise BadAddress(f"sort={sort}: expected {', '.join(filter(None, ORDERS))}")
     return Wanted(**texts, low=_real(request, "low"), high=_real(request, "high"), sort=sort)
 
 
@@ -307,14 +307,14 @@ def _real(request: Request, name: str) -> float | None:
     except ValueError:
         value = math.nan
     if value is not None and not math.isfinite(value):
-        raise Misasked(f"{name}={given}: expected a number")
+        raise BadAddress(f"{name}={given}: expected a number")
     return value
 
 
 def _whole(request: Request, name: str, default: int) -> int:
     given = request.query_params.get(name, "") or str(default)
     if not (given.isascii() and given.isdecimal()) or len(given) > len(str(MOST_PAGES)) or int(given) > MOST_PAGES:
-        raise Misasked(f"{name}={given}: expected a whole number up to {MOST_PAGES}")
+        raise BadAddress(f"{name}={given}: expected a whole number up to {MOST_PAGES}")
     return int(given)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as csv
 
-from plumbline.extending import StandingPart, Target, count_parts
+from plumbline.extending import StoredPart, Target, count_parts
 
 
 class Sheet:
@@ -16,7 +16,7 @@ class Sheet:
         self.path = path
         self.url = str(path)
 
-    def standing(self, benchmark: str) -> Sequence[StandingPart]:
+    def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
         """The parts that the table has."""
         return count_parts(csv.read_csv(self.path).to_batches()) if self.path.exists() else []
 
@@ -26,7 +26,7 @@ class Sheet:
             raise NotImplementedError("a sheet takes one run")
         csv.write_csv(rows, self.path)
 
-    def remove_unnamed(self, benchmark: str, stale: Sequence[StandingPart]) -> None:
+    def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
         """Never called for a table of one run."""
         raise NotImplementedError("a sheet takes one run")
 

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import s3_settings
-from plumbline.pipelines.exports.score_table import PART_COLUMNS, StandingPart, Target, count_parts, export_errors
+from plumbline.pipelines.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
 
 NAMESPACE = "plumbline"
 PARTITIONS = ("benchmark", "metric", "generator")
@@ -34,7 +34,7 @@ class IcebergTable:
     def __init__(self, table: Table, url: str) -> None:
         self._table, self.url = table, url
 
-    def standing(self, benchmark: str) -> list[StandingPart]:
+    def stored_parts(self, benchmark: str) -> list[StoredPart]:
         """What stands of a benchmark."""
         with export_errors(self.url):
             scan = self._table.scan(row_filter=EqualTo("benchmark", benchmark), selected_fields=PART_COLUMNS)
@@ -66,7 +66,7 @@ class IcebergTable:
         whole = self._table.scan(row_filter=old).to_arrow()
         return old, whole.filter(pc.invert(pc.is_in(whole.column("row_id"), row_ids)))
 
-    def remove_unnamed(self, benchmark: str, stale: Sequence[StandingPart]) -> None:
+    def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
         """Removes rows by one commit of the catalog."""
         with export_errors(self.url), self._table.transaction() as transaction:
             for part in stale:

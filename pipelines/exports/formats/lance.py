@@ -8,7 +8,7 @@ import pyarrow as pa
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.storage import s3_settings
 from plumbline.pipelines.exports.exported_rows import KEY
-from plumbline.pipelines.exports.score_table import PART_COLUMNS, StandingPart, Target, count_parts, export_errors
+from plumbline.pipelines.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
 
 S3_OPTIONS = {
     "endpoint_url": "aws_endpoint",
@@ -26,7 +26,7 @@ class LanceTable:
     def __init__(self, dataset: lance.LanceDataset, url: str) -> None:
         self._dataset, self.url = dataset, url
 
-    def standing(self, benchmark: str) -> list[StandingPart]:
+    def stored_parts(self, benchmark: str) -> list[StoredPart]:
         """What stands of a benchmark."""
         with export_errors(self.url):
             where = f"benchmark = {_quoted(benchmark)}"
@@ -41,14 +41,14 @@ class LanceTable:
             merge = self._dataset.merge_insert(list(KEY)).when_matched_update_all().when_not_matched_insert_all()
             merge.execute(rows)
 
-    def remove_unnamed(self, benchmark: str, stale: Sequence[StandingPart]) -> None:
+    def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
         """Removes rows by one version of the dataset."""
         with export_errors(self.url):
             of_parts = " OR ".join(_of_part(part) for part in stale)
             self._dataset.delete(f"benchmark = {_quoted(benchmark)} AND image_id IS NULL AND ({of_parts})")
 
 
-def _of_part(part: StandingPart) -> str:
+def _of_part(part: StoredPart) -> str:
     columns = {"generator": part.generator, "metric": part.metric, "part": part.part}
     return f"({' AND '.join(f'{name} = {_quoted(value)}' for name, value in columns.items())})"
 

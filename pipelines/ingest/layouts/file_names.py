@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection
-from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
+from plumbline.pipelines.ingest.layouts.layout import DescribedImage, Folder, Layout
 
 NUMBERED = re.compile(r"[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
 """What numbers the images of one prompt."""
@@ -24,7 +24,7 @@ def _is_prompt(text: str) -> bool:
     return len(WORDS.findall(text)) > 1
 
 
-def names_told(folder: Folder) -> list[str]:
+def images_named_by_prompt(folder: Folder) -> list[str]:
     """The images whose names could be their prompts."""
     return [image for image in folder.images if _is_prompt(prompt_of(image))]
 
@@ -34,17 +34,17 @@ def are_prompts(folder: Folder) -> bool:
     names of each generator differ by more than a number, as `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png` do not.
     """
     prompts: dict[str, set[str]] = {}
-    for image in names_told(folder):
+    for image in images_named_by_prompt(folder):
         prompts.setdefault(folder.generator(image), set()).add(prompt_of(image))
     tables = any(name.lower().endswith(TABLES) for name in folder.names)
     return not tables and bool(prompts) and all(len(different) > 1 for different in prompts.values())
 
 
-def _read(folder: Folder) -> Iterator[Told | Rejection]:
+def _read(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for image in folder.images:
         prompt = prompt_of(image)
         if _is_prompt(prompt):
-            yield Told(image, {"prompt": prompt}, "the images' names")
+            yield DescribedImage(image, {"prompt": prompt}, "the images' names")
         else:
             message = "its name has no prompt; write prompts.txt, a line for each image, or a table (docs/ingest.md)"
             yield Refused("empty_prompt", message).at(folder.at(image))
@@ -53,6 +53,6 @@ def _read(folder: Folder) -> Iterator[Told | Rejection]:
 LAYOUT = Layout(
     name="names",
     looks="prompts as the images' names, such as a_red_cube_000.png",
-    files=names_told,
+    files=images_named_by_prompt,
     read=_read,
 )

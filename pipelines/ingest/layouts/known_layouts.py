@@ -7,7 +7,7 @@ from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.input_rows import refuse_foreign
 from plumbline.pipelines.ingest.layouts import file_names, metadata, prompt_list, sidecars
-from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
+from plumbline.pipelines.ingest.layouts.layout import DescribedImage, Folder, Layout
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.origins import count_kinds
 
@@ -17,7 +17,7 @@ LAYOUTS: tuple[Layout, ...] = (metadata.LAYOUT, prompt_list.LAYOUT, sidecars.LAY
 class ReadFolder(NamedTuple):
     """A folder as it is read."""
 
-    rows: Iterator[Told | Rejection]
+    rows: Iterator[DescribedImage | Rejection]
     """Every image with what is told of it, or why it is not taken."""
     passed_over: list[str]
     """The files that are neither images nor read for them."""
@@ -33,7 +33,7 @@ def read_layout(folder: Folder, prompts_from: PromptsFrom | None) -> ReadFolder:
     return ReadFolder(_rows(folder, layout), [name for name in folder.names if name not in read])
 
 
-def _rows(folder: Folder, layout: Layout) -> Iterator[Told | Rejection]:
+def _rows(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection]:
     yield from layout.read(folder)
     for image in folder.foreign:
         try:
@@ -64,7 +64,7 @@ def _hints(folder: Folder) -> str:
     others = [name for name in folder.names if name.lower().endswith(file_names.TABLES)]
     if others and not hints:
         hints = [f" {others[0]} is not read here: write it as CSV, JSON Lines or prompts.txt."]
-    if images := file_names.names_told(folder):
+    if images := file_names.images_named_by_prompt(folder):
         hints.append(f" prompts_from=names takes the images' names, such as {file_names.prompt_of(images[0])!r}.")
     return "".join(hints)
 

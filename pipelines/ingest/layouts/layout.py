@@ -95,7 +95,7 @@ def _hidden(path: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in path.split("/"))
 
 
-class Told(NamedTuple):
+class DescribedImage(NamedTuple):
     """An image file with what is told of it, by the names of a table's columns."""
 
     image: str
@@ -116,5 +116,5 @@ class Layout(NamedTuple):
     """What such a folder has, in words."""
     files: Callable[[Folder], Collection[str]]
     """The files that tell the prompts; none where the folder is laid out otherwise."""
-    read: Callable[[Folder], Iterator[Told | Rejection]]
+    read: Callable[[Folder], Iterator[DescribedImage | Rejection]]
     """Every image with its prompt, and what is no image with one; raises ConfigError where that cannot be told."""

@@ -22,7 +22,7 @@ from plumbline.pipelines.base.tables import (
     read_json_lines,
 )
 from plumbline.pipelines.ingest.input_rows import find_names
-from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
+from plumbline.pipelines.ingest.layouts.layout import DescribedImage, Folder, Layout
 from plumbline.pipelines.ingest.typed_tables import opened_table
 
 NAMES = ("metadata.jsonl", "metadata.csv")
@@ -57,7 +57,7 @@ def _tells_of_images(folder: Folder, table: str) -> bool:
     return names.image is not None and (names.prompt or names.prompt_id) is not None
 
 
-def _read(folder: Folder) -> Iterator[Told | Rejection]:
+def _read(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     images = set(folder.images)
     told: set[str] = set()
     tables = _tables(folder)
@@ -72,7 +72,7 @@ def _read(folder: Folder) -> Iterator[Told | Rejection]:
                 yield Refused("missing_image", message).at(folder.at(table), row.line)
             told.update(of_row)
             source = PurePosixPath(table).name
-            yield from (Told(image, _values(row.values), source, named=True) for image in of_row)
+            yield from (DescribedImage(image, _values(row.values), source, named=True) for image in of_row)
     for image in sorted(images - told):
         message = f"no row of {PurePosixPath(tables[0]).name} tells its prompt; add one"
         yield Refused("empty_prompt", message).at(folder.at(image))

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from plumbline.operators.errors import ConfigError
 from plumbline.pipelines.base.tables import Refused, Rejection
-from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
+from plumbline.pipelines.ingest.layouts.layout import DescribedImage, Folder, Layout
 
 NAME = "prompts.txt"
 NUMBER = re.compile(r"\d+")
@@ -19,17 +19,17 @@ def _lists(folder: Folder) -> list[str]:
     )
 
 
-def _read(folder: Folder) -> Iterator[Told | Rejection]:
+def _read(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     left = folder.images
     for name in _lists(folder):
         base = name[: -len(NAME)]
-        yield from _told(folder, name, [image for image in left if image.startswith(base)])
+        yield from _numbered_images(folder, name, [image for image in left if image.startswith(base)])
         left = [image for image in left if not image.startswith(base)]
     for image in left:
         yield Refused("empty_prompt", f"no {NAME} in its folder or above it; write one").at(folder.at(image))
 
 
-def _told(folder: Folder, name: str, images: list[str]) -> Iterator[Told | Rejection]:
+def _numbered_images(folder: Folder, name: str, images: list[str]) -> Iterator[DescribedImage | Rejection]:
     lines = _lines(folder, name)
     numbers = {image: _number(image) for image in images}
     known = [number for number in numbers.values() if number is not None]
@@ -42,7 +42,9 @@ def _told(folder: Folder, name: str, images: list[str]) -> Iterator[Told | Rejec
             message = f"{folder.at(name)} has {len(lines)} lines, from number {first}, and none of number {number}"
             yield Refused("empty_prompt", f"{message}; add it, or number the image otherwise").at(folder.at(image))
         else:
-            yield Told(image, {"prompt": lines[number - first]}, f"the lines of {name}, by the numbers of images")
+            yield DescribedImage(
+                image, {"prompt": lines[number - first]}, f"the lines of {name}, by the numbers of images"
+            )
 
 
 def _lines(folder: Folder, name: str) -> list[str]:

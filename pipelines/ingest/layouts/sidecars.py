@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from plumbline.pipelines.base.tables import Refused, Rejection, parse_object
-from plumbline.pipelines.ingest.layouts.layout import Folder, Layout, Told
+from plumbline.pipelines.ingest.layouts.layout import DescribedImage, Folder, Layout
 
 
 def _beside(folder: Folder) -> dict[str, str]:
@@ -18,7 +18,7 @@ def _beside(folder: Folder) -> dict[str, str]:
     return {image: next(name for name in two if name in names) for image, two in both.items() if names & set(two)}
 
 
-def _read(folder: Folder) -> Iterator[Told | Rejection]:
+def _read(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     beside = _beside(folder)
     for image in folder.images:
         if image not in beside:
@@ -29,7 +29,9 @@ def _read(folder: Folder) -> Iterator[Told | Rejection]:
             if isinstance(content, Refused):
                 raise content
             ending = PurePosixPath(name).suffix
-            yield Told(image, _values(name, content), f"the {ending} beside each image", named=ending == ".json")
+            yield DescribedImage(
+                image, _values(name, content), f"the {ending} beside each image", named=ending == ".json"
+            )
         except Refused as refused:
             yield refused.at(folder.at(name))
 

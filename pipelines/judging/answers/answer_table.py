@@ -38,7 +38,7 @@ class Answered(NamedTuple):
 Found = TypeVar("Found")
 
 
-def asked_for(found: Mapping[str, Found], given: Collection[str], where: str) -> dict[str, Found]:
+def select_models(found: Mapping[str, Found], given: Collection[str], where: str) -> dict[str, Found]:
     """What is there of the models asked for, of all where none are; raises ConfigError for one that is not there."""
     for name in given:
         if name not in found:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from plumbline.operators.errors import SourceError
 from plumbline.operators.metrics import reading
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, asked_for
+from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, select_models
 from plumbline.pipelines.judging.releases.sheets import Sheet, files_in, one_that_exists, read_sheet
 from plumbline.pipelines.judging.releases.tifa160 import LIKERT_FILE
 from plumbline.pipelines.sources.question_packs import tifa_v1
@@ -52,7 +52,7 @@ def read(location: Place, given: Sequence[str]) -> Answered:
     files = {PurePosixPath(file.path).stem: file for file in _files(location)}
     answers: list[Answer] = []
     notes: list[str] = []
-    for name, file in asked_for(files, given, location.url).items():
+    for name, file in select_models(files, given, location.url).items():
         sheet = read_sheet(file).require(COLUMNS, RELEASED)
         answers += READERS[name.rpartition("_")[2]](name, sheet, location, notes)
     return Answered(answers, list(dict.fromkeys(notes)))

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from plumbline.operators.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, asked_for, split_parents, truth_of
+from plumbline.pipelines.judging.answers.answer_table import Answer, Answered, select_models, split_parents, truth_of
 from plumbline.pipelines.judging.releases.sheets import Sheet, exists, files_in, one_that_exists, read_sheet
 from plumbline.pipelines.judging.releases.t2iscorescore import COLUMNS, METADATA, MOST_DIGITS, UPSTREAM
 
@@ -36,7 +36,7 @@ def read(location: Place, given: Sequence[str]) -> Answered:
         found |= {f"{name}_dsg": _reader(metadata, sheet, name) for name in sheet.names if name not in KEYS}
     if not found:
         raise SourceError(f"{location.url}: expected {FOLDERS[0]}/*{OF_ONE} or {WIDE}, found none; check the path")
-    wanted = asked_for(found, given, location.url)
+    wanted = select_models(found, given, location.url)
     return Answered([answer for name, answers in wanted.items() for answer in answers(name)])
 
 

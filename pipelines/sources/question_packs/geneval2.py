@@ -18,11 +18,11 @@ from plumbline.pipelines.sources.question_packs.pack import (
     Line,
     PackRow,
     PackRows,
+    prompt_without_questions,
     read_lines,
     read_rows,
     the_text,
     the_texts,
-    unasked,
 )
 
 
@@ -36,7 +36,7 @@ def _rows(line: Line) -> PackRows:
     try:
         yield from _asked(line, prompt_id, text)
     except Refused as refused:
-        yield from unasked(line.where, prompt_id, text, refused)
+        yield from prompt_without_questions(line.where, prompt_id, text, refused)
 
 
 def _asked(line: Line, prompt_id: str, text: str) -> Iterator[PackRow]:

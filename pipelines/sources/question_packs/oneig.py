@@ -9,7 +9,13 @@ from plumbline.operators.metrics import reading
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, parse_json, read_json, read_records
-from plumbline.pipelines.sources.question_packs.pack import Convention, PackRow, PackRows, the_text, unasked
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention,
+    PackRow,
+    PackRows,
+    prompt_without_questions,
+    the_text,
+)
 
 CATEGORIES = {
     "anime": "Anime_Stylization",
@@ -44,7 +50,7 @@ def read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: st
             try:
                 yield from _rows(where, f"{name}_{key}", text, values, _skills(name, row))
             except Refused as refused:
-                yield from unasked(where, f"{name}_{key}", text, refused)
+                yield from prompt_without_questions(where, f"{name}_{key}", text, refused)
 
 
 def _prompts(file: Place, prompt: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:

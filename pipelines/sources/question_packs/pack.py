@@ -141,7 +141,7 @@ class Line(NamedTuple):
     values: Values
 
 
-def unasked(where: str, prompt_id: str, text: str, refused: Refused) -> PackRows:
+def prompt_without_questions(where: str, prompt_id: str, text: str, refused: Refused) -> PackRows:
     """A prompt of which nothing but itself can be read: its line, and a row with the error."""
     yield f"{where}: {refused}; nothing is asked about prompt_id {prompt_id!r}"
     yield PackRow(where, prompt_id, text, error=RowError("no_questions", f"{where}: {refused}"))

@@ -47,7 +47,7 @@ def unread_dependencies(lines: Iterable[Line | str]) -> list[Line]:
     return [line for line in rows if not NUMBERS.fullmatch(dependency(line.values))]
 
 
-def told_dependencies(lines: Iterable[Line | str], effect: str) -> Iterator[str]:
+def dependency_notes(lines: Iterable[Line | str], effect: str) -> Iterator[str]:
     """A line for each of them."""
     for line in unread_dependencies(lines):
         yield f"{line.where}: the dependency {dependency(line.values)!r} is not all numbers; {effect}"
@@ -81,10 +81,10 @@ def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
     """
     lines = [*read_lines(place)]
     if convention == "fixed":
-        yield from told_dependencies(lines, "its words do not count")
+        yield from dependency_notes(lines, "its words do not count")
         yield from read_rows(lines, proposition)
         return
-    yield from told_dependencies(lines, "none of the prompt's questions has parents, as in the release")
+    yield from dependency_notes(lines, "none of the prompt's questions has parents, as in the release")
     spoiled = {line.values.get("item_id") for line in unread_dependencies(lines)}
 
     def read_row(line: Line) -> Iterable[PackRow]:
@@ -109,7 +109,7 @@ def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
     of the prompt's questions; `fixed` reads every row.
     """
     lines = [*read_lines(place)]
-    yield from told_dependencies(lines, "its words do not count")
+    yield from dependency_notes(lines, "its words do not count")
     found = [*read_rows(lines, proposition)]
     first = found[0] if convention == "released" and found else None
     if not isinstance(first, PackRow):

@@ -19,12 +19,12 @@ from plumbline.pipelines.sources.question_packs.pack import (
     Line,
     PackRow,
     PackRows,
+    prompt_without_questions,
     read_lines,
     read_rows,
     the_id,
     the_text,
     the_texts,
-    unasked,
 )
 
 NAMES = ("Testpoints", "考点")
@@ -44,7 +44,7 @@ def _rows(line: Line) -> PackRows:
     try:
         yield from _asked(line, prompt_id, text, own)
     except Refused as refused:
-        yield from unasked(line.where, prompt_id, text, refused)
+        yield from prompt_without_questions(line.where, prompt_id, text, refused)
 
 
 def _asked(line: Line, prompt_id: str, text: str, own: str) -> Iterator[PackRow]:

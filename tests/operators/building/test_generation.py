@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from plumbline.operators.building.generation import Asked, Generation, read_asked, requests
+from plumbline.operators.building.generation import Generation, PromptRequest, read_prompt_request, requests
 from plumbline.operators.building.taxonomy import Check, Tag, Template
 from plumbline.operators.building.writer import WriterOptions
 from plumbline.operators.errors import ConfigError, RowError
@@ -26,7 +26,7 @@ TEMPLATE = Template(
     ),
 )
 TEXT = Tag("render/text", "plain")
-ASKED = Asked("render/text:plain", 2, {"Length": "3-8", "Words": "4-9"}, TEMPLATE)
+ASKED = PromptRequest("render/text:plain", 2, {"Length": "3-8", "Words": "4-9"}, TEMPLATE)
 
 
 def written(*replies: str, form: Replies = "text") -> tuple[str | RowError, list[calls.Request]]:
@@ -46,7 +46,7 @@ def test_every_combination_is_asked_for_as_often_as_the_others_and_more_begin_wi
     ten, four = (list(requests({TEXT: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
     assert Counter(one.values["Length"] for one in ten) == {"3-8": 5, "9-20": 5} and ten[:4] == four
     assert len({one.text() for one in ten}) == 10  # no two are one to the store
-    assert [read_asked(one.text()) for one in ten] == ten
+    assert [read_prompt_request(one.text()) for one in ten] == ten
 
 
 def test_controls_take_the_place_of_the_templates() -> None:

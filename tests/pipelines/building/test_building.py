@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.jobs.build_benchmark import COMMAND, main
 from plumbline.jobs.command import CONF, load_values, run_job
-from plumbline.operators.building.generation import Asked, Generation, requests
+from plumbline.operators.building.generation import Generation, PromptRequest, requests
 from plumbline.operators.building.taxonomy import Taxonomy
 from plumbline.operators.building.writer import WriterOptions
 from plumbline.operators.errors import RowError
@@ -223,7 +223,7 @@ def test_every_example_of_a_taxonomy_is_as_its_template_asks(name: str) -> None:
     for tag, template in taxonomy.templates().items():
         assert list(requests({tag: template}, 3, {}, seed=0)) and template.examples
         for example in template.examples:
-            asked = Asked(tag.names[-1], 1, {one: example[one] for one in template.controls}, template)
+            asked = PromptRequest(tag.names[-1], 1, {one: example[one] for one in template.controls}, template)
             reply = "\n".join(f"{one}: {example[one]}" for one in template.fields)
 
             def answer(round_of: list[programs.Asked], reply: str = reply) -> list[calls.Generation]:

@@ -200,7 +200,7 @@ def test_names_are_prompts_only_where_they_differ_and_no_table_lies_there_or_whe
         take(folder)
     ended = take(folder, prompts_from="names")
     assert ended.rows == sum(name.endswith(".png") for name in files)
-    assert ended.told[0].startswith(f"prompts: {ended.prompts}, from the images' names, such as ")
+    assert ended.origin_lines[0].startswith(f"prompts: {ended.prompts}, from the images' names, such as ")
 
 
 def test_how_prompts_are_told_can_be_chosen(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_every_file_of_a_folder_is_written_rejected_or_told_of(tmp_path: Path) -
         ("foreign_format", "3.heic"), ("foreign_format", "4.JXL")
     }  # fmt: skip
     assert ended.exit_code == 2 and all("convert it to PNG" in rejection.message for rejection in ended.rejected)
-    assert ended.told[-1] == "files passed over: 2 .zip, 1 without an ending, such as all.zip"
+    assert ended.origin_lines[-1] == "files passed over: 2 .zip, 1 without an ending, such as all.zip"
 
 
 def test_a_store_among_the_images_is_passed_over(tmp_path: Path) -> None:
