@@ -7,8 +7,6 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from plumbline.operators.metrics.table import KINDS
-
 REQUIRED = "???"
 """How Hydra writes a key that has no default."""
 
@@ -24,6 +22,8 @@ def register_defaults() -> None:
 
     A metric of another package is a choice by its kind as it is.
     """
+    from plumbline.operators.metrics.table import KINDS  # imports every metric
+
     store = ConfigStore.instance()
     for kind, metric in KINDS.items():
         store.store(name=f"any_{kind}", node=defaults_of(metric))
@@ -33,6 +33,8 @@ def register_defaults() -> None:
 
 def kinds_of_others() -> list[str]:
     """The kinds of metrics that other packages bring."""
+    from plumbline.operators.metrics.table import KINDS
+
     return [kind for kind in KINDS if kind not in KINDS.ours]
 
 

@@ -21,7 +21,7 @@ from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import AnyMetric
-from plumbline.operators.models.families import AnyModel
+from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.graph import GraphNode, check_clips, check_models, make_nodes
 from plumbline.operators.stages.stage import Inputs, Rows, Stage, StageOptions, Upstream

@@ -78,10 +78,10 @@ def test_ours_scores_as_one_pair_at_a_time_does(load: Load) -> None:
 def test_the_whole_stage_answers_every_image_of_its_shards(load: Load, tmp_path: Path) -> None:
     texts = [of_image[0] for of_image in load.texts]
     given = {"image_batch": 2, "shards": 2}
-    assert stage_seconds(load.model, load.resolved.kind, load.pictures, texts, tmp_path, **given) > 0
+    assert stage_seconds(load.model, load.resolved.profile, load.pictures, texts, tmp_path, **given) > 0
     texts[1] = " "
     with pytest.raises(RuntimeError, match="prompt"):
-        stage_seconds(load.model, load.resolved.kind, load.pictures, texts, tmp_path, **given)
+        stage_seconds(load.model, load.resolved.profile, load.pictures, texts, tmp_path, **given)
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))

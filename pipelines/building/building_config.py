@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from plumbline.operators.building.taxonomy import Taxonomy, Value
 from plumbline.operators.building.writer import TextWriter, WriterOptions
 from plumbline.operators.errors import ConfigError
-from plumbline.operators.models.families import AnyModel
+from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig

@@ -13,7 +13,8 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.table import METRICS, AnyMetric
-from plumbline.operators.models.families import FAMILIES, AnyModel
+from plumbline.operators.models.families import FAMILIES
+from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive

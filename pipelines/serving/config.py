@@ -7,7 +7,7 @@ from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.images import ImageLimits
 from plumbline.operators.metrics.table import AnyMetric
-from plumbline.operators.models.families import AnyModel
+from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.scorer import ScorerConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.serving.listening import check_address

@@ -6,7 +6,7 @@ from typing import Literal
 from plumbline.operators.clips import Clips
 from plumbline.operators.errors import ConfigError
 from plumbline.operators.images import ImageLimits
-from plumbline.operators.models.families import AnyModel
+from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.training.loop import Stage
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig

@@ -52,7 +52,7 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
     size_of = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
     write_json(folder / "preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor", **size_of})
     resolved = resolve_model(model_config(family="vlm", checkpoint=str(folder)), on_gpu=False)
-    model = load(replace(resolved, kind=CHAT), "likelihood")
+    model = load(replace(resolved, profile=CHAT), "likelihood")
     assert isinstance(model, ChatVlm)
     return model
 

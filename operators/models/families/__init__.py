@@ -2,11 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import BeforeValidator, Discriminator, Tag
+from typing import Any
 
 from plumbline.operators.errors import ConfigError, suggest
 from plumbline.operators.extensions import Extensions, in_folder
@@ -48,16 +44,16 @@ def serving(call: Call) -> str:
 
 def model_config(**options: Any) -> ModelConfig:
     """A model's options as its family's class; raises ConfigError for a bad one, and for one that it does not have."""
-    own_options = _own_options(options)
-    family = FAMILIES[own_options["family"]]
-    unknown = sorted(own_options.keys() - family.options)
+    kept = own_options(options)
+    family = FAMILIES[kept["family"]]
+    unknown = sorted(kept.keys() - family.options)
     if unknown:
         raise ConfigError(f"model {unknown[0]}: no option of a model; {suggest(unknown[0], sorted(family.options))}")
-    config: ModelConfig = family.config(**own_options)
+    config: ModelConfig = family.config(**kept)
     return config
 
 
-def _own_options(options: Any) -> Any:
+def own_options(options: Any) -> Any:
     """The options without those of other families that are at their defaults, as conf/any_model.yaml sets them.
 
     Raises ConfigError for a family that there is not, and for an option of other families that is set.
@@ -84,16 +80,3 @@ def _having(option: Any) -> list[str]:
 def _default(family: str, option: str) -> Any:
     default: Field[Any] = next(field for field in fields(FAMILIES[family].config) if field.name == option)
     return default.default if default.default_factory is MISSING else default.default_factory()
-
-
-def _family_of(options: Any) -> str | None:
-    family = options.get("family") if isinstance(options, Mapping) else getattr(options, "family", None)
-    return str(family) if family is not None else None
-
-
-if TYPE_CHECKING:
-    AnyModel = ModelConfig
-else:
-    _TAGGED = [Annotated[family.config, Tag(name)] for name, family in FAMILIES.items()]
-    AnyModel = Annotated[reduce(or_, _TAGGED), Discriminator(_family_of), BeforeValidator(_own_options)]
-    """A model's options as a configuration holds them, told apart by their `family`."""

@@ -31,6 +31,7 @@ CLIP, FLANT5, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-
 RESOLVE = """
 import json, sys
 from plumbline.operators.errors import ModelError
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
 try:
     model = resolve_model(model_config(**json.loads(sys.argv[1])), on_gpu=False)
@@ -44,6 +45,7 @@ ANSWER = """
 import json, sys
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.resolution import resolve_model
+from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
 from tests.operators.tiny import picture
 import torch
@@ -247,6 +249,7 @@ def test_planning_fetches_no_weights(hub: Hub, checkpoints: Path, tmp_path: Path
 FETCH = """
 import json, sys
 from plumbline.operators.models.resolution import resolve_model
+from plumbline.operators.models.families import model_config
 model = resolve_model(model_config(**json.loads(sys.argv[1])), on_gpu=False)
 print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir()) for role in model.parts}))
 """

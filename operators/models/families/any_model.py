@@ -1,0 +1,24 @@
+"""A model's options as a configuration holds them, read by pydantic, which a model alone does not need."""
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Discriminator, Tag
+
+from plumbline.operators.models.families import FAMILIES, own_options
+from plumbline.operators.models.model import ModelConfig
+
+
+def _family_of(options: Any) -> str | None:
+    family = options.get("family") if isinstance(options, Mapping) else getattr(options, "family", None)
+    return str(family) if family is not None else None
+
+
+if TYPE_CHECKING:
+    AnyModel = ModelConfig
+else:
+    _TAGGED = [Annotated[family.config, Tag(name)] for name, family in FAMILIES.items()]
+    AnyModel = Annotated[reduce(or_, _TAGGED), Discriminator(_family_of), BeforeValidator(own_options)]
+    """A model's options as a configuration holds them, told apart by their `family`."""
