@@ -1,6 +1,7 @@
 """What a person or a scheduler runs: thin mains that parse a config, call one pipeline, print and exit."""
 
 import errno
+import gc
 import os
 import sys
 from types import TracebackType
@@ -40,3 +41,6 @@ def _in_one_line(kind: type[BaseException], error: BaseException, trace: Traceba
 
 
 sys.excepthook = _in_one_line
+gc.set_threshold(
+    50_000
+)  # imports make many objects that stay; looking at them again and again takes a tenth of a short job

@@ -1,5 +1,6 @@
 """A plan's missing cells computed in this process, one stage after the other, without Ray and its workers."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,7 +43,7 @@ def _compute_node(
     """Adds the outcomes of a node's cells; its models are freed at the end."""
     with _raising(node):
         set_torch_threads(pool.threads if node.model is not None else None)
-        stage = NodeStage(node, context, decoders=max(1, int(pool.num_cpus)))
+        stage = NodeStage(node, context, decoders=len(os.sched_getaffinity(0)))  # no other stage is at work
     calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
     for work in shards:
         cells = [cell for cell in work.cells if cell.node == node.name]
