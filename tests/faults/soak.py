@@ -362,7 +362,7 @@ class Disturbed:
 
     @property
     def _room(self) -> Path:
-        return Path(self.place.path) / "store" / ROOM
+        return Path(self.place.root.path) / "store" / ROOM
 
     def _lasts(self, event: Event) -> None:
         self.ending.append((time.monotonic() + event.seconds, event))
@@ -504,7 +504,7 @@ def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
                 soak.totals["rounds"] += 1
         except Exception:
             soak.log.write("failed", kept=str(soak.folder), reason=traceback.format_exc())
-            if place is not None and place.url.startswith("s3://"):
+            if place is not None and not place.root.is_local:
                 place.root.fs.get(place.root.path, str(soak.folder / "kept"), recursive=True)
         return "failed"
 
