@@ -1,9 +1,9 @@
 """What a person or a scheduler runs: thin mains that parse a config, call one pipeline, print and exit."""
 
 import errno
-import gc
 import os
 import sys
+from gc import set_threshold  # `gc` is a job here
 from types import TracebackType
 
 KEPT = "what was computed is kept, run the same command to go on"
@@ -41,6 +41,5 @@ def _in_one_line(kind: type[BaseException], error: BaseException, trace: Traceba
 
 
 sys.excepthook = _in_one_line
-gc.set_threshold(
-    50_000
-)  # imports make many objects that stay; looking at them again and again takes a tenth of a short job
+# imports make many objects that stay; looking at them again and again takes a tenth of a short job
+set_threshold(50_000)

@@ -16,7 +16,8 @@ from plumbline.operators.errors import ConfigError, ModelError
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.checkpoints.parts import digest_file, read_tensor_names
 from plumbline.operators.models.engines.conversation import TEMPLATE_FILES
-from plumbline.operators.models.families import FAMILIES, AnyModel, model_config
+from plumbline.operators.models.families import FAMILIES, model_config
+from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5, PALIGEMMA
 from plumbline.operators.models.model import Engine, ResolvedModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
