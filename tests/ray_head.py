@@ -108,7 +108,12 @@ def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None)
 def _running(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterator[None]:
     """A node without credentials, which is soon missed where it is lost."""
     environment = {name: value for name, value in head_environment().items() if not name.startswith("AWS_")}
-    environment |= {MARK: node.mark, "RAY_health_check_period_ms": "500", "RAY_health_check_initial_delay_ms": "500"}
+    environment |= {
+        MARK: node.mark,
+        "RAY_health_check_period_ms": "500",
+        "RAY_health_check_initial_delay_ms": "500",
+        "RAY_raylet_start_wait_time_s": "120",
+    }
     with log.open("w") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True, env=environment)
     waiting = threading.Event()
