@@ -1,5 +1,6 @@
 """A real S3 server for the tests: SeaweedFS on a loopback port, which checks credentials and conditional PUTs."""
 
+import itertools
 import json
 import os
 import shutil
@@ -34,6 +35,7 @@ PORTS = (
     "admin.port.grpc",
 )
 READY_SECONDS = 60
+FIRST_PORT, PORTS_LOOKED_AT = 20_000, 12_000
 
 
 class S3Server(NamedTuple):
@@ -110,16 +112,19 @@ def _identity(server: S3Server) -> dict[str, Any]:
     return {"name": server.key, "credentials": keys, "actions": ["Admin", "Read", "List", "Tagging", "Write"]}
 
 
+_looked_at = itertools.count(os.getpid() * 64)
+
+
 def free_ports(count: int) -> list[int]:
     """Loopback ports that nobody listens on, below the range that the system hands out by itself.
 
-    Processes that look at the same time, as test workers do, look in different places.
+    Processes that look at the same time, as test workers do, look in different places, and none is given twice: a
+    server that is starting may not have taken its own yet.
     """
     ports: list[int] = []
     with ExitStack() as stack:
-        candidate = 20000 + os.getpid() % 187 * 64
         while len(ports) < count:
-            candidate += 1
+            candidate = FIRST_PORT + next(_looked_at) % PORTS_LOOKED_AT
             holder = stack.enter_context(socket.socket())
             try:
                 holder.bind(("127.0.0.1", candidate))
